@@ -1,0 +1,8 @@
+"""Data shipped with servecast: GPU, engine and model profiles. Every number carries unit and source."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+GPU_DIR = ROOT / "gpu"
+ENGINE_DIR = ROOT / "engine"
+MODEL_DIR = ROOT / "models"

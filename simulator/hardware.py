@@ -1,0 +1,154 @@
+"""GPUs: hwprofiles/gpu/*.yaml -> frozen `Gpu`. Every number there is {value, unit, source}; units checked."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from hwprofiles import GPU_DIR
+from simulator.errors import ConfigError, UnknownNameError
+from simulator.units import MIB
+
+MARKS: Final = ("measured", "fitted", "datasheet", "textbook")
+PEAK_DTYPES: Final = ("bf16", "fp16", "fp8", "int8", "fp4")
+
+_UNITS: Final = {"memory": "MiB", "memory_bandwidth": "GB/s", "sm_count": "count",
+                 "link_bandwidth": "GB/s per direction", "tdp": "W", "price": "USD/h"}
+_TEXTS: Final = ("name", "vendor", "mark", "link_kind")
+_KEYS: Final = frozenset({*_UNITS, *_TEXTS, "aliases", "peak_dense", "measured"})
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU as its profile has it: rates are peaks of the datasheet; `measured` holds fitted components."""
+
+    name: str
+    aliases: tuple[str, ...]
+    vendor: str
+    mark: str                          # one of MARKS: where the numbers that matter come from
+    memory_mib: int                    # as the driver reports it
+    memory_gbps: float                 # [GB/s]
+    peak_tflops: Mapping[str, float] = field(hash=False)   # [TFLOP/s] by dtype, dense
+    sm_count: int
+    link_kind: str
+    link_gbps: float                   # [GB/s] per direction
+    tdp_w: float
+    price_usd_h: float                 # an example to be overridden
+    price_date: str
+    sources: Mapping[str, str] = field(hash=False)         # field of the profile -> source
+    measured: dict[str, object] = field(default_factory=dict, hash=False)
+    path: Path = Path()
+
+    @property
+    def memory_bytes(self) -> int:
+        """[bytes] as the driver reports it."""
+        return self.memory_mib * MIB
+
+    @property
+    def bandwidth(self) -> float:
+        """[B/s] of device memory, peak."""
+        return self.memory_gbps * 1e9
+
+    @property
+    def link_bandwidth(self) -> float:
+        """[B/s] to the other GPUs, per direction, peak."""
+        return self.link_gbps * 1e9
+
+    def compute_dtype(self, weight_dtype: str) -> str:
+        """Format the products run in: that of the weights where the GPU has it, else bf16 (weight-only)."""
+        return weight_dtype if weight_dtype in self.peak_tflops else "bf16"
+
+    def peak_flops(self, weight_dtype: str) -> float:
+        """[FLOP/s] dense peak for weights of a format (see `compute_dtype`)."""
+        return self.peak_tflops[self.compute_dtype(weight_dtype)] * 1e12
+
+    @property
+    def unverified(self) -> tuple[str, ...]:
+        """Fields whose source is marked unverified."""
+        return tuple(key for key, source in self.sources.items() if "(unverified" in source)
+
+
+def list_gpus() -> tuple[Gpu, ...]:
+    """All shipped GPUs, sorted by name."""
+    return tuple(sorted((_load(path) for path in GPU_DIR.glob("*.yaml")), key=lambda gpu: gpu.name.lower()))
+
+
+def load_gpu(name_or_path: str | Path) -> Gpu:
+    """A shipped GPU by name, alias or file stem (case ignored), or any profile file by path ending in .yaml.
+
+    Raises UnknownNameError with the known names, ConfigError for a profile that cannot be used.
+    """
+    text = str(name_or_path)
+    if text.endswith((".yaml", ".yml")):
+        return _load(Path(text))
+    key = text.strip().lower()
+    if (GPU_DIR / f"{key}.yaml").is_file():
+        return _load(GPU_DIR / f"{key}.yaml")
+    for gpu in list_gpus():
+        if key in {gpu.name.lower(), *(alias.lower() for alias in gpu.aliases)}:
+            return gpu
+    raise UnknownNameError("GPU", text, [gpu.path.stem for gpu in list_gpus()])
+
+
+@functools.cache
+def _load(path: Path) -> Gpu:
+    try:
+        with path.open(encoding="utf-8") as stream:
+            profile = yaml.load(stream, Loader=_Loader)  # a safe loader in both cases
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: not a readable GPU profile: {error}") from error
+    return parse_gpu(profile, path)
+
+
+def parse_gpu(profile: object, path: Path) -> Gpu:
+    """A profile's content -> Gpu. Raises ConfigError naming file and key."""
+    if not isinstance(profile, dict):
+        raise ConfigError(f"{path}: a GPU profile is a mapping, got {type(profile).__name__}")
+    unknown = sorted(str(key) for key in profile if key not in _KEYS)
+    missing = sorted(key for key in _KEYS - {"aliases", "measured"} if key not in profile)
+    if unknown or missing:
+        raise ConfigError(f"{path}: unknown keys {unknown}, missing keys {missing}; "
+                          f"accepted: {sorted(_KEYS)}")
+    numbers = {key: _number(profile[key], key, unit, path) for key, unit in _UNITS.items()}
+    sources = {key: str(profile[key]["source"]) for key in _UNITS}
+    peaks = _peaks(profile["peak_dense"], path, sources)
+    if profile["mark"] not in MARKS:
+        raise ConfigError(f"{path}: mark must be one of {', '.join(MARKS)}, got {profile['mark']!r}")
+    measured = profile.get("measured") or {}
+    if not isinstance(measured, dict):
+        raise ConfigError(f"{path}: measured must be a mapping, got {type(measured).__name__}")
+    return Gpu(
+        name=str(profile["name"]), aliases=tuple(str(alias) for alias in profile.get("aliases") or ()),
+        vendor=str(profile["vendor"]), mark=str(profile["mark"]), memory_mib=int(numbers["memory"]),
+        memory_gbps=numbers["memory_bandwidth"], peak_tflops=peaks, sm_count=int(numbers["sm_count"]),
+        link_kind=str(profile["link_kind"]), link_gbps=numbers["link_bandwidth"], tdp_w=numbers["tdp"],
+        price_usd_h=numbers["price"], price_date=str(profile["price"].get("date", "")), sources=sources,
+        measured=measured, path=path)
+
+
+def _peaks(block: object, path: Path, sources: dict[str, str]) -> dict[str, float]:
+    if not isinstance(block, dict) or "bf16" not in block or not set(block) <= set(PEAK_DTYPES):
+        raise ConfigError(f"{path}: peak_dense must hold bf16 and may hold {', '.join(PEAK_DTYPES)}, "
+                          f"got {block!r}")
+    for dtype, entry in block.items():
+        _number(entry, f"peak_dense.{dtype}", "TFLOP/s", path)
+        sources[f"peak_dense.{dtype}"] = str(entry["source"])
+    return {dtype: float(entry["value"]) for dtype, entry in block.items()}
+
+
+def _number(entry: object, key: str, unit: str, path: Path) -> float:
+    """The value of a {value, unit, source} entry, unit as expected and value positive."""
+    if not isinstance(entry, dict) or not {"value", "unit", "source"} <= set(entry):
+        raise ConfigError(f"{path}: {key} must be {{value, unit, source}}, got {entry!r}")
+    value = entry["value"]
+    if entry["unit"] != unit:
+        raise ConfigError(f"{path}: {key}.unit must be {unit!r}, got {entry['unit']!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise ConfigError(f"{path}: {key}.value must be a number > 0, got {value!r}")
+    if not str(entry["source"]).strip():
+        raise ConfigError(f"{path}: {key}.source must not be empty")
+    return float(value)

@@ -1,0 +1,121 @@
+"""Model shapes against published parameter counts and sizes worked out by hand."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from simulator.errors import ConfigError, UnknownNameError
+from simulator.model import Gemm, list_models, load_model
+
+# Parameter counts as published with the weights (safetensors metadata on Hugging Face; for OPT-13B, whose
+# weights carry none, the sum over the tensors of facebook/opt-13b).
+PUBLISHED = {
+    "llama-3.1-8b": 8_030_261_248, "llama-3.1-70b": 70_553_706_496, "qwen2.5-7b": 7_615_616_512,
+    "qwen2.5-14b": 14_770_033_664, "qwen2.5-32b": 32_763_876_352, "qwen3-8b": 8_190_735_360,
+    "mistral-7b-v0.3": 7_248_023_552, "opt-13b": 12_853_473_280,
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_are_the_published_count(name: str) -> None:
+    assert load_model(name).parameters == PUBLISHED[name]
+
+
+def test_every_shipped_model_has_a_published_count() -> None:
+    assert set(list_models()) == set(PUBLISHED)
+
+
+def test_kv_bytes_per_token_worked_by_hand() -> None:
+    # 2 (K and V) x layers x KV heads x head size x bytes
+    assert load_model("llama-3.1-8b").kv_bytes_per_token("bf16") == 2 * 32 * 8 * 128 * 2 == 131_072
+    assert load_model("llama-3.1-8b").kv_bytes_per_token("fp8") == 65_536
+    assert load_model("opt-13b").kv_bytes_per_token("fp16") == 2 * 40 * 40 * 128 * 2 == 819_200
+    assert load_model("qwen2.5-14b").kv_bytes_per_token("bfloat16") == 2 * 48 * 8 * 128 * 2 == 196_608
+
+
+def test_kv_heads_are_copied_when_there_are_fewer_than_gpus() -> None:
+    model = load_model("llama-3.1-70b")  # 8 KV heads
+    per_gpu = [model.kv_bytes_per_token("bf16", tp) for tp in (1, 2, 4, 8, 16)]
+    assert [per_gpu[0] // size for size in per_gpu] == [1, 2, 4, 8, 8]
+
+
+def test_gemm_shapes_of_the_8b_as_benchmarked() -> None:
+    model = load_model("llama-3.1-8b")
+    assert model.gemm_shapes() == [Gemm("qkv", 6144, 4096), Gemm("o", 4096, 4096),
+                                   Gemm("gate_up", 28672, 4096), Gemm("down", 4096, 14336)]
+    assert model.head_shape() == Gemm("lm_head", 128_256, 4096)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_tensor_parallel_halves_the_matrices(name: str) -> None:
+    model = load_model(name)
+    assert model.layer_weights(2) * 2 == model.layer_weights(1)
+    assert model.flops_per_token(2) * 2 == model.flops_per_token(1)
+    assert model.attention_flops_per_pair(2) * 2 == model.attention_flops_per_pair(1)
+
+
+def test_weight_bytes() -> None:
+    model = load_model("llama-3.1-8b")
+    assert model.weight_bytes("bf16") == 2 * 8_030_261_248
+    # fp8 halves the layers' 218,103,808 x 32 weights; embedding, head and 65 norms stay in 16 bits
+    layers, rest = 32 * 218_103_808, 2 * 128_256 * 4096 + 65 * 4096
+    assert model.weight_bytes("fp8") == layers + 2 * rest
+    assert model.weight_bytes("int4") < model.weight_bytes("fp4") < model.weight_bytes("fp8")
+
+
+def test_flops_per_token_is_two_per_weight() -> None:
+    assert load_model("llama-3.1-8b").flops_per_token() == 2 * 32 * 218_103_808
+    # 2 x QK^T and 2 x PV, 32 heads of 128, 32 layers
+    assert load_model("llama-3.1-8b").attention_flops_per_pair() == 4 * 32 * 128 * 32
+
+
+def test_names_and_paths(tmp_path: Path) -> None:
+    shipped = load_model("llama-3.1-8b")
+    assert load_model("meta-llama/Llama-3.1-8B-Instruct") == shipped
+    config = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+              "num_attention_heads": 4, "vocab_size": 100, "max_position_embeddings": 512}
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    model = load_model(folder)
+    assert (model.name, model.kv_heads, model.head_dim) == ("tiny", 4, 16)
+    assert load_model(folder / "config.json") == model
+
+
+def test_unknown_name_lists_the_known() -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown model 'gpt-5'; known: .*llama-3\.1-8b.*opt-13b"):
+        load_model("gpt-5")
+    with pytest.raises(UnknownNameError, match="unknown dtype 'fp7'"):
+        load_model("opt-13b").weight_bytes("fp7")
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"model_type": "mixtral"}, "model_type must be one of"),
+    ({"num_hidden_layers": 0}, "num_hidden_layers must be a whole number >= 1, got 0"),
+    ({"vocab_size": None}, "vocab_size must be a whole number >= 1, got None"),
+    ({"sliding_window": 256}, "sliding_window 256 below max_position_embeddings 512"),
+])
+def test_configs_that_cannot_be_used(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    config = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+              "num_attention_heads": 4, "vocab_size": 100, "max_position_embeddings": 512} | change
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match=message):
+        load_model(path)
+
+
+def test_files_that_are_no_config(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.json"
+    broken.write_text("{")
+    with pytest.raises(ConfigError, match=r"broken\.json: not a readable config"):
+        load_model(broken)
+    with pytest.raises(ConfigError, match="no such model config file"):
+        load_model(tmp_path / "absent.json")
+
+
+def test_uneven_tensor_parallelism_is_refused() -> None:
+    with pytest.raises(ConfigError, match="tensor_parallel 3 does not divide 32 heads"):
+        load_model("llama-3.1-8b").gemm_shapes(3)
+    with pytest.raises(ConfigError, match="tensor_parallel must be >= 1, got 0"):
+        load_model("llama-3.1-8b").gemm_shapes(0)
