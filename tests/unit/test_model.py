@@ -8,12 +8,15 @@ import pytest
 from simulator.errors import ConfigError, UnknownNameError
 from simulator.model import Gemm, list_models, load_model
 
-# Parameter counts as published with the weights (safetensors metadata on Hugging Face; for OPT-13B, whose
-# weights carry none, the sum over the tensors of facebook/opt-13b).
+# Parameter counts as published with the weights (safetensors metadata on Hugging Face); OPT-13B is worked out
+# below from the layers of Zhang et al. 2022 (arXiv:2205.01068).
+OPT_13B = (50_272 * 5120 + 2050 * 5120                               # embedding (tied head), positions + 2
+           + 40 * (4 * (5120 * 5120 + 5120) + 2 * 5120 * 20_480 + 20_480 + 5120  # attention, MLP, biases
+                   + 2 * 2 * 5120) + 2 * 5120)                       # two LayerNorms a layer, one at the end
 PUBLISHED = {
     "llama-3.1-8b": 8_030_261_248, "llama-3.1-70b": 70_553_706_496, "qwen2.5-7b": 7_615_616_512,
     "qwen2.5-14b": 14_770_033_664, "qwen2.5-32b": 32_763_876_352, "qwen3-8b": 8_190_735_360,
-    "mistral-7b-v0.3": 7_248_023_552, "opt-13b": 12_853_473_280,
+    "mistral-7b-v0.3": 7_248_023_552, "opt-13b": OPT_13B,
 }
 
 
