@@ -1,0 +1,65 @@
+"""Workload description -> Trace: the one door for scenarios."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simulator.errors import ConfigError, TraceError
+from simulator.units import column_to_ticks
+
+from .generate import Generated, generate_trace
+from .load import load_trace
+from .spec import Inline, TraceFile, Workload, parse_workload
+from .trace import DEFAULT_CLASS, Trace, TraceMeta, content_sha256, make_trace
+
+
+def build_trace(
+    workload: Workload | Mapping[str, Any], seed: int = 0, replication: int = 0, base: str | Path = "."
+) -> Trace:
+    """Read or draw the workload. A mapping is parsed first (spec.parse_workload, paths from `base`).
+
+    A file or written-out workload is the same in every replication. Raises TraceError, ConfigError.
+    """
+    spec = parse_workload(workload, base) if isinstance(workload, Mapping) else workload
+    if isinstance(spec, Generated):
+        return generate_trace(spec, seed, replication)
+    return inline_trace(spec) if isinstance(spec, Inline) else file_trace(spec)
+
+
+def is_random(workload: Workload) -> bool:
+    """Whether seed and replication change the trace."""
+    return isinstance(workload, Generated)
+
+
+def file_trace(spec: TraceFile) -> Trace:
+    """Read the file of a TraceFile."""
+    options = asdict(spec)
+    if options["where"] is not None:
+        options["where"] = {name: str(value) for name, value in options["where"].items()}
+    return load_trace(**options)
+
+
+def inline_trace(spec: Inline) -> Trace:
+    """Columns of an Inline. Raises ConfigError naming the first entry that is not accepted."""
+    n = len(spec.output)
+    names = tuple(dict.fromkeys(spec.cls or (DEFAULT_CLASS,)))
+    codes = [names.index(name) for name in spec.cls] if spec.cls else 0
+    arrival = np.asarray(spec.arrival_s, dtype=np.float64)
+    if arrival.ndim == 0:
+        arrival = np.repeat(arrival, n)
+    try:
+        trace = make_trace(
+            column_to_ticks(arrival),
+            spec.prompt,
+            spec.output,
+            max_tokens=spec.max_tokens,
+            cached=spec.cached,
+            cls=codes,
+            class_names=names,
+        )
+    except (TraceError, OverflowError) as error:
+        raise ConfigError(f"workload.requests: {error}") from error
+    return replace(trace, meta=TraceMeta("requests", "inline", content_sha256(trace), n))

@@ -1,0 +1,224 @@
+"""load_trace: a file -> Trace."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from simulator.errors import ConfigError, TraceError
+from simulator.units import MAX_TICKS
+
+from .formats import NEEDED, Layout, resolve_layout
+from .parse import suggest_unit
+from .rows import BEYOND_LIMIT, EPOCH_NS, Collector, classes_of
+from .sources import Source, file_sha256, open_source
+from .store import open_columns
+from .trace import Trace, TraceMeta, first_repeat, make_trace
+from .transform import cap_output, head, scale_rate, superpose, window
+
+UNREADABLE = "unreadable row"
+
+
+def load_trace(
+    path: str | os.PathLike[str],
+    format: str = "auto",
+    columns: Mapping[str, str] | None = None,
+    time_unit: str | None = None,
+    sort: bool = False,
+    limit: int | None = None,
+    start_s: float | None = None,
+    end_s: float | None = None,
+    rate_scale: float = 1.0,
+    copies: int = 1,
+    copy_shift_s: float | None = None,
+    *,
+    where: Mapping[str, str] | None = None,
+    shift_to_zero: bool | None = None,
+    max_tokens: int | None = None,
+    bad_rows: Literal["error", "drop"] = "error",
+) -> Trace:
+    """Read a trace file, or a folder written by save_columns.
+
+    format         auto | azure | burstgpt | mooncake | sharegpt | vllm_bench | servecast | generic |
+                   columns (folder)
+    columns        part -> column name, over the format's own: arrival, prompt, output, max_tokens, cached,
+                   class, id
+    time_unit      s | ms | us | ns | iso, when the format or the column's name (arrival_ms) does not say
+    sort           sort stably by arrival instead of refusing a file that is out of order
+    where          column -> text: only rows that hold it
+    start_s,end_s  [s] since the first arrival; with start_s, that moment becomes time 0
+    limit          keep the first so many requests (of the window)
+    shift_to_zero  subtract the first arrival. None: for epoch and ISO times and benchmark clocks; relative
+                   times stay
+    rate_scale, copies, copy_shift_s, max_tokens: see transform.scale_rate, superpose, cap_output (in that
+    order)
+    bad_rows       error: the first row that cannot be used raises; drop: such rows are dropped and counted
+
+    Raises TraceError (file, data row, line, column, value, what is accepted) and ConfigError for options.
+    """
+    if limit is not None and limit < 1:
+        raise ConfigError(f"{path}: limit must be >= 1, got {limit}")
+    if bad_rows not in ("error", "drop"):
+        raise ConfigError(f"{path}: bad_rows must be error or drop, got {bad_rows!r}")
+    place = Path(path)
+    if format == "columns" or (format == "auto" and place.is_dir()):
+        given = (columns, time_unit, where, shift_to_zero)
+        if sort or bad_rows == "drop" or any(option is not None for option in given):
+            raise ConfigError(f"{place}: a folder of saved columns takes no reading options; remove them")
+        trace = open_columns(place)
+    else:
+        early = limit if start_s is None and end_s is None else None
+        trace = _read(
+            place, format, columns, time_unit, sort, early, where, shift_to_zero, bad_rows == "drop"
+        )
+    trace = window(trace, start_s, end_s)
+    if limit is not None:
+        trace = head(trace, limit, BEYOND_LIMIT)
+    trace = superpose(scale_rate(trace, rate_scale), copies, copy_shift_s)
+    return trace if max_tokens is None else cap_output(trace, max_tokens)
+
+
+def load_lengths(
+    path: str | os.PathLike[str],
+    format: str = "auto",
+    columns: Mapping[str, str] | None = None,
+    where: Mapping[str, str] | None = None,
+) -> Trace:
+    """Like load_trace for files whose arrivals do not matter or are not there (ShareGPT with token counts):
+    every arrival is 0, every row in file order. For empirical and joint lengths."""
+    place = Path(path)
+    if place.is_dir():
+        return open_columns(place)
+    source = open_source(place)
+    layout = resolve_layout(str(place), source.header, format, columns, None, ("prompt", "output"))
+    kept = {part: name for part, name in layout.columns.items() if part != "arrival"}
+    collector = _collect(source, replace(layout, columns=kept), "ns", where or {}, True, False, None)
+    return _trace(place, collector, collector.finish(), 0, layout.name)
+
+
+def _read(
+    path: Path,
+    format: str,
+    columns: Mapping[str, str] | None,
+    time_unit: str | None,
+    sort: bool,
+    limit: int | None,
+    where: Mapping[str, str] | None,
+    shift: bool | None,
+    drop_bad: bool,
+) -> Trace:
+    source = open_source(path, drop_bad)
+    layout = resolve_layout(str(path), source.header, format, columns, time_unit, NEEDED)
+    unsorted = sort or layout.sort
+    collector = _collect(
+        source, layout, layout.unit, where or {}, unsorted, drop_bad, None if unsorted else limit
+    )
+    values = collector.finish()
+    origin = _origin(path, values, layout, shift)
+    values["arrival"] -= origin
+    if values["arrival"].size and values["arrival"].max() > MAX_TICKS:
+        raise TraceError(
+            f"{path}: arrival (column {layout.columns['arrival']!r}) must be <= {MAX_TICKS / 1e9:.3g} s "
+            f"after the start, got {values['arrival'].max() / 1e9:.3g} s; check time_unit"
+        )
+    trace = _trace(path, collector, values, origin, layout.name)
+    return trace if limit is None or not unsorted else head(trace, limit, BEYOND_LIMIT)
+
+
+def _collect(
+    source: Source,
+    layout: Layout,
+    unit: str | None,
+    where: Mapping[str, str],
+    sort: bool,
+    drop_bad: bool,
+    limit: int | None,
+) -> Collector:
+    for name in where:
+        if name not in source.header:
+            raise TraceError(
+                f"{source.path}: where: no column {name!r}; the file has: {', '.join(source.header)}"
+            )
+    batches = iter(source.batches(list(dict.fromkeys([*layout.columns.values(), *where]))))
+    first = next(batches, None)
+    if first is None:
+        raise TraceError(f"{source.path}: empty trace: the file holds no data row")
+    texts = {name: str(value) for name, value in where.items()}
+    collector = Collector(
+        layout, unit or _unit(source, layout, first), source.locate, texts, sort, drop_bad, limit
+    )
+    for batch in chain([first], batches):
+        collector.add(batch)
+        if collector.full:
+            break
+    if source.unreadable:
+        collector.rows += source.unreadable
+        collector.dropped[UNREADABLE] = source.unreadable
+    if collector.kept == 0:
+        counts = ", ".join(f"{count} {reason}" for reason, count in collector.dropped.items())
+        raise TraceError(f"{source.path}: empty trace: all {collector.rows} rows were dropped ({counts})")
+    return collector
+
+
+def _unit(source: Source, layout: Layout, batch: pa.RecordBatch) -> str:
+    name = layout.columns["arrival"]
+    unit = suggest_unit(batch.column(batch.schema.get_field_index(name)))
+    if unit is None:
+        raise ConfigError(f"{source.path}: say the unit of column {name!r}: time_unit: s, ms, us, ns or iso")
+    return unit
+
+
+def _origin(path: Path, values: Mapping[str, npt.NDArray[Any]], layout: Layout, shift: bool | None) -> int:
+    """What to subtract from the times [ns]."""
+    if values["arrival"].size == 0:
+        return 0
+    first = int(values["arrival"].min())
+    absolute = first >= EPOCH_NS
+    if shift is False and absolute:
+        raise ConfigError(
+            f"{path}: shift_to_zero must not be false for epoch times (36 years are the longest run)"
+        )
+    # A benchmark client's clock has an arbitrary zero.
+    return first if shift or (shift is None and (absolute or layout.name == "vllm_bench")) else 0
+
+
+def _trace(
+    path: Path, collector: Collector, values: dict[str, npt.NDArray[Any]], origin: int, format: str
+) -> Trace:
+    _check_ids(collector, values)
+    meta = TraceMeta(path.name, format, file_sha256(path), collector.rows, collector.dropped, origin)
+    arrival = values.get("arrival")
+    try:
+        return make_trace(
+            np.zeros(collector.kept, dtype=np.int64) if arrival is None else arrival,
+            values["prompt"],
+            values["output"],
+            max_tokens=values.get("max_tokens"),
+            cached=values.get("cached", 0),
+            cls=values.get("cls", 0),
+            class_names=classes_of(collector),
+            ids=values["id"],
+            meta=meta,
+            sort=collector.sort,
+        )
+    except TraceError as error:
+        raise TraceError(f"{path}: {error}") from error
+
+
+def _check_ids(collector: Collector, values: Mapping[str, npt.NDArray[Any]]) -> None:
+    again = first_repeat(values["id"])
+    if again is not None:
+        place = collector.locate(int(values["row"][again]))
+        name = collector.layout.columns["id"]
+        raise TraceError(f"{place}: id (column {name!r}) must be unique, got {values['id'][again]} again")
+
+
+def read_headers(path: str | os.PathLike[str]) -> Sequence[str]:
+    """Column names of a trace file. Raises TraceError."""
+    return tuple(open_source(Path(path)).header)

@@ -1,0 +1,180 @@
+"""The `workload:` section of a scenario -> typed, frozen descriptions; unknown keys and wrong types are
+refused."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from simulator.errors import ConfigError
+
+from .arrivals import Arrivals
+from .generate import ClassSpec, Generated
+from .lengths import Lengths
+from .load import load_lengths
+from .trace import DEFAULT_CLASS, Trace
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class TraceFile:
+    """A trace from a file: the options of load.load_trace, under the same names."""
+
+    path: str
+    format: str = "auto"
+    columns: dict[str, str] | None = None
+    time_unit: str | None = None
+    sort: bool = False
+    limit: int | None = None
+    start_s: float | None = None
+    end_s: float | None = None
+    rate_scale: float = 1.0
+    copies: int = 1
+    copy_shift_s: float | None = None
+    where: dict[str, str | int] | None = None
+    shift_to_zero: bool | None = None
+    max_tokens: int | None = None
+    bad_rows: Literal["error", "drop"] = "error"
+
+
+@dataclass(frozen=True)
+class Inline:
+    """Requests written out: `output` lists one number a request; the others are lists as long, or one
+    number for all. arrival_s in seconds, sorted; the rest in tokens; cls names a class."""
+
+    output: tuple[int, ...]
+    prompt: tuple[int, ...] | int = 1
+    arrival_s: tuple[float, ...] | float = 0.0
+    max_tokens: tuple[int, ...] | int | None = None
+    cached: tuple[int, ...] | int = 0
+    cls: tuple[str, ...] | None = None
+
+
+Workload = TraceFile | Inline | Generated
+_GENERATED_KEYS = ("arrivals", "prompt", "output", "joint", "cached", "classes", "max_tokens")
+
+
+def parse_workload(data: Mapping[str, Any], base: str | Path = ".", where: str = "workload") -> Workload:
+    """Mapping -> TraceFile (`trace:`), Inline (`requests:`) or Generated (`arrivals:` with lengths or
+    `classes:`).
+
+    Relative paths are taken from `base`; files named for empirical and joint lengths are read here.
+    Raises ConfigError starting with the key's path (`workload.arrivals.rate must be > 0, got 0`).
+    """
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{where} must be a mapping, got {data!r}")
+    starts = [key for key in ("trace", "requests", "arrivals") if key in data]
+    if len(starts) != 1:
+        got = ", ".join(starts) or "none"
+        raise ConfigError(f"{where} needs exactly one of trace, requests, arrivals; got {got}")
+    key = starts[0]
+    _only(data, _GENERATED_KEYS if key == "arrivals" else (key,), where)
+    if key == "arrivals":
+        return _generated(data, Path(base), where)
+    if key == "requests":
+        return _make(Inline, data[key], f"{where}.requests")
+    given = {"path": data[key]} if isinstance(data[key], str) else data[key]
+    file = _make(TraceFile, given, f"{where}.trace")
+    return TraceFile(**{**vars(file), "path": str(Path(base) / file.path)})
+
+
+def _generated(data: Mapping[str, Any], base: Path, where: str) -> Generated:
+    arrivals = _make(Arrivals, data["arrivals"], f"{where}.arrivals", "arrivals")
+    limit = data.get("max_tokens")
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise ConfigError(f"{where}.max_tokens must be a whole number >= 1, got {limit!r}")
+    if "classes" not in data:
+        lengths = {key: data[key] for key in ("prompt", "output", "joint", "cached") if key in data}
+        return Generated(arrivals, (_class(DEFAULT_CLASS, lengths, base, where),), limit)
+    _only(data, ("arrivals", "classes", "max_tokens"), where)
+    if not isinstance(data["classes"], Mapping) or not data["classes"]:
+        raise ConfigError(f"{where}.classes must map names to lengths, got {data['classes']!r}")
+    named = data["classes"].items()
+    classes = (_class(str(name), each, base, f"{where}.classes.{name}") for name, each in named)
+    return Generated(arrivals, tuple(classes), limit)
+
+
+def _class(name: str, data: Mapping[str, Any], base: Path, where: str) -> ClassSpec:
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{where} must be a mapping, got {data!r}")
+    _only(data, ("weight", "prompt", "output", "joint", "cached"), where)
+    parts = {
+        key: _lengths(data[key], key, base, f"{where}.{key}")
+        for key in ("prompt", "output", "cached")
+        if key in data
+    }
+    joint = _sample(data["joint"], base, f"{where}.joint") if "joint" in data else None
+    weight = data.get("weight", 1.0)
+    if isinstance(weight, bool) or not isinstance(weight, int | float):
+        raise ConfigError(f"{where}.weight must be a number > 0, got {weight!r}")
+    try:
+        return ClassSpec(name, float(weight), joint=joint, **parts)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def _lengths(data: Any, part: str, base: Path, where: str) -> Lengths:
+    if isinstance(data, int) and not isinstance(data, bool):
+        return _make(Lengths, {"kind": "fixed", "value": data}, where, "lengths")
+    if isinstance(data, Mapping) and data.get("kind") == "empirical" and "path" in data:
+        file = {key: value for key, value in data.items() if key not in ("kind", "min", "max")}
+        column = getattr(_sample(file, base, where), part)
+        rest = {key: value for key, value in data.items() if key in ("kind", "min", "max")}
+        return _make(Lengths, {**rest, "values": column}, where, "lengths")
+    return _make(Lengths, data, where, "lengths")
+
+
+@dataclass(frozen=True)
+class _SampleFile:
+    path: str
+    format: str = "auto"
+    columns: dict[str, str] | None = None
+    where: dict[str, str | int] | None = None
+
+
+def _sample(data: Any, base: Path, where: str) -> Trace:
+    file = _make(_SampleFile, {"path": data} if isinstance(data, str) else data, where)
+    texts = {name: str(value) for name, value in (file.where or {}).items()}
+    return load_lengths(base / file.path, file.format, file.columns, texts)
+
+
+def _only(data: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+    for key in data:
+        if key not in known:
+            raise ConfigError(f"{where}.{key} is not known here; accepted: {', '.join(known)}")
+
+
+def _make(kind: type[T], data: Any, where: str, label: str = "") -> T:
+    """Mapping -> dataclass `kind`, types checked; messages that start with `label` are moved under
+    `where`."""
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{where} must be a mapping, got {data!r}")
+    hints = get_type_hints(kind)
+    _only(data, tuple(hints), where)
+    for each in fields(kind):  # type: ignore[arg-type]
+        if each.default is MISSING and each.name not in data:
+            raise ConfigError(f"{where}.{each.name} is needed")
+    values = {name: _typed(hints[name], value, f"{where}.{name}") for name, value in data.items()}
+    try:
+        return kind(**values)
+    except ConfigError as error:
+        text = str(error)
+        moved = where + text[len(label) :] if label and text.startswith(label) else f"{where}: {text}"
+        raise ConfigError(moved) from None
+
+
+def _typed(hint: Any, value: Any, where: str) -> Any:
+    try:
+        return TypeAdapter(hint).validate_python(_tuples(value), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
+        message = first["msg"].replace("Input should be", "must be")
+        raise ConfigError(f"{where}{place} {message}, got {first['input']!r}") from None
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(each) for each in value) if isinstance(value, list) else value

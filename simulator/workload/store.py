@@ -1,0 +1,99 @@
+"""Traces as a folder of .npy columns, opened as memory maps: many processes share one copy of a large
+trace."""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from simulator.errors import TraceError
+
+from .trace import COLUMN_TYPES, Trace, TraceMeta
+
+META_FILE: Final = "trace.json"
+VERSION: Final = 1
+
+
+def save_columns(trace: Trace, directory: str | os.PathLike[str]) -> Path:
+    """Write one .npy file a column and trace.json (written last: a folder without it is not a trace).
+    Returns the folder. Each file appears whole or not at all. Raises OSError when the folder cannot be
+    written."""
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / META_FILE).unlink(missing_ok=True)
+    for name, column in trace.columns():
+        with _Atomic(folder / f"{name}.npy") as file:
+            np.lib.format.write_array(file, np.asarray(column), allow_pickle=False)
+    text = {
+        "version": VERSION,
+        "rows": len(trace),
+        "class_names": trace.class_names,
+        "meta": _plain(trace.meta),
+    }
+    with _Atomic(folder / META_FILE) as file:
+        file.write(json.dumps(text, indent=1, sort_keys=True).encode())
+    return folder
+
+
+def open_columns(directory: str | os.PathLike[str]) -> Trace:
+    """Open what save_columns wrote; columns are read-only views of memory maps and nothing is read yet.
+
+    Raises TraceError for a missing, foreign or damaged folder. The values were checked when they were saved.
+    """
+    folder = Path(directory)
+    text = _meta(folder)
+    try:
+        columns = {name: _mapped(folder / f"{name}.npy", int(text["rows"])) for name in COLUMN_TYPES}
+        meta = TraceMeta(**text["meta"])
+        return Trace(**columns, class_names=tuple(text["class_names"]), meta=meta)
+    except (KeyError, TypeError) as error:
+        raise TraceError(f"{folder / META_FILE}: not the description of a saved trace: {error}") from error
+
+
+def _plain(meta: TraceMeta) -> dict[str, Any]:
+    return asdict(meta) | {"rows_dropped": dict(meta.rows_dropped)}
+
+
+def _meta(folder: Path) -> Mapping[str, Any]:
+    try:
+        text = json.loads((folder / META_FILE).read_text())
+    except (OSError, ValueError) as error:
+        raise TraceError(f"{folder}: not a folder of saved trace columns: {error}") from error
+    if not isinstance(text, dict) or text.get("version") != VERSION:
+        raise TraceError(f"{folder / META_FILE}: version must be {VERSION}; save the trace again")
+    return text
+
+
+def _mapped(path: Path, rows: int) -> Any:
+    try:
+        column = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    except (OSError, ValueError) as error:
+        raise TraceError(f"{path}: column cannot be opened: {error}") from error
+    wanted = COLUMN_TYPES[path.stem]
+    if column.shape != (rows,) or column.dtype != wanted:
+        raise TraceError(f"{path}: must hold {rows} {np.dtype(wanted)}, got {column.shape} {column.dtype}")
+    return column
+
+
+class _Atomic:
+    """A binary file that takes its name only when it is complete."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> Any:
+        self._file = tempfile.NamedTemporaryFile(dir=self._path.parent, prefix=".part-", delete=False)
+        return self._file
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._file.close()
+        if kind is None:
+            os.chmod(self._file.name, 0o644)
+            os.replace(self._file.name, self._path)
+        else:
+            os.unlink(self._file.name)

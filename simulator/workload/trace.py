@@ -1,0 +1,205 @@
+"""The one form every workload ends in: columns of equal length, sorted stably by arrival."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.errors import TraceError
+from simulator.units import MAX_TICKS
+
+Int64s = npt.NDArray[np.int64]
+Int32s = npt.NDArray[np.int32]
+
+MAX_TOKENS: Final = 2**31 - 1
+"""Largest accepted token count of one request: sums over 2**31 requests stay inside int64."""
+COLUMN_TYPES: Final[Mapping[str, type[np.signedinteger]]] = MappingProxyType(
+    {
+        "id": np.int64,
+        "arrival_ns": np.int64,
+        "prompt": np.int64,
+        "output": np.int64,
+        "max_tokens": np.int64,
+        "cached": np.int64,
+        "cls": np.int32,
+    }
+)
+DEFAULT_CLASS: Final = "default"
+
+
+@dataclass(frozen=True)
+class TraceMeta:
+    """Where a trace came from.
+
+    `sha256` is that of the file's bytes, or of the columns for a generated trace. `origin_ns` [ns] is what
+    was subtracted from the times in the file (epoch times start at 0 here). `rows_read` = rows kept + rows
+    dropped; `rows_dropped` counts by reason. `copies` > 1 when shifted copies were superposed afterwards.
+    """
+
+    source: str = "memory"
+    format: str = "columns"
+    sha256: str = ""
+    rows_read: int = 0
+    rows_dropped: Mapping[str, int] = field(default_factory=dict)
+    origin_ns: int = 0
+    rate_scale: float = 1.0
+    copies: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Requests as read-only, contiguous columns of shape (N,), sorted stably by `arrival_ns`.
+
+    id          int64  row of the source, counted from 0, or its id column; unique
+    arrival_ns  int64  [ns] >= 0
+    prompt      int64  [tokens] >= 1
+    output      int64  [tokens] >= 1, the true output length (policies must not read it)
+    max_tokens  int64  [tokens] >= output, the limit the client asked for
+    cached      int64  [tokens] 0..prompt, prompt tokens already in a prefix cache
+    cls         int32  index into class_names
+    """
+
+    id: Int64s
+    arrival_ns: Int64s
+    prompt: Int64s
+    output: Int64s
+    max_tokens: Int64s
+    cached: Int64s
+    cls: Int32s
+    class_names: tuple[str, ...] = (DEFAULT_CLASS,)
+    meta: TraceMeta = field(default_factory=TraceMeta)
+
+    def __len__(self) -> int:
+        return int(self.id.size)
+
+    def columns(self) -> Iterator[tuple[str, npt.NDArray[np.signedinteger]]]:
+        """(name, column) in the order of COLUMN_TYPES."""
+        for name in COLUMN_TYPES:
+            yield name, getattr(self, name)
+
+    @property
+    def span_ns(self) -> int:
+        """Last arrival - first arrival [ns]."""
+        return int(self.arrival_ns[-1] - self.arrival_ns[0])
+
+    def take(self, rows: npt.NDArray[np.int64] | slice) -> "Trace":
+        """The rows asked for, in that order (the caller keeps arrivals sorted)."""
+        chosen: dict[str, Any] = {
+            name: freeze(np.ascontiguousarray(column[rows])) for name, column in self.columns()
+        }
+        return replace(self, **chosen)
+
+
+def freeze(column: npt.NDArray[np.signedinteger]) -> npt.NDArray[np.signedinteger]:
+    """Mark a column read-only (in place) and return it."""
+    column.setflags(write=False)
+    return column
+
+
+def _column(name: str, values: npt.ArrayLike, rows: int) -> npt.NDArray[np.signedinteger]:
+    given = np.asarray(values)
+    if given.dtype.kind not in "iu":
+        raise TraceError(f"column {name} must hold integers, got {given.dtype}")
+    wanted = COLUMN_TYPES[name]
+    column = np.ascontiguousarray(np.broadcast_to(given, (rows,)) if given.ndim == 0 else given, dtype=wanted)
+    if column.shape != (rows,):
+        raise TraceError(f"column {name} must have shape ({rows},) like arrival_ns, got {column.shape}")
+    return freeze(column.view() if column is values else column)
+
+
+def _check(trace: Trace) -> None:
+    rules = (
+        ("arrival_ns", trace.arrival_ns < 0, "must be >= 0"),
+        ("arrival_ns", trace.arrival_ns > MAX_TICKS, f"must be <= {MAX_TICKS} ns"),
+        ("prompt", (trace.prompt < 1) | (trace.prompt > MAX_TOKENS), f"must be 1..{MAX_TOKENS} tokens"),
+        ("output", (trace.output < 1) | (trace.output > MAX_TOKENS), f"must be 1..{MAX_TOKENS} tokens"),
+        (
+            "max_tokens",
+            (trace.max_tokens < trace.output) | (trace.max_tokens > MAX_TOKENS),
+            f"must be output..{MAX_TOKENS} tokens",
+        ),
+        ("cached", (trace.cached < 0) | (trace.cached > trace.prompt), "must be 0..prompt tokens"),
+        ("cls", (trace.cls < 0) | (trace.cls >= len(trace.class_names)), "must index class_names"),
+    )
+    for name, bad, text in rules:
+        if bad.any():
+            row = int(bad.argmax())
+            raise TraceError(f"row {row + 1}: {name} {text}, got {int(getattr(trace, name)[row])}")
+
+
+def make_trace(
+    arrival_ns: npt.ArrayLike,
+    prompt: npt.ArrayLike,
+    output: npt.ArrayLike,
+    *,
+    max_tokens: npt.ArrayLike | None = None,
+    cached: npt.ArrayLike = 0,
+    cls: npt.ArrayLike = 0,
+    class_names: tuple[str, ...] = (DEFAULT_CLASS,),
+    ids: npt.ArrayLike | None = None,
+    meta: TraceMeta | None = None,
+    sort: bool = False,
+) -> Trace:
+    """Columns -> checked Trace. Scalars are repeated; `max_tokens` defaults to `output`, `ids` to 0..N-1.
+
+    Raises TraceError (naming the row, counted from 1) for an empty trace, a value out of range, ids that
+    repeat, or arrivals out of order when `sort` is off.
+    """
+    rows = int(np.asarray(arrival_ns).size)
+    if rows == 0:
+        raise TraceError("empty trace: no request is left; accepted: at least 1")
+    longest = _column("output", output, rows)
+    trace = Trace(
+        id=_column("id", np.arange(rows) if ids is None else ids, rows),
+        arrival_ns=_column("arrival_ns", arrival_ns, rows),
+        prompt=_column("prompt", prompt, rows),
+        output=longest,
+        max_tokens=longest if max_tokens is None else _column("max_tokens", max_tokens, rows),
+        cached=_column("cached", cached, rows)
+        if np.ndim(cached) or cached
+        else freeze(np.zeros(rows, np.int64)),
+        cls=_column("cls", cls, rows) if np.ndim(cls) or cls else freeze(np.zeros(rows, np.int32)),
+        class_names=class_names,
+        meta=meta or TraceMeta(rows_read=rows),
+    )
+    _check(trace)
+    if ids is not None:
+        row = first_repeat(trace.id)
+        if row is not None:
+            raise TraceError(f"row {row + 1}: id must be unique, got {int(trace.id[row])} again")
+    return _ordered(trace, sort)
+
+
+def first_repeat(ids: Int64s) -> int | None:
+    """First row whose id stands in a row above it, or None."""
+    if np.all(ids[1:] > ids[:-1]):
+        return None
+    order = np.argsort(ids, kind="stable")
+    repeats = order[1:][ids[order[1:]] == ids[order[:-1]]]
+    return int(repeats.min()) if repeats.size else None
+
+
+def _ordered(trace: Trace, sort: bool) -> Trace:
+    back = trace.arrival_ns[1:] < trace.arrival_ns[:-1]
+    if not back.any():
+        return trace
+    if not sort:
+        row = int(back.argmax()) + 1
+        raise TraceError(
+            f"row {row + 1}: arrival {int(trace.arrival_ns[row])} ns is before the row above "
+            f"({int(trace.arrival_ns[row - 1])} ns); accepted: sorted arrivals, or sort: true"
+        )
+    return trace.take(np.argsort(trace.arrival_ns, kind="stable"))
+
+
+def content_sha256(trace: Trace) -> str:
+    """SHA-256 over the columns (little-endian, in COLUMN_TYPES order) and class names."""
+    digest = hashlib.sha256("\0".join(trace.class_names).encode())
+    for name, column in trace.columns():
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(column, dtype=column.dtype.newbyteorder("<")).data)
+    return digest.hexdigest()

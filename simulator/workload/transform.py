@@ -1,0 +1,129 @@
+"""Traces from traces: sort, time window, rate, superposed copies, output limit. Inputs are left unchanged."""
+
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from simulator.errors import ConfigError, TraceError
+from simulator.units import MAX_TICKS, NS_PER_S, to_ticks
+
+from .trace import MAX_TOKENS, Int64s, Trace, freeze
+
+_GOLDEN: Final = (5**0.5 - 1) / 2
+OUTSIDE_WINDOW: Final = "outside start_s..end_s"
+
+
+def _counted(trace: Trace, reason: str, rows: int) -> Trace:
+    """Add `rows` dropped for `reason` to the trace's account."""
+    if rows == 0:
+        return trace
+    dropped = dict(trace.meta.rows_dropped)
+    dropped[reason] = dropped.get(reason, 0) + rows
+    return replace(trace, meta=replace(trace.meta, rows_dropped=dropped))
+
+
+def window(trace: Trace, start_s: float | None, end_s: float | None) -> Trace:
+    """Requests with start_s <= arrival - first arrival < end_s [s]; with start_s given, start_s becomes
+    time 0.
+
+    Raises ConfigError for an empty or negative window, TraceError when nothing arrives in it.
+    """
+    if start_s is None and end_s is None:
+        return trace
+    low, high = start_s or 0.0, np.inf if end_s is None else end_s
+    if not 0 <= low < high:
+        raise ConfigError(f"{trace.meta.source}: need 0 <= start_s < end_s, got {start_s} and {end_s}")
+    first = int(trace.arrival_ns[0])
+    begin = first + to_ticks(low)
+    end = MAX_TICKS + 1 if end_s is None else first + to_ticks(end_s)
+    left, right = np.searchsorted(trace.arrival_ns, [begin, end], side="left")
+    if left == right:
+        raise TraceError(
+            f"{trace.meta.source}: empty trace: no arrival between start_s {low} and end_s {high}; the trace "
+            f"spans {trace.span_ns / NS_PER_S:.3f} s"
+        )
+    part = _counted(trace.take(slice(int(left), int(right))), OUTSIDE_WINDOW, len(trace) - int(right - left))
+    return part if start_s is None else _at(part, part.arrival_ns - begin)
+
+
+def _at(trace: Trace, arrival_ns: Int64s) -> Trace:
+    return replace(trace, arrival_ns=freeze(np.ascontiguousarray(arrival_ns, dtype=np.int64)))
+
+
+def head(trace: Trace, limit: int, reason: str) -> Trace:
+    """The first `limit` requests; the rest is counted under `reason`."""
+    return trace if len(trace) <= limit else _counted(trace.take(slice(0, limit)), reason, len(trace) - limit)
+
+
+def scale_rate(trace: Trace, factor: float) -> Trace:
+    """Arrivals `factor` times as fast: gaps divided by it, the first arrival stays. Raises ConfigError for
+    <= 0."""
+    if not (np.isfinite(factor) and factor > 0):
+        raise ConfigError(f"{trace.meta.source}: rate_scale must be > 0, got {factor}")
+    if factor == 1:
+        return trace
+    first = int(trace.arrival_ns[0])
+    if first + trace.span_ns / factor > MAX_TICKS:
+        raise ConfigError(f"{trace.meta.source}: rate_scale {factor} goes beyond {MAX_TICKS} ns")
+    slower = _at(trace, first + np.rint((trace.arrival_ns - first) / factor).astype(np.int64))
+    return replace(slower, meta=replace(slower.meta, rate_scale=slower.meta.rate_scale * factor))
+
+
+def superpose(trace: Trace, copies: int, shift_s: float | None = None) -> Trace:
+    """`copies` copies of the trace at once, for planning at a multiple of its rate with its own burstiness.
+
+    Copy k is rotated by k * shift_s [s] within a period of span + one mean gap: nothing falls off the
+    end and the mean rate is `copies` times the trace's. Without shift_s the step is the period divided by the
+    golden ratio; even steps of period / copies would repeat the same arrivals in every step. Copy 0 keeps
+    times and ids; copy k's ids are raised by k * (largest id + 1). Ties are ordered by copy, then row.
+    Raises ConfigError for copies < 1, a negative shift, or shifts that put two copies on top of each other.
+    """
+    if copies < 1:
+        raise ConfigError(f"{trace.meta.source}: copies must be >= 1, got {copies}")
+    if copies == 1:
+        if shift_s is not None:
+            raise ConfigError(
+                f"{trace.meta.source}: copy_shift_s has no effect without copies > 1; remove it"
+            )
+        return trace
+    n, first = len(trace), int(trace.arrival_ns[0])
+    period = trace.span_ns + max(1, trace.span_ns // max(1, n - 1))
+    shifts = _shifts(trace, copies, shift_s, period)
+    arrival = np.concatenate([first + (trace.arrival_ns - first + shift) % period for shift in shifts])
+    step = int(trace.id.max()) + 1
+    order = np.argsort(arrival, kind="stable")
+    others: dict[str, Any] = {
+        name: freeze(np.tile(column, copies)[order])
+        for name, column in trace.columns()
+        if name not in ("id", "arrival_ns")
+    }
+    return replace(
+        trace,
+        id=freeze(np.concatenate([trace.id + k * step for k in range(copies)])[order]),
+        arrival_ns=freeze(arrival[order]),
+        meta=replace(trace.meta, copies=trace.meta.copies * copies),
+        **others,
+    )
+
+
+def _shifts(trace: Trace, copies: int, shift_s: float | None, period: int) -> list[int]:
+    if shift_s is not None and not (np.isfinite(shift_s) and shift_s >= 0):
+        raise ConfigError(f"{trace.meta.source}: copy_shift_s must be >= 0, got {shift_s}")
+    if shift_s is None:
+        return [k * round(period * _GOLDEN) % period for k in range(copies)]
+    shifts = [k * to_ticks(shift_s) % period for k in range(copies)]
+    if trace.span_ns and len(set(shifts)) < copies:
+        raise ConfigError(
+            f"{trace.meta.source}: copy_shift_s {shift_s} puts copies on top of each other within the "
+            f"trace's period of {period / NS_PER_S:.3f} s"
+        )
+    return shifts
+
+
+def cap_output(trace: Trace, max_tokens: int) -> Trace:
+    """Ask for at most `max_tokens` from every request: outputs beyond it end there, as in a real engine."""
+    if not 1 <= max_tokens <= MAX_TOKENS:
+        raise ConfigError(f"{trace.meta.source}: max_tokens must be 1..{MAX_TOKENS}, got {max_tokens}")
+    limit = np.full(len(trace), max_tokens, dtype=np.int64)
+    return replace(trace, output=freeze(np.minimum(trace.output, limit)), max_tokens=freeze(limit))
