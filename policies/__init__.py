@@ -1,0 +1,1 @@
+"""Scheduling policies: one pure step function a file, run by both engines."""

@@ -1,0 +1,71 @@
+"""Continuous batching with one token budget and chunked prefill, as vLLM v1 schedules.
+
+Every step has `max_num_batched_tokens` tokens to hand out. Running sequences come first, in order of
+admission: one token for a decode, the next chunk for a prompt not yet computed. What is left goes to waiting
+requests, first come first served. When a running sequence finds no KV block, the last admitted one is
+preempted and recomputed later; a step that preempts admits nobody.
+
+Sources: Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve", OSDI 2024,
+algorithm 3 (stall-free batching); vLLM 0.24 vllm/v1/core/sched/scheduler.py, Scheduler.schedule.
+"""
+
+from policies.queues import admit, plan, preempt_last, take_after, wanted
+from simulator.jit import jitable
+from simulator.kv import fits, grow
+from simulator.state import HEAD, N_RUNNING, N_WAITING, Column, Limits, Replica, Requests
+
+
+@jitable
+def schedule(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
+    """Fill rep.batch and rep.tokens for the next step; may admit and preempt."""
+    budget, preempted = _continue_running(req, rep, lim, lim.max_num_batched_tokens)
+    if not preempted:
+        _admit_waiting(req, rep, lim, budget)
+
+
+@jitable
+def _chunk(lim: Limits, tokens: int, budget: int) -> int:
+    """[tokens] of `tokens` that may run in one step."""
+    if lim.long_prefill_token_threshold > 0 and tokens > lim.long_prefill_token_threshold:
+        tokens = lim.long_prefill_token_threshold
+    return min(tokens, budget)
+
+
+@jitable
+def _continue_running(req: Requests, rep: Replica, lim: Limits, budget: int) -> tuple[int, bool]:
+    """Plan running sequences in order; returns what is left of the budget and whether any was preempted."""
+    k = 0
+    preempted = False
+    while k < rep.c[N_RUNNING] and budget > 0:
+        i = rep.running[k]
+        tokens = _chunk(lim, wanted(req, i), budget)
+        if tokens > 0:
+            while k < rep.c[N_RUNNING] and not grow(req, rep, lim, i, req.computed[i] + tokens, 0):
+                preempt_last(req, rep, lim)
+                preempted = True
+            if k >= rep.c[N_RUNNING]:
+                break
+            plan(rep, i, tokens)
+            budget -= tokens
+        k += 1
+    return budget, preempted
+
+
+@jitable
+def _admit_waiting(req: Requests, rep: Replica, lim: Limits, budget: int) -> None:
+    """Admit from the head of the queue while slots, budget and KV blocks last."""
+    while rep.c[N_WAITING] > 0 and budget > 0 and rep.c[N_RUNNING] < lim.max_num_seqs:
+        i = rep.c[HEAD]
+        keep_free = lim.watermark_blocks if rep.c[N_RUNNING] > 0 else 0
+        start = min(req.cached[i], req.prompt[i] + req.planned[i] - 1)
+        whole = req.prompt[i] + req.planned[i]
+        tokens = _chunk(lim, whole - start, budget)
+        if lim.reserve_prompt == 1 and not fits(req, rep, lim, i, whole, keep_free):
+            break
+        if not grow(req, rep, lim, i, start + tokens, keep_free):
+            break
+        take_after(req, rep, -1)
+        req.computed[i] = start
+        admit(req, rep, i)
+        plan(rep, i, tokens)
+        budget -= tokens

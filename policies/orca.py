@@ -1,0 +1,31 @@
+"""Iteration-level scheduling with reservation of the longest possible output, as Orca.
+
+Every iteration runs every admitted sequence: whole prompts of new ones, one token of the others. A request is
+admitted, first come first served, when a slot is free and KV memory for prompt + max_tokens can be set aside;
+nothing is ever preempted. There is no token budget.
+
+Source: Yu et al., "Orca: A Distributed Serving System for Transformer-Based Generative Models", OSDI 2022,
+algorithm 1 (`max_tokens` reserved in n_rsrv, section 4.2).
+"""
+
+from policies.queues import admit, plan, take_after, wanted
+from simulator.jit import jitable
+from simulator.kv import grow
+from simulator.state import HEAD, N_RUNNING, N_WAITING, Column, Limits, Replica, Requests
+
+
+@jitable
+def schedule(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
+    """Fill rep.batch and rep.tokens for the next iteration; may admit."""
+    while rep.c[N_WAITING] > 0 and rep.c[N_RUNNING] < lim.max_num_seqs:
+        i = rep.c[HEAD]
+        if not grow(req, rep, lim, i, req.prompt[i] + req.limit[i], 0):
+            break
+        take_after(req, rep, -1)
+        req.computed[i] = min(req.cached[i], req.prompt[i] - 1)
+        admit(req, rep, i)
+    for k in range(rep.c[N_RUNNING]):
+        i = rep.running[k]
+        tokens = wanted(req, i)
+        if tokens > 0:
+            plan(rep, i, tokens)

@@ -1,0 +1,144 @@
+"""The waiting queue and the slots of a replica: the verbs every policy is written in.
+
+The queue is a linked list through `req.next`, so it has no capacity, and a preempted request goes back to
+its head. All functions change their arguments in place and allocate nothing.
+"""
+
+from simulator.jit import jitable
+from simulator.kv import release
+from simulator.state import (
+    HEAD,
+    HOLD,
+    KV_TOKENS,
+    N_BATCH,
+    N_RUNNING,
+    N_WAITING,
+    RUNNING,
+    TAIL,
+    VERSION,
+    WAITING,
+    Limits,
+    Replica,
+    Requests,
+)
+
+
+@jitable
+def push_back(req: Requests, rep: Replica, i: int) -> None:
+    """Append request i to the waiting queue."""
+    req.next[i] = -1
+    if rep.c[TAIL] < 0:
+        rep.c[HEAD] = i
+    else:
+        req.next[rep.c[TAIL]] = i
+    rep.c[TAIL] = i
+    rep.c[N_WAITING] += 1
+    req.status[i] = WAITING
+
+
+@jitable
+def push_front(req: Requests, rep: Replica, i: int) -> None:
+    """Put request i before all that wait."""
+    req.next[i] = rep.c[HEAD]
+    rep.c[HEAD] = i
+    if rep.c[TAIL] < 0:
+        rep.c[TAIL] = i
+    rep.c[N_WAITING] += 1
+    req.status[i] = WAITING
+
+
+@jitable
+def take_after(req: Requests, rep: Replica, before: int) -> int:
+    """Take the request behind `before` (-1: the head) out of the waiting queue and return it."""
+    i = rep.c[HEAD] if before < 0 else req.next[before]
+    after = req.next[i]
+    if before < 0:
+        rep.c[HEAD] = after
+    else:
+        req.next[before] = after
+    if after < 0:
+        rep.c[TAIL] = before
+    req.next[i] = -1
+    rep.c[N_WAITING] -= 1
+    return i
+
+
+@jitable
+def wanted(req: Requests, i: int) -> int:
+    """[tokens] known but not yet computed: the rest of the prompt, 1 when decoding, 0 when all is planned."""
+    if req.planned[i] >= req.limit[i]:
+        return 0
+    return req.prompt[i] + req.planned[i] - req.computed[i]
+
+
+@jitable
+def plan(rep: Replica, i: int, tokens: int) -> None:
+    """Add request i with `tokens` tokens to the step being planned."""
+    n = rep.c[N_BATCH]
+    rep.batch[n] = i
+    rep.tokens[n] = tokens
+    rep.c[N_BATCH] = n + 1
+
+
+@jitable
+def admit(req: Requests, rep: Replica, i: int) -> None:
+    """Give request i (already out of the queue) the lowest free slot; its KV blocks are the caller's business.
+
+    A decision that admits is not repeated: HOLD is 0.
+    """
+    rep.c[HOLD] = 0
+    slot = 0
+    while rep.slots[slot] >= 0:
+        slot += 1
+    rep.slots[slot] = i
+    req.slot[i] = slot
+    rep.running[rep.c[N_RUNNING]] = i
+    rep.c[N_RUNNING] += 1
+    rep.c[VERSION] += 1
+    rep.c[KV_TOKENS] += req.computed[i]
+    req.status[i] = RUNNING
+
+
+@jitable
+def vacate(req: Requests, rep: Replica, lim: Limits, i: int) -> None:
+    """Take slot and KV memory from request i; the caller removes it from `running`."""
+    rep.slots[req.slot[i]] = -1
+    rep.c[KV_TOKENS] -= req.computed[i]
+    rep.c[VERSION] += 1
+    release(req, rep, lim, i)
+
+
+@jitable
+def preempt_last(req: Requests, rep: Replica, lim: Limits) -> int:
+    """Preempt the last admitted sequence by recomputation and return it.
+
+    Its KV is dropped, tokens in flight are lost, visible ones are kept and become part of what must be
+    computed again; it waits at the head of the queue. The next decision may differ from this one: HOLD is 0.
+    """
+    rep.c[HOLD] = 0
+    rep.c[N_RUNNING] -= 1
+    i = rep.running[rep.c[N_RUNNING]]
+    vacate(req, rep, lim, i)
+    for k in range(len(rep.flight)):
+        for row in range(len(rep.slots)):
+            if rep.flight[k][row] == i:
+                rep.flight[k][row] = -1
+    req.computed[i] = 0
+    req.planned[i] = req.done[i]
+    req.preempted[i] += 1
+    push_front(req, rep, i)
+    return i
+
+
+@jitable
+def retire_finished(req: Requests, rep: Replica, lim: Limits) -> None:
+    """Free slot and KV memory of every sequence that has ended; the others keep their order."""
+    kept = 0
+    for k in range(rep.c[N_RUNNING]):
+        i = rep.running[k]
+        if req.status[i] == RUNNING:
+            rep.running[kept] = i
+            kept += 1
+        else:
+            vacate(req, rep, lim, i)
+    rep.c[N_RUNNING] = kept

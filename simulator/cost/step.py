@@ -1,0 +1,84 @@
+"""What one engine step costs: three int64 times and a flag, from six counts of the batch.
+
+A `Cost` is filled once per scenario (`cost.roofline` from a datasheet, `cost.calibrated` from measurements,
+`cost.unit` for textbook examples). `step_cost` is pure and jitable: both engines call it.
+
+The clock rule (see docs/architecture.md, "two clocks"): a step scheduled at s has its kernels ready to start at
+s + prep, its CPU work done at L = s + cpu, and its GPU work done at
+    G = max(G_before, s + prep) + gpu        (when eager: not before L)
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.jit import jitable
+
+FP_BITS = 32
+"""Linear coefficients are fixed-point int64 in 2^-32 ns: whole nanoseconds would be 1-3 % off per context token."""
+
+
+class Cost(NamedTuple):
+    """Integer step-time model of one replica (model x GPUs x parallelism x engine).
+
+    Tables have shape (2, T+1): row 0 for pure-decode steps, row 1 for steps that hold any prefill token; the
+    column is the number of batched tokens, CUDA-graph padding included in the values. Beyond T the last
+    column is extended by `slope_fp`.
+    """
+
+    dense_ns: npt.NDArray[np.int64]      # GPU time that depends on batched tokens only: GEMMs, norms, head, collectives
+    cpu_ns: npt.NDArray[np.int64]        # CPU time of schedule + launch
+    prep_ns: npt.NDArray[np.int64]       # part of cpu_ns before the GPU can start
+    eager: npt.NDArray[np.int64]         # 1 where kernels are launched one by one (GPU cannot end before the CPU)
+    slope_fp: np.int64                   # [2^-32 ns/token] dense time beyond the table
+    decode_context_fp: np.int64          # [2^-32 ns/token] decode attention per context token (the new one counted)
+    decode_seq_fp: np.int64              # [2^-32 ns/seq]   decode attention per sequence
+    prefill_pair_fp: np.int64            # [2^-32 ns/pair]  prefill attention per query-key pair
+    prefill_token_fp: np.int64           # [2^-32 ns/token] prefill attention per query token
+    prefill_seq_fp: np.int64             # [2^-32 ns/seq]   prefill attention per sequence
+    cpu_seq_ns: np.int64                 # [ns/seq] CPU time per scheduled sequence
+    prep_seq_ns: np.int64                # [ns/seq] of it before the GPU can start
+    frontend_in_ns: np.int64             # [ns] submission -> waiting queue
+    frontend_each_ns: np.int64           # [ns] serial front-end time per request (a burst queues here)
+    frontend_out_ns: np.int64            # [ns] step output -> client
+
+
+@jitable
+def scaled(count: int, coefficient_fp: int) -> int:
+    """count x coefficient [2^-32 ns] -> whole ns, each half rounded down.
+
+    No overflow for coefficients below 2^47 (32 us each) and counts below 2^79 / coefficient.
+    """
+    high = count >> 16
+    low = count & 0xFFFF
+    return ((high * coefficient_fp) >> 16) + ((low * coefficient_fp) >> FP_BITS)
+
+
+@jitable
+def dense_time(cost: Cost, kind: int, tokens: int) -> int:
+    """[ns] GPU time of the token-parallel part; kind 0 pure decode, 1 with prefill."""
+    last = cost.dense_ns.shape[1] - 1
+    if tokens <= last:
+        return cost.dense_ns[kind, tokens]
+    return cost.dense_ns[kind, last] + scaled(tokens - last, cost.slope_fp)
+
+
+@jitable
+def decode_attention_time(cost: Cost, n_decode: int, context: int) -> int:
+    """[ns] GPU time of decode attention; `context` is summed over sequences, the new tokens counted."""
+    return scaled(context, cost.decode_context_fp) + scaled(n_decode, cost.decode_seq_fp)
+
+
+@jitable
+def prefill_attention_time(cost: Cost, n_prefill: int, tokens: int, pairs: int) -> int:
+    """[ns] GPU time of prefill attention over `pairs` causal query-key pairs."""
+    return (scaled(pairs, cost.prefill_pair_fp) + scaled(tokens, cost.prefill_token_fp)
+            + scaled(n_prefill, cost.prefill_seq_fp))
+
+
+@jitable
+def table_at(table: npt.NDArray[np.int64], kind: int, tokens: int) -> int:
+    """Table value, the last column standing for everything beyond it."""
+    last = table.shape[1] - 1
+    return table[kind, tokens if tokens < last else last]

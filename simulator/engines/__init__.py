@@ -1,0 +1,1 @@
+"""Engines: `reference` (SimPy, readable) and `fast` (numba); `booking` is what both run."""

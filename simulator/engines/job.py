@@ -1,0 +1,90 @@
+"""A simulation ready to run: columns, limits, cost, load and the accumulators an engine fills."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simulator.cost.step import Cost
+from simulator.engines.booking import CONTROLS, OPEN
+from simulator.state import (
+    COUNT_FIELDS,
+    ITL_BINS,
+    STEP_FIELDS,
+    TOTALS,
+    Column,
+    Limits,
+    Replica,
+    Requests,
+    empty_replica_counters,
+)
+from simulator.units import NEVER
+
+AUX_SIZE = 8
+"""int64 numbers that a policy may keep per replica."""
+
+
+@dataclass
+class Job:
+    """Everything an engine reads and writes. `reps` is a list of Replica (SimPy) or one Replica whose columns
+    have a leading replica axis (compiled engine); likewise stats, aux."""
+
+    req: Requests
+    reps: Any
+    lim: Limits
+    cost: Cost
+    stats: Any
+    itl: Any
+    rows_time: Any
+    aux: Any
+    ctl: Any
+    log: Any
+    replicas: int = 1
+    router: int = 0
+    load: int = OPEN
+    width: int = 0
+    until: int = NEVER
+
+
+def request_columns(arrival: Column, prompt: Column, output: Column, limit: Column, cached: Column,
+                    pick: Column) -> Requests:
+    """Requests as numpy columns, shape (N,); inputs are copied, counts become int32."""
+    n = len(arrival)
+    given = {"arrival": arrival, "prompt": prompt, "output": output, "limit": limit, "cached": cached}
+    columns: dict[str, Any] = {}
+    for name in Requests._fields:
+        dtype = np.int32 if name in COUNT_FIELDS else np.int64
+        if name in given:
+            columns[name] = np.array(given[name], dtype=dtype)
+        elif name == "pick":
+            columns[name] = np.asarray(pick, dtype=np.int64)
+        else:
+            start = {"queued": NEVER, "scheduled": NEVER, "first": NEVER, "last": NEVER, "slot": -1, "replica": -1,
+                     "next": -1}.get(name, 0)
+            columns[name] = np.full(n, start, dtype=dtype)
+    return Requests(**columns)
+
+
+def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool) -> Job:
+    """A job on numpy columns, for the compiled engine."""
+    s, depth = lim.max_num_seqs, lim.schedule_ahead + 1
+
+    def table(*shape: int, fill: int = 0) -> Any:
+        return np.full(shape, fill, dtype=np.int64)
+
+    counters = np.tile(np.array(empty_replica_counters(lim.num_blocks), dtype=np.int64), (replicas, 1))
+    reps = Replica(table(replicas, s), table(replicas, s, fill=-1), table(replicas, s), table(replicas, s),
+                   table(replicas, s), table(replicas, depth, s, fill=-1), table(replicas, depth, STEP_FIELDS),
+                   counters)
+    return Job(req, reps, lim, cost, table(replicas, TOTALS), table(ITL_BINS), table(s + 1),
+               table(replicas, AUX_SIZE), table(CONTROLS), table(4096 if log else 0, 16), replicas)
+
+
+def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool) -> Job:
+    """The same job on plain lists of Python integers, for the SimPy engine."""
+    job = array_job(req, lim, cost, replicas, log)
+    columns = Requests(*(column.tolist() for column in req))
+    reps = [Replica(*(column[r].tolist() for column in job.reps)) for r in range(replicas)]
+    plain = Cost(*(f if isinstance(f, np.ndarray) else int(f) for f in cost))
+    return Job(columns, reps, lim, plain, job.stats.tolist(), job.itl.tolist(), job.rows_time.tolist(),
+               job.aux.tolist(), job.ctl.tolist(), [] if log else None, replicas)

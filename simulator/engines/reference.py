@@ -1,0 +1,157 @@
+"""The reference engine: a SimPy process per replica that runs the loop of a serving engine, and a source.
+
+Read `_Run.replica` first: it is the loop of vLLM's EngineCore.step_with_batch_queue (schedule, launch, collect the
+oldest output, repeat). All that changes requests is in `booking` and in the policies, shared with the
+compiled engine.
+"""
+
+from collections.abc import Generator
+from typing import Any
+
+import simpy
+
+from policies.registry import Policy
+from policies.routers import route
+from simulator.engines.booking import (
+    ARRIVE,
+    COMPLETE,
+    LOG_ROWS,
+    NEXT,
+    RELEASED,
+    SCHEDULE,
+    TIMER,
+    clear_plan,
+    collect,
+    commit,
+    enqueue,
+    log_step,
+    on_ended,
+    output_tick,
+    start_load,
+)
+from simulator.engines.job import Job
+from simulator.state import (
+    CPU_FREE,
+    FIRST_FLIGHT,
+    LOG_FIELDS,
+    N_BATCH,
+    N_ENDED,
+    N_FLIGHT,
+    N_WAITING,
+    NOW,
+    S_BLOCKS,
+    S_GPU_NS,
+    S_KV_TOKENS,
+    VISIBLE,
+    WAKE,
+)
+from simulator.units import NEVER
+
+Steps = Generator[simpy.Event, Any, None]
+
+
+class _Tick(simpy.Event):
+    """An event at (tick, phase, index); SimPy's priority orders phase and index within a tick."""
+
+    def __init__(self, env: simpy.Environment, tick: int, phase: int, index: int) -> None:
+        super().__init__(env)
+        self._ok, self._value = True, None
+        env.schedule(self, priority=(phase << 32) + index, delay=tick - env.now)
+
+
+class _Run:
+    """One simulation. Columns are lists of Python integers: nothing can overflow unseen."""
+
+    def __init__(self, job: Job, policy: Policy) -> None:
+        self.job, self.policy = job, policy
+        self.env = simpy.Environment(initial_time=0)
+        self.bells = [self.env.event() for _ in job.reps]
+        self.more = self.env.event()
+
+    def run(self) -> None:
+        job = self.job
+        start_load(job.req, job.cost, job.ctl, job.load, job.width)
+        self.env.process(self.source())
+        for r in range(len(job.reps)):
+            self.env.process(self.replica(r))
+        self.env.run(until=None if job.until == NEVER else job.until + 1)
+
+    def tick(self, tick: int, phase: int, index: int) -> _Tick:
+        return _Tick(self.env, int(tick), phase, index)
+
+    def source(self) -> Steps:
+        """Requests enter in order; closed and grouped loads wait here for the next to be released."""
+        job = self.job
+        while job.ctl[NEXT] < len(job.req.arrival):
+            i = job.ctl[NEXT]
+            if i >= job.ctl[RELEASED]:
+                self.more = self.env.event()
+                yield self.more
+                continue
+            yield self.tick(job.req.queued[i], ARRIVE, i)
+            job.ctl[NEXT] = i + 1
+            self.arrive(i)
+
+    def replica(self, r: int) -> Steps:
+        """schedule -> launch -> collect, with up to schedule_ahead steps planned before the oldest output is seen."""
+        rep, ahead = self.job.reps[r], self.job.lim.schedule_ahead
+        yield from self.sleep(r)
+        while True:
+            if rep.c[N_FLIGHT] <= ahead and self.plan(r) and rep.c[N_FLIGHT] <= ahead:
+                yield self.tick(rep.c[CPU_FREE], SCHEDULE, r)
+            elif rep.c[N_FLIGHT] == 0:
+                yield from self.sleep(r)
+            else:
+                yield self.tick(output_tick(rep), COMPLETE, r)
+                self.complete(r)
+                yield self.tick(self.env.now, SCHEDULE, r)
+
+    def sleep(self, r: int) -> Steps:
+        """Until a request arrives or the policy's wake-up comes; ends in the SCHEDULE phase of that tick."""
+        self.bells[r] = self.env.event()
+        wake = self.job.reps[r].c[WAKE]
+        if wake < NEVER:
+            yield self.bells[r] | self.tick(wake, TIMER, r)
+        else:
+            yield self.bells[r]
+        yield self.tick(self.env.now, SCHEDULE, r)
+
+    def arrive(self, i: int) -> None:
+        job = self.job
+        r = route(job.router, i, job.req.pick, [rep.c for rep in job.reps], len(job.reps))
+        if enqueue(job.req, job.reps[r], job.lim, job.stats[r], i, r):
+            if not self.bells[r].triggered:
+                self.bells[r].succeed()
+        else:
+            self.ended(1, self.env.now)
+
+    def plan(self, r: int) -> bool:
+        """Let the policy plan a step and launch it; False when it plans nothing."""
+        job, rep = self.job, self.job.reps[r]
+        rep.c[NOW] = self.env.now
+        clear_plan(rep)
+        self.policy.schedule(job.req, rep, job.lim, job.aux[r])
+        if rep.c[N_BATCH] == 0:
+            return False
+        commit(job.req, rep, job.lim, job.cost, job.stats[r])
+        return True
+
+    def complete(self, r: int) -> None:
+        """Collect the oldest output, let the policy free what ended, tell the clients."""
+        job, rep = self.job, self.job.reps[r]
+        rep.c[NOW] = self.env.now
+        step = rep.steps[rep.c[FIRST_FLIGHT]]
+        wall = collect(job.req, rep, job.lim, job.cost, job.stats[r], job.itl, job.rows_time)
+        if job.log is not None:
+            if job.ctl[LOG_ROWS] == len(job.log):
+                job.log.append([0] * len(LOG_FIELDS))
+            log_step(job.log, job.ctl, rep, r, step, wall, 1, step[S_BLOCKS], step[S_KV_TOKENS], step[S_GPU_NS])
+        if rep.c[N_ENDED] > 0:
+            self.policy.retire(job.req, rep, job.lim, job.aux[r])
+            self.ended(rep.c[N_ENDED], rep.c[VISIBLE])
+
+    def ended(self, count: int, tick: int) -> None:
+        job = self.job
+        on_ended(job.req, job.cost, job.ctl, job.load, job.width, count, tick)
+        if not self.more.triggered:
+            self.more.succeed()

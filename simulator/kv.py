@@ -1,0 +1,110 @@
+"""KV memory of a replica: paged blocks on demand, or one contiguous reservation a request.
+
+Paged: Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", SOSP 2023
+(doi 10.1145/3600006.3613165), section 4: blocks of `block_size` tokens are taken when a sequence needs them
+and all returned when it ends; waste is under one block a sequence.
+Contiguous: what the same paper measures in earlier systems (section 2.2, figure 3): a run of blocks for the
+longest the request may become, found first-fit; internal fragmentation is what stays unused in it, external
+fragmentation what is free but too scattered.
+"""
+
+from simulator.jit import jitable
+from simulator.state import (
+    FREE_BLOCKS,
+    LARGEST_GAP,
+    N_EXTENTS,
+    Limits,
+    Replica,
+    Requests,
+)
+
+
+@jitable
+def blocks_for(tokens: int, block_size: int) -> int:
+    """Blocks that hold `tokens` tokens."""
+    return (tokens + block_size - 1) // block_size
+
+
+@jitable
+def reservation(req: Requests, lim: Limits, i: int, tokens: int) -> int:
+    """[blocks] that request i must hold so that `tokens` tokens fit, under the layout in force."""
+    if lim.contiguous == 0:
+        return blocks_for(tokens, lim.block_size)
+    whole = req.prompt[i] + req.limit[i]
+    return blocks_for(whole if whole > lim.reserve_tokens else lim.reserve_tokens, lim.block_size)
+
+
+@jitable
+def fits(req: Requests, rep: Replica, lim: Limits, i: int, tokens: int, keep_free: int) -> bool:
+    """True when the blocks for `tokens` tokens of request i are free and `keep_free` would be left."""
+    return reservation(req, lim, i, tokens) - req.blocks[i] <= rep.c[FREE_BLOCKS] - keep_free
+
+
+@jitable
+def grow(req: Requests, rep: Replica, lim: Limits, i: int, tokens: int, keep_free: int) -> bool:
+    """Make room for `tokens` tokens of request i, leaving `keep_free` blocks free; False when there is none."""
+    more = reservation(req, lim, i, tokens) - req.blocks[i]
+    if more <= 0:
+        return True
+    if more > rep.c[FREE_BLOCKS] - keep_free:
+        return False
+    if lim.contiguous == 1 and not _place(req, rep, lim, i, more):
+        return False
+    req.blocks[i] += more
+    rep.c[FREE_BLOCKS] -= more
+    return True
+
+
+@jitable
+def release(req: Requests, rep: Replica, lim: Limits, i: int) -> None:
+    """Return every block of request i."""
+    rep.c[FREE_BLOCKS] += req.blocks[i]
+    req.blocks[i] = 0
+    if lim.contiguous == 1:
+        kept = 0
+        for k in range(rep.c[N_EXTENTS]):
+            if rep.extents[k] != i:
+                rep.extents[kept] = rep.extents[k]
+                kept += 1
+        rep.c[N_EXTENTS] = kept
+        _measure_gaps(req, rep, lim)
+
+
+@jitable
+def _place(req: Requests, rep: Replica, lim: Limits, i: int, size: int) -> bool:
+    """First fit: the lowest free run of `size` blocks becomes request i's extent."""
+    start = 0
+    at = 0
+    count = rep.c[N_EXTENTS]
+    while at < count:
+        other = rep.extents[at]
+        if req.extent[other] - start >= size:
+            break
+        start = req.extent[other] + req.blocks[other]
+        at += 1
+    if at == count and lim.num_blocks - start < size:
+        return False
+    for k in range(count, at, -1):
+        rep.extents[k] = rep.extents[k - 1]
+    rep.extents[at] = i
+    rep.c[N_EXTENTS] = count + 1
+    req.extent[i] = start
+    req.blocks[i] = size
+    _measure_gaps(req, rep, lim)
+    req.blocks[i] = 0
+    return True
+
+
+@jitable
+def _measure_gaps(req: Requests, rep: Replica, lim: Limits) -> None:
+    """Write the longest free run of blocks to LARGEST_GAP."""
+    start = 0
+    largest = 0
+    for k in range(rep.c[N_EXTENTS]):
+        other = rep.extents[k]
+        gap = req.extent[other] - start
+        if gap > largest:
+            largest = gap
+        start = req.extent[other] + req.blocks[other]
+    tail = lim.num_blocks - start
+    rep.c[LARGEST_GAP] = tail if tail > largest else largest
