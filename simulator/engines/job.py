@@ -1,6 +1,6 @@
 """A simulation ready to run: columns, limits, cost, load and the accumulators an engine fills."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -88,3 +88,12 @@ def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool) -
     plain = Cost(*(f if isinstance(f, np.ndarray) else int(f) for f in cost))
     return Job(columns, reps, lim, plain, job.stats.tolist(), job.itl.tolist(), job.rows_time.tolist(),
                job.aux.tolist(), job.ctl.tolist(), [] if log else None, replicas)
+
+
+def as_arrays(job: Job) -> Job:
+    """A list job with its results as numpy columns (dtypes as in an array job)."""
+    req = Requests(*(np.array(column, dtype=np.int32 if name in COUNT_FIELDS else np.int64)
+                     for name, column in zip(Requests._fields, job.req, strict=True)))
+    reps = Replica(*(np.array([getattr(rep, name) for rep in job.reps], dtype=np.int64) for name in Replica._fields))
+    numbers = {name: np.array(getattr(job, name), dtype=np.int64) for name in ("stats", "itl", "rows_time", "aux", "ctl")}
+    return replace(job, req=req, reps=reps, **numbers)

@@ -29,7 +29,7 @@ from simulator.engines.booking import (
     output_tick,
     start_load,
 )
-from simulator.engines.job import Job
+from simulator.engines.job import Job, as_arrays
 from simulator.state import (
     CPU_FREE,
     FIRST_FLIGHT,
@@ -155,3 +155,9 @@ class _Run:
         on_ended(job.req, job.cost, job.ctl, job.load, job.width, count, tick)
         if not self.more.triggered:
             self.more.succeed()
+
+
+def run_reference(job: Job, policy: Policy) -> Job:
+    """Run a list job to its end and return it with numpy columns."""
+    _Run(job, policy).run()
+    return as_arrays(job)

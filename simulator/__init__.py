@@ -1,0 +1,33 @@
+"""servecast: a discrete-event simulator and capacity planner for LLM serving.
+
+Start with `load_scenario` and `simulate`. Names are resolved on first use, so importing costs little and the
+policies can import simulator.kv without a cycle.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from simulator.run import Result, simulate
+    from simulator.scenario import Scenario, load_scenario, scenario_from
+    from simulator.workload import Trace, load_trace
+
+_HOME = {
+    "Result": "run",
+    "Scenario": "scenario",
+    "Trace": "workload",
+    "load_scenario": "scenario",
+    "load_trace": "workload",
+    "scenario_from": "scenario",
+    "simulate": "run",
+}
+
+__all__ = ["Result", "Scenario", "Trace", "load_scenario", "load_trace", "scenario_from", "simulate"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

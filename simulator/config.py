@@ -1,0 +1,156 @@
+"""YAML and `--set` in, plain data out, and errors that say file, line, key, value and what is accepted.
+
+YAML is data: yaml's safe loader builds dicts, lists and scalars, nothing else. Duplicate keys are refused.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from simulator.errors import ConfigError
+
+M = TypeVar("M", bound=BaseModel)
+Key = tuple[str | int, ...]
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader, strict about keys that appear twice."""
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: set[Any] = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node)  # type: ignore[no-untyped-call]
+        if key in seen:
+            raise ConfigError(f"line {key_node.start_mark.line + 1}: key {key!r} appears twice")
+        seen.add(key)
+    return dict(yaml.SafeLoader.construct_mapping(loader, node, deep=True))
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+class Document:
+    """A YAML file read once: `data`, and the line of every key for messages."""
+
+    def __init__(self, path: str | Path, text: str | None = None) -> None:
+        self.path = Path(path)
+        self.name = str(path)
+        self.overridden: set[Key] = set()
+        try:
+            source = self.path.read_text(encoding="utf-8") if text is None else text
+            self.node = yaml.compose(source, Loader=yaml.SafeLoader)
+            self.data: dict[str, Any] = yaml.load(source, Loader=_Loader) or {}  # a subclass of the safe loader
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            line = f":{mark.line + 1}" if mark else ""
+            problem = getattr(error, "problem", None) or "not YAML"
+            raise ConfigError(f"{path}{line}: not readable YAML: {problem}") from error
+        except ConfigError as error:
+            raise ConfigError(f"{path}:{str(error).removeprefix('line ')}") from None
+        except (RecursionError, ValueError) as error:
+            raise ConfigError(f"{path}: not readable YAML: {error}") from error
+        if not isinstance(self.data, dict):
+            raise ConfigError(f"{path}: must hold a mapping of keys, got {type(self.data).__name__}")
+
+    def line(self, key: Key) -> int | None:
+        """Line of the deepest part of `key` that is in the file, None when it came from --set."""
+        if any(key[: len(o)] == o or o[: len(key)] == key for o in self.overridden):
+            return None
+        node, line = self.node, 1
+        for part in key:
+            found = _child(node, part)
+            if found is None:
+                break
+            node, line = found
+        return line
+
+    def where(self, key: Key) -> str:
+        """`file:line` or `--set`, for the start of a message."""
+        line = self.line(key)
+        return "--set" if line is None else f"{self.name}:{line}"
+
+    def override(self, assignments: Iterable[str]) -> None:
+        """Apply `a.b.c=value` assignments (value read as YAML). Raises ConfigError for a malformed one."""
+        for assignment in assignments:
+            name, equals, text = assignment.partition("=")
+            parts = tuple(name.strip().split("."))
+            if not equals or not all(parts):
+                raise ConfigError(f"--set {assignment}: must read key=value, e.g. policy.max_num_seqs=64")
+            try:
+                value = yaml.load(text, Loader=_Loader)  # a subclass of the safe loader
+            except yaml.YAMLError:
+                raise ConfigError(f"--set {assignment}: {text!r} is not a YAML value") from None
+            set_key(self.data, parts, value)
+            self.overridden.add(parts)
+
+
+def _child(node: yaml.Node | None, part: str | int) -> tuple[yaml.Node, int] | None:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if key.value == str(part):
+                return value, key.start_mark.line + 1
+    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+        return node.value[part], node.value[part].start_mark.line + 1
+    return None
+
+
+def set_key(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:
+    """data[a][b][c] = value, making mappings on the way; a scalar in the way is taken as its `name`."""
+    for part in parts[:-1]:
+        below = data.get(part)
+        if not isinstance(below, dict):
+            below = {} if below is None else {"name": below}
+            data[part] = below
+        data = below
+    data[parts[-1]] = value
+
+
+def validate(model: type[M], document: Document, data: Mapping[str, Any] | None = None, prefix: Key = ()) -> M:
+    """Data -> pydantic model. Raises ConfigError with one line for the first thing that is wrong."""
+    try:
+        return model.model_validate(document.data if data is None else data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = (*prefix, *(part for part in first["loc"] if not _is_tag(part)))
+        raise ConfigError(f"{document.where(key)}: {_problem(model, first, key)}") from None
+
+
+def _is_tag(part: str | int) -> bool:
+    return isinstance(part, str) and ("[" in part or part.endswith("Spec") or part in ("str", "int", "float", "bool"))
+
+
+def _problem(model: type[BaseModel], error: Any, key: Key) -> str:
+    name = ".".join(str(part) for part in key) or "the file"
+    kind, value = error["type"], error.get("input")
+    if kind == "extra_forbidden":
+        known = sorted(_fields_at(model, error["loc"][:-1]))
+        near = difflib.get_close_matches(str(error["loc"][-1]), known, 1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        return f"unknown key {name}{hint}; known here: {', '.join(known)}"
+    if kind == "missing":
+        return f"{name} is missing"
+    message = error["msg"].removeprefix("Value error, ")
+    if kind == "value_error":
+        return message if message.startswith(name) else f"{name}: {message}"
+    message = message.replace("Input should be", "must be").replace("greater than or equal to", ">=")
+    message = message.replace("less than or equal to", "<=").replace("greater than", ">").replace("less than", "<")
+    shown = repr(value) if len(repr(value)) < 80 else repr(value)[:77] + "..."
+    return f"{name} {message}, got {shown}"
+
+
+def _fields_at(model: type[BaseModel], loc: Sequence[str | int]) -> list[str]:
+    current: Any = model
+    for part in loc:
+        field = getattr(current, "model_fields", {}).get(part)
+        if field is None:
+            continue
+        options = [field.annotation, *getattr(field.annotation, "__args__", ())]
+        current = next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), current)
+    return list(current.model_fields)

@@ -1,0 +1,1 @@
+"""Step-time models: what one engine step costs (`step` is the contract)."""

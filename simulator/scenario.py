@@ -1,0 +1,206 @@
+"""A scenario: what is simulated, as typed YAML. `load_scenario` is the door; every key is listed here.
+
+Everything not given follows the engine profile (policy, batch limits, block size, memory share). An option
+that has no effect under the chosen policy is refused, not ignored.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+
+from policies.registry import policy_named
+from policies.routers import ROUTERS
+from simulator.config import Document, validate
+from simulator.errors import ConfigError, ServecastError, UnknownNameError
+from simulator.workload.build import Workload
+from simulator.workload.spec import parse_workload
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class LoadSpec(_Section):
+    """How clients submit. open: at the trace's times; closed: `width` in flight; grouped: `width` at a time,
+    the next group when every request of the last has ended."""
+
+    kind: Literal["open", "closed", "grouped"] = "open"
+    width: int = Field(default=1, ge=1)
+
+
+class HardwareSpec(_Section):
+    """One replica's GPUs and number formats."""
+
+    gpu: str = "h100-sxm"
+    tensor_parallel: int = Field(default=1, ge=1)
+    weight_dtype: str = "bf16"
+    kv_dtype: str = "bf16"
+    gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
+    step_s: float = Field(default=1.0, ge=0, description="time of every step [s]; gpu: unit only")
+
+
+class EngineSpec(_Section):
+    """The serving engine whose habits are simulated (hwprofiles/engine)."""
+
+    name: str = "vllm-0.24"
+    schedule_ahead: int | None = Field(default=None, ge=0, le=8)
+    cuda_graphs: bool = True
+
+
+class PolicySpec(_Section):
+    """The scheduling policy and its knobs; `servecast policies` lists which knob belongs to which."""
+
+    name: str | None = None
+    max_num_seqs: int | None = Field(default=None, ge=1, le=65536)
+    max_num_batched_tokens: int | None = Field(default=None, ge=1, le=2**22)
+    long_prefill_token_threshold: int | None = Field(default=None, ge=0)
+    watermark: float | None = Field(default=None, ge=0, lt=1)
+    reserve_full_prompt: bool | None = None
+    batch_window_s: float | None = Field(default=None, ge=0, le=1e6)
+    length_bucket: int | None = Field(default=None, ge=1)
+    stream: bool | None = None
+
+
+class KvSpec(_Section):
+    """KV memory: paged blocks on demand, or one contiguous reservation a request."""
+
+    layout: Literal["paged", "contiguous"] = "paged"
+    block_size: int | None = Field(default=None, ge=1, le=4096)
+    num_gpu_blocks: int | None = Field(default=None, ge=2, le=2**30)
+    reserve_tokens: int | None = Field(default=None, ge=1)
+
+
+class ClusterSpec(_Section):
+    """Identical replicas behind a router."""
+
+    replicas: int = Field(default=1, ge=1, le=4096)
+    router: str = "round_robin"
+
+
+class SloSpec(_Section):
+    """Targets a request must meet, all of them, to count for goodput. Not given = no target."""
+
+    ttft_s: float | None = Field(default=None, gt=0)
+    tpot_s: float | None = Field(default=None, gt=0)
+    e2e_s: float | None = Field(default=None, gt=0)
+    queue_s: float | None = Field(default=None, gt=0)
+
+
+class Scenario(_Section):
+    """One simulation, whole. `workload` is described in docs/scenarios.md (simulator.workload.spec)."""
+
+    name: str = "scenario"
+    description: str = ""
+    seed: int = Field(default=0, ge=0)
+    workload: dict[str, Any]
+    load: LoadSpec = LoadSpec()
+    model: str = "llama-3.1-8b"
+    hardware: HardwareSpec = HardwareSpec()
+    engine: EngineSpec = EngineSpec()
+    policy: PolicySpec = PolicySpec()
+    kv: KvSpec = KvSpec()
+    cluster: ClusterSpec = ClusterSpec()
+    max_model_len: int | None = Field(default=None, ge=2)
+    cost_model: Literal["calibrated", "roofline"] = "calibrated"
+    slo: SloSpec = SloSpec()
+    warmup_fraction: float = Field(default=0.0, ge=0, lt=1)
+    horizon_s: float | None = Field(default=None, gt=0)
+    _base: Path = PrivateAttr(default=Path())
+    _parsed: Workload | None = PrivateAttr(default=None)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_forms(cls, data: Any) -> Any:
+        """`engine: vllm-0.24` for `engine: {name: vllm-0.24}`, likewise policy, hardware (its gpu) and load (its kind)."""
+        if isinstance(data, Mapping):
+            keys = {"engine": "name", "policy": "name", "hardware": "gpu", "load": "kind"}
+            return {k: {keys[k]: v} if k in keys and isinstance(v, str) else v for k, v in data.items()}
+        return data
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Scenario":
+        if self.cluster.router not in ROUTERS:
+            raise ValueError(f"cluster.router: unknown router {self.cluster.router!r}; known: {', '.join(ROUTERS)}")
+        if self.load.kind == "open" and self.load.width != 1:
+            raise ValueError("load.width has no effect on an open load; it belongs to closed and grouped")
+        if self.kv.layout == "paged" and self.kv.reserve_tokens is not None:
+            raise ValueError("kv.reserve_tokens has no effect on paged memory; it belongs to layout: contiguous")
+        if self.hardware.gpu != "unit" and "step_s" in self.hardware.model_fields_set:
+            raise ValueError("hardware.step_s has no effect on a real GPU; it belongs to gpu: unit")
+        return self
+
+    @property
+    def base(self) -> Path:
+        """Folder that relative paths are taken from."""
+        return self._base
+
+    def parsed_workload(self) -> Workload:
+        """The workload section as typed description."""
+        if self._parsed is None:
+            self._parsed = parse_workload(self.workload, self._base)
+        return self._parsed
+
+    def updated(self, changes: Mapping[str, Any]) -> "Scenario":
+        """A copy with dotted keys changed, e.g. {"cluster.replicas": 2}. Raises ConfigError."""
+        document = Document(f"{self.name} (changed)", text="{}")
+        document.data = self.model_dump(mode="python", exclude_unset=True)
+        document.override([])
+        for key, value in changes.items():
+            _set(document, key, value)
+        return _finish(document, self._base)
+
+
+def _set(document: Document, key: str, value: Any) -> None:
+    from simulator.config import set_key
+
+    parts = tuple(key.split("."))
+    set_key(document.data, parts, value)
+    document.overridden.add(parts)
+
+
+def load_scenario(path: str | Path, overrides: Iterable[str] = ()) -> Scenario:
+    """Read a scenario file; `overrides` are `key=value` assignments that beat it.
+
+    Raises ConfigError (also for the workload section) with file, line, key, value and what is accepted.
+    """
+    document = Document(path)
+    document.override(overrides)
+    return _finish(document, Path(path).parent)
+
+
+def scenario_from(data: Mapping[str, Any], base: str | Path = ".", name: str = "scenario") -> Scenario:
+    """A scenario from plain data, e.g. a dict written in Python. Raises ConfigError."""
+    document = Document(name, text="{}")
+    document.data = dict(data)
+    return _finish(document, Path(base))
+
+
+def _finish(document: Document, base: Path) -> Scenario:
+    scenario = validate(Scenario, document)
+    scenario._base = base
+    _check_policy(scenario, document)
+    try:
+        scenario.parsed_workload()
+    except ServecastError as error:
+        text = str(error)
+        key = text.split(" ")[0].split(":")[0]
+        if key.startswith("workload"):
+            raise type(error)(f"{document.where(tuple(key.split('.')))}: {text}") from None
+        raise
+    return scenario
+
+
+def _check_policy(scenario: Scenario, document: Document) -> None:
+    name = scenario.policy.name
+    if name is None:
+        return
+    try:
+        policy = policy_named(name)
+    except UnknownNameError as error:
+        raise ConfigError(f"{document.where(('policy', 'name'))}: {error}") from None
+    for knob, value in scenario.policy.model_dump(exclude={"name"}).items():
+        if value is not None and knob not in policy.knobs:
+            raise ConfigError(f"{document.where(('policy', knob))}: policy.{knob} has no effect under {name}; "
+                              f"its knobs: {', '.join(policy.knobs)}")
