@@ -1,0 +1,150 @@
+"""Fit the engine's CPU side and memory on its step logs: preparation, launch, front end, what is kept back.
+
+Without asynchronous scheduling a step lasts preparation + GPU, or its launch where that is longer, so the
+GPU times fitted before tell the rest. With it, an output that comes later than its GPU work shows the launch
+of the next step.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from calibration.fit_operators import least_squares
+from calibration.fit_steps import step_table
+from calibration.measured import MeasuredRun
+from calibration.predict import setup_of
+from simulator.cost.engine_times import capture_sizes
+from simulator.errors import CalibrationError
+from simulator.hardware import Gpu
+from simulator.memory import kv_capacity
+
+Array = npt.NDArray[np.float64]
+
+IDLE_S: Final = 0.003
+"""[s] a pause longer than this between output and next schedule means that nothing was to be done."""
+EAGER_TOKENS: Final = 520
+"""[tokens] up to here a step without graphs is launched for longer than the GPU needs."""
+LATE_S: Final = 0.002
+"""[s] an output this much later than its GPU work waited for the next launch."""
+BLOCKED_S: Final = 0.045
+"""[s] launches beyond this waited for the GPU inside (they end with it), so they are no launch times."""
+
+
+@dataclass(frozen=True)
+class HostFit:
+    """Seconds; `count` measurements stand behind each."""
+
+    decode_prep_s: float
+    sequence_cpu_s: float
+    prefill_prep_s: float
+    eager_cpu_sync_s: float
+    eager_cpu_s: float
+    eager_idle_s: float
+    piecewise_cpu_s: float
+    frontend_in_s: float
+    frontend_out_s: float
+    count: dict[str, int]
+
+
+@dataclass(frozen=True)
+class MemoryFit:
+    """Bytes kept back besides weights, activations and logits."""
+
+    graph_layer_bytes: float
+    workspace_per_hidden_bytes: float
+
+
+def fit_host(sync: Sequence[MeasuredRun], ahead: Sequence[MeasuredRun], traffic: MeasuredRun,
+             gpu: Gpu) -> HostFit:
+    """CPU times from runs without (`sync`) and with (`ahead`) asynchronous scheduling, given the GPU's times; front
+    end from `traffic`."""
+    table = pd.concat([_sync_steps(run, gpu) for run in sync], ignore_index=True)
+    limit = setup_of(sync[0]).engine.graph_limits(sync[0].engine.max_num_seqs)[1]
+    decode = table[(table.kind == 0) & table.exposed_s.between(0, 0.02)]
+    prep, per_sequence = _robust_line(decode.rows.to_numpy(), decode.exposed_s.to_numpy())
+    piecewise = table[(table.kind == 1) & (table.tokens <= limit)]
+    prefill_prep = float(np.median(piecewise.exposed_s - per_sequence * piecewise.rows))
+    eager = table[(table.kind == 1) & (table.tokens > limit) & (table.tokens <= EAGER_TOKENS)]
+    busy = eager[eager.rows > 4]
+    launches = np.concatenate([_launches(run, limit, prefill_prep, gpu) for run in ahead])
+    single = table[(table.kind == 1) & (table.tokens <= 64) & (table.rows == 1)]
+    idle = eager[(eager.rows == 1) & (eager.run.str.contains("pre2"))]
+    delay_in, delay_out = _frontend(traffic)
+    return HostFit(
+        decode_prep_s=prep, sequence_cpu_s=per_sequence, prefill_prep_s=prefill_prep,
+        eager_cpu_sync_s=float(busy.cycle_s.mean()), eager_cpu_s=float(launches.mean()),
+        eager_idle_s=float(idle.lasted_s.mean()), piecewise_cpu_s=float(single.lasted_s.min()),
+        frontend_in_s=delay_in, frontend_out_s=delay_out,
+        count={"decode": len(decode), "piecewise": len(piecewise), "eager": len(busy), "launches": len(launches)})
+
+
+def _sync_steps(run: MeasuredRun, gpu: Gpu) -> pd.DataFrame:
+    """Steps that were not followed by a pause: how long they lasted and what of it was not the GPU."""
+    table = step_table(run, gpu)
+    table = table.assign(rows=table.n_decode + table.n_prefill, lasted_s=table.t_output_s - table.t_schedule_s,
+                         cycle_s=table.t_schedule_s.shift(-1) - table.t_schedule_s, run=run.name)
+    table = table.assign(exposed_s=table.cycle_s - table.gpu_s)
+    return table[table.t_schedule_s.shift(-1) - table.t_output_s < IDLE_S]
+
+
+def _robust_line(x: Array, y: Array) -> tuple[float, float]:
+    """Intercept and slope of y over x, outliers damped."""
+    start = np.array([float(np.median(y)), 1e-5])
+    found = least_squares(lambda p: (p[0] + p[1] * x - y) / 2e-4, start, loss="soft_l1", x_scale=np.array([1e-3, 1e-5]))
+    return float(found.x[0]), float(found.x[1])
+
+
+def _launches(run: MeasuredRun, limit: int, prep: float, gpu: Gpu) -> Array:
+    """[s] launches of eager steps that an output waited for."""
+    table = step_table(run, gpu)
+    scheduled, output = table.t_schedule_s.to_numpy(), table.t_output_s.to_numpy()
+    kind, tokens, work = table.kind.to_numpy(), table.tokens.to_numpy(), table.gpu_s.to_numpy()
+    found, free = [], 0.0
+    for i in range(len(table)):
+        late = i > 0 and output[i - 1] > free + LATE_S and scheduled[i] < output[i - 1]
+        if late and kind[i] == 1 and tokens[i] > limit and output[i - 1] - scheduled[i] < BLOCKED_S:
+            found.append(output[i - 1] - scheduled[i])
+        free = min(max(free, scheduled[i] + prep) + work[i], output[i])
+    return np.array(found)
+
+
+def _frontend(run: MeasuredRun) -> tuple[float, float]:
+    """(submission -> queue, output -> client) [s]: the longest delay that no request contradicts by having been
+    in a step scheduled earlier (95 %), and the mean time from a step's output to the client."""
+    assert run.steps is not None
+    output, scheduled = run.steps.t_output_s.to_numpy(), run.steps.t_schedule_s.to_numpy()
+    arrival = run.requests.arrival_s.to_numpy()
+    delays = []
+    for name in ("ttft_s", "e2e_s"):
+        seen = arrival + run.requests[name].to_numpy()
+        step = np.searchsorted(output, seen, side="right") - 1
+        delays.append(seen - output[step])
+        if name == "ttft_s":
+            one_chunk = run.requests.prompt_tokens.to_numpy() <= 1500
+            waited = (scheduled[step] - arrival)[one_chunk & (run.steps.n_waiting.to_numpy()[step] == 0)]
+    return float(np.percentile(waited[waited > 0], 1)), float(np.mean(np.concatenate(delays)))
+
+
+def fit_memory(runs: Sequence[MeasuredRun]) -> MemoryFit:
+    """Solve for the two parts kept back from two runs of one model with different max_num_seqs.
+
+    Raises CalibrationError unless the runs differ in the number of captured graphs.
+    """
+    kept, sizes, setup = [], [], setup_of(runs[0])
+    bare = setup.engine.replace(graph_layer_memory_bytes=0.0, workspace_per_hidden_bytes=0.0)
+    for run in runs:
+        e = run.engine
+        room = kv_capacity(setup.gpu, bare, setup.model, e.tensor_parallel_size, e.dtype, e.kv_cache_dtype,
+                           e.max_num_seqs, e.max_num_batched_tokens, e.gpu_memory_utilization, e.block_size)
+        if e.num_gpu_blocks is None:
+            raise CalibrationError(f"{run.name}: engine.num_gpu_blocks is missing")
+        kept.append(room.kv_bytes - (e.num_gpu_blocks + 0.5) * room.block_bytes)
+        sizes.append(len(capture_sizes(setup.engine.graph_limits(e.max_num_seqs)[0])))
+    if sizes[0] == sizes[1]:
+        raise CalibrationError("the two runs capture the same number of graphs: nothing tells graphs from workspace")
+    per_size = (kept[0] - kept[1]) / (sizes[0] - sizes[1])
+    return MemoryFit(per_size / setup.model.layers, (kept[0] - per_size * sizes[0]) / setup.model.hidden)

@@ -1,0 +1,188 @@
+"""Step times from measurements: the `Cost` of a model on a GPU under an engine, both calibrated.
+
+A step on the GPU is, per layer, four products (cost.gemm), elementwise kernels limited by memory traffic, fixed
+kernel times and, with tensor parallelism, two all-reduces; then the head and sampling. Attention is linear:
+decode reads the KV cache, prefill computes query-key pairs. On the CPU a step is prepared, then launched: as one
+full graph (pure decode), as piecewise graphs, or kernel by kernel (eager) above the largest graph.
+Parameters come from a GPU profile (cost.gpu_times) and an engine profile (engine_profile); how they were fitted
+and what they leave out is in docs/calibration.md.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.cost.check import check_cost
+from simulator.cost.collective import all_reduce_s
+from simulator.cost.gpu_times import GpuTimes, gpu_times
+from simulator.cost.roofline import padded, to_fp
+from simulator.cost.step import Cost
+from simulator.engine_profile import EngineProfile
+from simulator.errors import ConfigError
+from simulator.hardware import Gpu
+from simulator.model import ACTIVATION_BYTES, WEIGHT_BYTES, ModelShape, dtype_name
+from simulator.units import NS_PER_S, to_ticks
+
+Array = npt.NDArray[np.float64]
+Table = npt.NDArray[np.int64]
+
+MAX_COLUMNS: Final = 2**18
+"""Longest table; larger batches use the slope."""
+PREFILL_SAMPLES: Final = 8
+"""Rows through the head in a step with prefill: its decodes and finished prompts are few beside its tokens."""
+IMBALANCE_SCALE: Final = 5.0
+"""[sequences] over which unequal contexts come to fill the GPU unevenly."""
+LAUNCH_FLOOR_S: Final = 0.3e-3
+"""[s] least preparation left before the GPU when the launch itself is the longer part."""
+
+
+def calibrated_cost(gpu: Gpu, engine: EngineProfile, model: ModelShape, tp: int, weight_dtype: str, kv_dtype: str,
+                    max_num_seqs: int, max_num_batched_tokens: int) -> Cost:
+    """Fill a `Cost` for `model` on `tp` GPUs of one host. Raises ConfigError: bad limit, uneven split, overflow."""
+    if max_num_seqs < 1 or max_num_batched_tokens < 1:
+        raise ConfigError("max_num_seqs and max_num_batched_tokens must be >= 1, "
+                          f"got {max_num_seqs} and {max_num_batched_tokens}")
+    device = _Device(gpu, gpu_times(gpu), model, tp, dtype_name(weight_dtype, WEIGHT_BYTES))
+    tokens = np.arange(min(max(max_num_batched_tokens, max_num_seqs), MAX_COLUMNS) + 1)
+    limits = engine.graph_limits(max_num_seqs)
+    dense = np.stack([device.dense_s(tokens, kind, limit) for kind, limit in enumerate(limits)])
+    dense[:, 0] = 0.0
+    host = _Host(engine, model.layers, tp)
+    eager = np.stack([tokens > limit for limit in limits])
+    cpu, prep, dense, eager = host.tables(dense, eager)
+    times = device.times
+    sequence = to_ticks(engine.sequence_cpu_s)
+    return check_cost(Cost(
+        dense_ns=_ns(dense), cpu_ns=_ns(cpu), prep_ns=_ns(prep), eager=eager.astype(np.int64),
+        slope_fp=to_fp(device.slope_s()),
+        decode_context_fp=to_fp(model.kv_bytes_per_token(kv_dtype, tp) / times.decode_bandwidth),
+        decode_seq_fp=to_fp(times.decode_sequence_s * model.layers + times.sample_sequence_s * device.vocab_share),
+        prefill_pair_fp=to_fp(model.attention_flops_per_pair(tp) / times.prefill_rate),
+        prefill_token_fp=to_fp(times.prefill_token_s * model.layers / tp),
+        prefill_seq_fp=to_fp(times.sample_sequence_s * device.vocab_share),
+        cpu_seq_ns=np.int64(sequence), prep_seq_ns=np.int64(sequence),
+        frontend_in_ns=np.int64(to_ticks(engine.frontend_in_s)),
+        frontend_each_ns=np.int64(to_ticks(engine.frontend_each_s)),
+        frontend_out_ns=np.int64(to_ticks(engine.frontend_out_s))))
+
+
+def _ns(seconds: Array) -> Table:
+    return np.rint(seconds * NS_PER_S).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class _Device:
+    """One GPU of `tp`, running its share of the model. Times in seconds."""
+
+    gpu: Gpu
+    times: GpuTimes
+    model: ModelShape
+    tp: int
+    weight_dtype: str
+
+    @property
+    def vocab_share(self) -> float:
+        """Sampling reads logits: measured for a vocabulary of 128,256 on one GPU."""
+        return self.model.vocab / 128_256
+
+    @property
+    def rate_factor(self) -> float:
+        """How much faster products run in the weights' format than in 16 bits, by the datasheet's peaks."""
+        return self.gpu.peak_flops(self.weight_dtype) / self.gpu.peak_flops("bf16")
+
+    def elementwise_bytes(self) -> float:
+        """[bytes per token and layer]: two norms with residual (read and write x and the residual each), rotary
+        in place, the new keys and values copied to the cache, the MLP activation."""
+        model = self.model
+        query = model.heads // self.tp * model.head_dim
+        kv = model.kv_heads_per_gpu(self.tp) * model.head_dim
+        mlp = (3 if model.gated_mlp else 2) * model.intermediate // self.tp
+        return float(ACTIVATION_BYTES * (8 * model.hidden + 2 * (query + kv) + 4 * kv + mlp))
+
+    def layer_s(self, rows: Array) -> Array:
+        """One layer without attention's part that depends on contexts."""
+        size = WEIGHT_BYTES[self.weight_dtype]
+        total = np.zeros_like(rows)
+        for gemm in self.model.gemm_shapes(self.tp):
+            total = total + self.times.gemm.seconds(rows, gemm.n, gemm.k, size, self.rate_factor)
+        total = total + rows * self.elementwise_bytes() / self.times.elementwise_bandwidth
+        return total + self.times.layer_fixed_s + 2.0 * self.reduce_s(rows)
+
+    def reduce_s(self, rows: Array) -> Array:
+        return all_reduce_s(self.gpu, self.times, self.tp, rows * float(ACTIVATION_BYTES * self.model.hidden))
+
+    def head_s(self, rows: Array) -> Array:
+        head = self.model.head_shape(self.tp)
+        return self.times.gemm.seconds(np.maximum(rows, 1.0), head.n, head.k)
+
+    def dense_s(self, tokens: Table, kind: int, limit: int) -> Array:
+        """[s] by batched tokens; layers run on the batch padded to the next graph."""
+        rows = padded(tokens, limit).astype(np.float64)
+        real = tokens.astype(np.float64)
+        total = self.model.layers * self.layer_s(rows) + self.reduce_s(rows) + self.times.step_fixed_s
+        if kind == 1:
+            return total + self.head_s(np.minimum(real, PREFILL_SAMPLES))
+        uneven = self.times.mixed_lengths_s * (1.0 - np.exp(-np.maximum(real - 1.0, 0.0) / IMBALANCE_SCALE))
+        result: Array = total + self.head_s(real) + self.model.layers * uneven
+        return result
+
+    def slope_s(self) -> float:
+        """[s/token] of a large batch."""
+        ends = self.model.layers * self.layer_s(np.array([2.0**20, 2.0**21]))
+        return float(ends[1] - ends[0]) / 2**20
+
+
+@dataclass(frozen=True)
+class _Host:
+    """CPU side of a step, in seconds."""
+
+    engine: EngineProfile
+    layers: int
+    tp: int
+
+    @property
+    def more_layers(self) -> int:
+        return self.layers - self.engine.launch_layers
+
+    @property
+    def in_workers(self) -> bool:
+        return self.tp > 1 and bool(self.engine.worker_processes)
+
+    def eager_s(self) -> float:
+        """[s] to launch a step kernel by kernel."""
+        engine = self.engine
+        base = engine.eager_cpu_s if engine.schedule_ahead > 0 else engine.eager_cpu_sync_s
+        if self.in_workers:
+            base = engine.eager_cpu_worker_s
+        collectives = 2 * self.layers * engine.collective_launch_s if self.tp > 1 else 0.0
+        return max(engine.prefill_prep_s, base + engine.eager_layer_s * self.more_layers + collectives)
+
+    def piecewise_s(self) -> float:
+        engine = self.engine
+        return max(engine.prefill_prep_s, engine.piecewise_cpu_s + engine.piecewise_layer_s * self.more_layers)
+
+    def tables(self, dense: Array, eager: npt.NDArray[np.bool_]) -> tuple[Array, Array, Array,
+                                                                         npt.NDArray[np.bool_]]:
+        """(cpu, prep, dense, eager), each (2, T+1), after the engine's process layout."""
+        engine = self.engine
+        prep = np.stack([np.full(dense.shape[1], engine.decode_prep_s),
+                         np.full(dense.shape[1], engine.prefill_prep_s)])
+        cpu = np.stack([np.full(dense.shape[1], engine.decode_prep_s + engine.launch_tail_s),
+                        np.full(dense.shape[1], self.piecewise_s())])
+        cpu = np.where(eager, self.eager_s(), cpu)
+        if engine.schedule_ahead > 0:
+            dense = dense + np.where(eager, engine.eager_stall_s, 0.0)
+        if self.in_workers:
+            return self._in_workers(cpu, prep, dense, eager)
+        return cpu, np.minimum(prep, cpu), dense, eager
+
+    def _in_workers(self, cpu: Array, prep: Array, dense: Array, eager: npt.NDArray[np.bool_]
+                    ) -> tuple[Array, Array, Array, npt.NDArray[np.bool_]]:
+        """Launches run in worker processes: the scheduler is free after the preparation, and launches queue
+        behind each other as GPU work does, so a launch longer than the GPU's work takes its place."""
+        launch = np.where(eager, cpu, 0.0)
+        exposed = np.maximum(0.0, launch - dense)
+        short = np.where(exposed > 0.0, np.maximum(LAUNCH_FLOOR_S, prep - exposed), prep)
+        return short, short, np.maximum(dense, launch), np.zeros_like(eager)

@@ -1,0 +1,152 @@
+"""What a GPU was measured to do: rates and fixed times of the operators a step is made of.
+
+A profile's `measured:` block (hwprofiles/gpu/*.yaml) holds one entry per component:
+`{value, unit, source, mark, error_pct, range}`, or `points:` for a curve. A GPU without measurements, or with
+some components missing, takes them from the GPU named by `scaled_from` (default h100-sxm): rates in proportion
+to the datasheet peaks, fixed times unchanged. `GpuTimes.marks` says which is which.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.cost.gemm import GemmTime
+from simulator.errors import ConfigError
+from simulator.hardware import Gpu, load_gpu
+
+Curve = npt.NDArray[np.float64]
+
+REFERENCE: Final = "h100-sxm"
+MARKS: Final = ("measured", "fitted", "assumed", "scaled")
+
+UNITS: Final[Mapping[str, tuple[str, float]]] = {
+    "gemm_start": ("us", 1e-6), "gemm_bandwidth": ("TB/s", 1e12), "gemm_rate": ("TFLOP/s", 1e12),
+    "gemm_exponent": ("1", 1.0), "layer_fixed": ("us", 1e-6), "step_fixed": ("us", 1e-6),
+    "elementwise_bandwidth": ("TB/s", 1e12), "decode_bandwidth": ("TB/s", 1e12),
+    "decode_sequence": ("us", 1e-6), "mixed_lengths": ("us", 1e-6), "prefill_rate": ("TFLOP/s", 1e12),
+    "prefill_token": ("ns", 1e-9), "sample_sequence": ("us", 1e-6), "all_reduce_sync": ("us", 1e-6),
+}
+"""Component -> (unit in the profile, factor to SI)."""
+_BY_BANDWIDTH: Final = ("gemm_bandwidth", "elementwise_bandwidth", "decode_bandwidth")
+_BY_PEAK: Final = ("gemm_rate", "prefill_rate")
+_BY_INVERSE_BANDWIDTH: Final = ("sample_sequence",)
+
+
+@dataclass(frozen=True)
+class GpuTimes:
+    """Operator times of one GPU, SI units. Per-layer times are per transformer layer."""
+
+    name: str
+    gemm: GemmTime
+    layer_fixed_s: float            # kernels of a layer besides its products: start and drain
+    step_fixed_s: float             # per step, whatever is in it
+    elementwise_bandwidth: float    # [B/s] norms, rotary, activation, residual
+    decode_bandwidth: float         # [B/s] KV read by decode attention
+    decode_sequence_s: float        # decode attention per layer and sequence
+    mixed_lengths_s: float          # decode attention per layer: load imbalance of unequal contexts, many sequences
+    prefill_rate: float             # [FLOP/s] prefill attention, 16 bits
+    prefill_token_s: float          # prefill attention per layer and query token
+    sample_sequence_s: float        # sampling, per sequence
+    all_reduce_sync_s: float        # waiting for the other ranks and kernel boundary, per all-reduce
+    all_reduce: Mapping[int, tuple[Curve, Curve]]   # GPUs -> (message [bytes], time [s])
+    marks: Mapping[str, str] = field(hash=False)
+
+    def reduce_s(self, gpus: int, message: Curve) -> Curve | None:
+        """[s] for one all-reduce of `message` bytes, linear between measured points; None where not measured.
+
+        Beyond the largest message the bandwidth of the last two points holds.
+        """
+        if gpus not in self.all_reduce:
+            return None
+        sizes, times = self.all_reduce[gpus]
+        slope = (times[-1] - times[-2]) / (sizes[-1] - sizes[-2])
+        beyond = np.maximum(message - sizes[-1], 0.0) * slope
+        result: Curve = np.interp(message, sizes, times) + beyond + self.all_reduce_sync_s
+        return result
+
+
+def gpu_times(gpu: Gpu) -> GpuTimes:
+    """Operator times of `gpu` from its profile. Raises ConfigError for a malformed `measured:` block."""
+    values, marks = _values(gpu)
+    points = _points(gpu, "gemm_correction")
+    rows, ratio = (points[:, 0], points[:, 1]) if points is not None else (np.ones(1), np.ones(1))
+    gemm = GemmTime(values["gemm_start"], values["gemm_bandwidth"], values["gemm_rate"],
+                    values["gemm_exponent"], rows, ratio)
+    return GpuTimes(
+        name=gpu.name, gemm=gemm, layer_fixed_s=values["layer_fixed"], step_fixed_s=values["step_fixed"],
+        elementwise_bandwidth=values["elementwise_bandwidth"], decode_bandwidth=values["decode_bandwidth"],
+        decode_sequence_s=values["decode_sequence"], mixed_lengths_s=values["mixed_lengths"],
+        prefill_rate=values["prefill_rate"], prefill_token_s=values["prefill_token"],
+        sample_sequence_s=values["sample_sequence"], all_reduce_sync_s=values["all_reduce_sync"],
+        all_reduce=_all_reduce(gpu), marks=marks)
+
+
+def _values(gpu: Gpu) -> tuple[dict[str, float], dict[str, str]]:
+    """SI values and marks of every component; what the profile lacks is scaled from another GPU."""
+    values: dict[str, float] = {}
+    marks: dict[str, str] = {}
+    missing = [key for key in UNITS if key not in gpu.measured]
+    for key in UNITS:
+        if key in gpu.measured:
+            values[key], marks[key] = _component(gpu, key)
+    if missing:
+        reference = load_gpu(str(gpu.measured.get("scaled_from", REFERENCE)))
+        if reference.name == gpu.name:
+            raise ConfigError(f"{gpu.path}: measured lacks {', '.join(missing)} and names no other GPU to scale from")
+        base, _ = _values(reference)
+        for key in missing:
+            values[key], marks[key] = base[key] * _scale(key, gpu, reference), f"scaled from {reference.name}"
+    return values, marks
+
+
+def _scale(key: str, gpu: Gpu, reference: Gpu) -> float:
+    bandwidth = gpu.memory_gbps / reference.memory_gbps
+    if key in _BY_BANDWIDTH:
+        return bandwidth
+    if key in _BY_INVERSE_BANDWIDTH:
+        return 1.0 / bandwidth
+    if key in _BY_PEAK:
+        return gpu.peak_tflops["bf16"] / reference.peak_tflops["bf16"]
+    return 1.0
+
+
+def _component(gpu: Gpu, key: str) -> tuple[float, str]:
+    entry = gpu.measured[key]
+    unit, factor = UNITS[key]
+    if not isinstance(entry, dict) or not {"value", "unit", "source", "mark"} <= set(entry):
+        raise ConfigError(f"{gpu.path}: measured.{key} must be {{value, unit, source, mark}}, got {entry!r}")
+    if entry["unit"] != unit:
+        raise ConfigError(f"{gpu.path}: measured.{key}.unit must be {unit!r}, got {entry['unit']!r}")
+    if entry["mark"] not in MARKS:
+        raise ConfigError(f"{gpu.path}: measured.{key}.mark must be one of {', '.join(MARKS)}, "
+                          f"got {entry['mark']!r}")
+    value = entry["value"]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise ConfigError(f"{gpu.path}: measured.{key}.value must be a number >= 0, got {value!r}")
+    return float(value) * factor, str(entry["mark"])
+
+
+def _points(gpu: Gpu, key: str) -> Curve | None:
+    """A curve of the profile, shape (P, 2), first column increasing; None where there is none."""
+    entry = gpu.measured.get(key)
+    if entry is None:
+        return None
+    if not isinstance(entry, dict) or "points" not in entry or "source" not in entry:
+        raise ConfigError(f"{gpu.path}: measured.{key} must be {{points, unit, source, mark}}, got {entry!r}")
+    points = np.asarray(entry["points"], dtype=np.float64)
+    if points.ndim != 2 or points.shape[1] != 2 or len(points) < 2 or np.any(np.diff(points[:, 0]) <= 0):
+        raise ConfigError(f"{gpu.path}: measured.{key}.points must be two or more [x, y] with x increasing")
+    return points
+
+
+def _all_reduce(gpu: Gpu) -> dict[int, tuple[Curve, Curve]]:
+    """Curves `all_reduce_2`, `_4`, `_8` ([bytes, us]); links are not scaled between GPUs."""
+    curves = {}
+    for gpus in (2, 4, 8):
+        points = _points(gpu, f"all_reduce_{gpus}")
+        if points is not None:
+            curves[gpus] = (points[:, 0], points[:, 1] * 1e-6)
+    return curves
