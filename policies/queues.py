@@ -13,6 +13,7 @@ from simulator.state import (
     N_BATCH,
     N_RUNNING,
     N_WAITING,
+    NOBODY,
     RUNNING,
     TAIL,
     VERSION,
@@ -122,7 +123,7 @@ def preempt_last(req: Requests, rep: Replica, lim: Limits) -> int:
     for k in range(len(rep.flight)):
         for row in range(len(rep.slots)):
             if rep.flight[k][row] == i:
-                rep.flight[k][row] = -1
+                rep.flight[k][row] = NOBODY
     req.computed[i] = 0
     req.planned[i] = req.done[i]
     req.preempted[i] += 1

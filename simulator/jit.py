@@ -26,7 +26,7 @@ _JITABLE_SOURCES = ("policies/*.py", "simulator/engines/*.py", "simulator/cost/s
 
 def jitable(function: F) -> F:
     """Mark a function as runnable by the interpreter and by the compiled engine alike."""
-    marked: F = register_jitable(_nrt=False)(function)
+    marked: F = register_jitable(_nrt=False, forceinline=True)(function)
     return marked
 
 

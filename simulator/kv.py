@@ -43,6 +43,8 @@ def fits(req: Requests, rep: Replica, lim: Limits, i: int, tokens: int, keep_fre
 @jitable
 def grow(req: Requests, rep: Replica, lim: Limits, i: int, tokens: int, keep_free: int) -> bool:
     """Make room for `tokens` tokens of request i, leaving `keep_free` blocks free; False when there is none."""
+    if tokens <= req.blocks[i] * lim.block_size:
+        return True
     more = reservation(req, lim, i, tokens) - req.blocks[i]
     if more <= 0:
         return True

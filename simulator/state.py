@@ -67,10 +67,13 @@ class Replica(NamedTuple):
     extents: Column      # (S,) requests by the place of their contiguous reservation
     batch: Column        # (S,) requests of the step being planned          [policy writes]
     tokens: Column       # (S,) tokens to compute for each of them          [policy writes]
-    flight: Column       # (D+1, S) per step in flight: requests that get a token from it, -1 = dropped
+    flight: Column       # (D+1, S) per step in flight: requests that get a token from it, or NOBODY
     steps: Column        # (D+1, STEP_FIELDS) per step in flight: its counts and clocks
     c: Column            # (COUNTERS,) scalars
 
+
+NOBODY: Final = 2**32 - 1
+"""In rep.flight: the sequence was preempted, its token is dropped."""
 
 # Scalars of a replica, rep.c[NAME].
 NOW: Final = 0             # [tick] the only clock a policy may read

@@ -35,6 +35,7 @@ from simulator.state import (
     N_FLIGHT,
     N_RUNNING,
     N_WAITING,
+    NOBODY,
     NOW,
     OUTSTANDING,
     PAD_CONTEXT,
@@ -189,7 +190,7 @@ def commit(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column) 
     pairs = 0
     n_yield = 0
     for k in range(rep.c[N_BATCH]):
-        i = int(rep.batch[k])
+        i = rep.batch[k]
         tokens = int(rep.tokens[k])
         before = int(req.computed[i])
         known = int(req.prompt[i]) + int(req.planned[i])
@@ -305,7 +306,7 @@ def collect(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column,
     same_bin = 0
     for k in range(step[S_YIELD]):
         i = flight[k]
-        if i < 0 or req.status[i] != RUNNING:
+        if i == NOBODY or req.status[i] != RUNNING:
             continue
         given += 1
         if req.first[i] == NEVER:

@@ -70,6 +70,22 @@ def replica_view(reps: Replica, r: int) -> Replica:
 
 
 @jitable
+def next_arrival(req: Requests, ctl: Column, until: int) -> int:
+    """[tick] of the next arrival known so far, NEVER when there is none up to `until`."""
+    i = ctl[NEXT]
+    if i < len(req.arrival) and i < ctl[RELEASED] and req.queued[i] <= until:
+        return req.queued[i]
+    return NEVER
+
+
+@jitable
+def behind(c: Column, arrival: int, until: int) -> bool:
+    """True when the replica with scalars c has an event before (arrival, ARRIVE)."""
+    tick = c[EVENT_TICK]
+    return tick <= until and tick < NEVER and (tick < arrival or (tick == arrival and c[EVENT_PHASE] < ARRIVE))
+
+
+@jitable
 def earliest(counters: Column, replicas: int) -> int:
     """Replica with the first event by (tick, phase, index)."""
     best = 0
@@ -82,12 +98,23 @@ def earliest(counters: Column, replicas: int) -> int:
 
 
 @jitable
-def next_arrival(req: Requests, ctl: Column, until: int) -> int:
-    """[tick] of the next arrival known so far, NEVER when there is none up to `until`."""
-    i = ctl[NEXT]
-    if i < len(req.arrival) and i < ctl[RELEASED] and req.queued[i] <= until:
-        return req.queued[i]
-    return NEVER
+def next_replica(req: Requests, counters: Column, ctl: Column, replicas: int, router: int, load: int, arrival: int,
+                 until: int, start: int) -> int:
+    """Replica to advance before the next arrival is routed, -1 when that can be done now.
+
+    Open loads: whoever the router's choice depends on, and the chosen one. Replicas below `start` are done.
+    """
+    if load != OPEN:
+        r = earliest(counters, replicas)
+        return r if behind(counters[r], arrival, until) else -1
+    if arrival == NEVER or router == LEAST_OUTSTANDING:
+        for r in range(start, replicas):
+            if counters[r][BOUND] <= arrival and behind(counters[r], arrival, until):
+                return r
+    if arrival == NEVER:
+        return -1
+    r = route(router, ctl[NEXT], req.pick, counters, replicas)
+    return r if behind(counters[r], arrival, until) else -1
 
 
 def _build(schedule: Callable[..., None], retire: Callable[..., None]) -> Callable[..., int]:
@@ -128,13 +155,11 @@ def _build(schedule: Callable[..., None], retire: Callable[..., None]) -> Callab
     @jitable
     def advance(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column, itl: Column,
                 rows_time: Column, aux: Column, ctl: Column, log: Column, crossings: Column, r: int, load: int,
-                width: int, limit: int, until: int, leaps: bool, once: bool) -> int:
-        """Do replica r's events before (limit, ARRIVE), or only the first of them."""
+                width: int, limit: int, until: int, leaps: bool) -> int:
+        """Do replica r's events before (limit, ARRIVE); only the first when clients wait for answers."""
         c = rep.c
-        while True:
+        while behind(c, limit, until):
             tick = c[EVENT_TICK]
-            if tick > limit or tick > until or tick == NEVER or (tick == limit and c[EVENT_PHASE] > ARRIVE):
-                return DONE
             if len(log) > 0 and ctl[LOG_ROWS] + 2 > len(log):
                 return LOG_FULL
             c[NOW] = tick
@@ -147,68 +172,33 @@ def _build(schedule: Callable[..., None], retire: Callable[..., None]) -> Callab
                 if rows == 0 or not leap(req, rep, lim, cost, stats, itl, rows_time, ctl, log, crossings, r, rows,
                                          limit, until):
                     plan(req, rep, lim, cost, stats, aux)
-            if once:
+            if load != OPEN:
                 return DONE
-
-    @jitable
-    def reach_open(req: Requests, reps: Replica, lim: Limits, cost: Cost, stats: Column, itl: Column,
-                   rows_time: Column, aux: Column, ctl: Column, log: Column, crossings: Column, replicas: int,
-                   arrival: int, until: int, leaps: bool) -> int:
-        """Bring every replica whose load may have changed by then to the tick of the next arrival."""
-        for r in range(replicas):
-            if arrival == NEVER or reps.c[r][BOUND] <= arrival:
-                code = advance(req, replica_view(reps, r), lim, cost, stats[r], itl, rows_time, aux[r], ctl, log,
-                               crossings, r, OPEN, 0, arrival, until, leaps, False)
-                if code != DONE:
-                    return code
         return DONE
-
-    @jitable
-    def reach_closed(req: Requests, reps: Replica, lim: Limits, cost: Cost, stats: Column, itl: Column,
-                     rows_time: Column, aux: Column, ctl: Column, log: Column, crossings: Column, replicas: int,
-                     load: int, width: int, until: int, leaps: bool) -> int:
-        """Do events in their order over all replicas until the next one is an arrival, or none is left."""
-        while True:
-            r = earliest(reps.c, replicas)
-            tick = reps.c[r][EVENT_TICK]
-            arrival = next_arrival(req, ctl, until)
-            if tick > until or tick == NEVER or tick > arrival:
-                return DONE
-            if tick == arrival and reps.c[r][EVENT_PHASE] > ARRIVE:
-                return DONE
-            code = advance(req, replica_view(reps, r), lim, cost, stats[r], itl, rows_time, aux[r], ctl, log,
-                           crossings, r, load, width, arrival if replicas == 1 else NEVER, until,
-                           leaps and replicas == 1, True)
-            if code != DONE:
-                return code
 
     def run(req: Requests, reps: Replica, lim: Limits, cost: Cost, stats: Column, itl: Column, rows_time: Column,
             aux: Column, ctl: Column, log: Column, replicas: int, router: int, load: int, width: int, until: int,
             leaps: bool, stop_at: int, crossings: Column) -> int:
+        alone = load == OPEN or replicas == 1  # no other replica's event can cause an arrival here
+        start = 0
         while True:
             arrival = next_arrival(req, ctl, until)
-            code = DONE
-            if load != OPEN:
-                code = reach_closed(req, reps, lim, cost, stats, itl, rows_time, aux, ctl, log, crossings, replicas,
-                                    load, width, until, leaps)
-            elif arrival == NEVER or router == LEAST_OUTSTANDING:
-                code = reach_open(req, reps, lim, cost, stats, itl, rows_time, aux, ctl, log, crossings, replicas,
-                                  arrival, until, leaps)
-            if code != DONE:
-                return code
-            arrival = next_arrival(req, ctl, until)
+            r = next_replica(req, reps.c, ctl, replicas, router, load, arrival, until, start)
+            if r >= 0:
+                code = advance(req, replica_view(reps, r), lim, cost, stats[r], itl, rows_time, aux[r], ctl, log,
+                               crossings, r, load, width, arrival if alone else NEVER, until, leaps and alone)
+                if code != DONE:
+                    return code
+                start = r + 1
+                continue
+            start = 0
+            i = ctl[NEXT]
             if arrival == NEVER:
                 return DONE
-            i = ctl[NEXT]
             if i >= stop_at:
                 return PAUSED
             r = route(router, i, req.pick, reps.c, replicas)
             rep = replica_view(reps, r)
-            if load == OPEN:
-                code = advance(req, rep, lim, cost, stats[r], itl, rows_time, aux[r], ctl, log, crossings, r, load,
-                               width, arrival, until, leaps, False)
-                if code != DONE:
-                    return code
             ctl[NEXT] = i + 1
             if enqueue(req, rep, lim, stats[r], i, r):
                 rep.c[BOUND] = 0

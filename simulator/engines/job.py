@@ -10,6 +10,7 @@ from simulator.engines.booking import CONTROLS, OPEN
 from simulator.state import (
     COUNT_FIELDS,
     ITL_BINS,
+    NOBODY,
     STEP_FIELDS,
     TOTALS,
     Column,
@@ -72,10 +73,12 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool) 
     def table(*shape: int, fill: int = 0) -> Any:
         return np.full(shape, fill, dtype=np.int64)
 
+    def ids(*shape: int) -> Any:  # unsigned: numba then skips the test for a negative index
+        return np.full(shape, NOBODY, dtype=np.uint32)
+
     counters = np.tile(np.array(empty_replica_counters(lim.num_blocks), dtype=np.int64), (replicas, 1))
-    reps = Replica(table(replicas, s), table(replicas, s, fill=-1), table(replicas, s), table(replicas, s),
-                   table(replicas, s), table(replicas, depth, s, fill=-1), table(replicas, depth, STEP_FIELDS),
-                   counters)
+    reps = Replica(ids(replicas, s), table(replicas, s, fill=-1), ids(replicas, s), ids(replicas, s),
+                   table(replicas, s), ids(replicas, depth, s), table(replicas, depth, STEP_FIELDS), counters)
     return Job(req, reps, lim, cost, table(replicas, TOTALS), table(ITL_BINS), table(s + 1),
                table(replicas, AUX_SIZE), table(CONTROLS), table(4096 if log else 0, 16), replicas)
 
