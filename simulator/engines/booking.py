@@ -178,9 +178,16 @@ def launch(rep: Replica, cost: Cost, step: Column, kind: int, tokens: int, rows:
 
 
 @jitable
+def ring_place(rep: Replica, lim: Limits, ahead: int) -> int:
+    """Place in the ring of steps in flight, `ahead` (at most its length) behind the oldest."""
+    place = rep.c[FIRST_FLIGHT] + ahead
+    return place if place <= lim.schedule_ahead else place - lim.schedule_ahead - 1
+
+
+@jitable
 def commit(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column) -> None:
     """SCHEDULE: turn the plan in rep.batch into a step in flight: advance its sequences, set its clocks."""
-    at = (rep.c[FIRST_FLIGHT] + rep.c[N_FLIGHT]) % (lim.schedule_ahead + 1)
+    at = ring_place(rep, lim, rep.c[N_FLIGHT])
     flight = rep.flight[at]
     step = rep.steps[at]
     n_decode = 0
@@ -194,21 +201,21 @@ def commit(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column) 
         tokens = int(rep.tokens[k])
         before = int(req.computed[i])
         known = int(req.prompt[i]) + int(req.planned[i])
-        if req.scheduled[i] == NEVER:
-            req.scheduled[i] = rep.c[NOW]
         if tokens == 1 and req.planned[i] > 0 and before + 1 == known:
             n_decode += 1
             context += known
         else:
             n_prefill += 1
             prefill_tokens += tokens
-            pairs += tokens * before + tokens * (tokens + 1) // 2
+            pairs += tokens * before + ((tokens * (tokens + 1)) >> 1)
+            if req.scheduled[i] == NEVER:
+                req.scheduled[i] = rep.c[NOW]
         req.computed[i] = before + tokens
-        rep.c[KV_TOKENS] += tokens
         if before + tokens == known:
             req.planned[i] += 1
             flight[n_yield] = i
             n_yield += 1
+    rep.c[KV_TOKENS] += n_decode + prefill_tokens
     step[S_YIELD] = n_yield
     step[S_DECODE] = n_decode
     step[S_CONTEXT] = context + rep.c[PAD_CONTEXT]
@@ -309,7 +316,8 @@ def collect(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column,
         if i == NOBODY or req.status[i] != RUNNING:
             continue
         given += 1
-        if req.first[i] == NEVER:
+        done = req.done[i] + 1
+        if done == 1:
             req.first[i] = visible
         elif lim.stream == 1:
             gap = visible - req.last[i]
@@ -319,8 +327,8 @@ def collect(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column,
             itl[same_bin] += 1
             req.itl_max[i] = max(req.itl_max[i], gap)
         req.last[i] = visible
-        req.done[i] += 1
-        if req.done[i] == req.output[i]:
+        req.done[i] = done
+        if done == req.output[i]:
             req.status[i] = FINISHED
             ended += 1
     short = wall >> 10
@@ -335,7 +343,7 @@ def collect(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column,
     rep.c[LAST_OUTPUT] = now
     rep.c[N_ENDED] = ended
     rep.c[OUTSTANDING] -= ended
-    rep.c[FIRST_FLIGHT] = (at + 1) % (lim.schedule_ahead + 1)
+    rep.c[FIRST_FLIGHT] = ring_place(rep, lim, 1)
     rep.c[N_FLIGHT] -= 1
     return wall
 

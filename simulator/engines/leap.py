@@ -6,7 +6,7 @@ steps would do, but each sequence is touched a fixed number of times. The result
 """
 
 from simulator.cost.step import Cost, decode_attention_time, dense_time, table_at
-from simulator.engines.booking import COMPLETE, SCHEDULE, itl_bin, log_step, weigh
+from simulator.engines.booking import COMPLETE, SCHEDULE, itl_bin, log_step, ring_place, weigh
 from simulator.jit import jitable
 from simulator.state import (
     BOUND,
@@ -58,11 +58,13 @@ def leap_rows(rep: Replica, lim: Limits) -> int:
     """Sequences of the decision that would be repeated now, 0 when it would not be."""
     if rep.c[N_FLIGHT] != lim.schedule_ahead:
         return 0
-    depth = lim.schedule_ahead + 1
-    last = rep.steps[(rep.c[FIRST_FLIGHT] + rep.c[N_FLIGHT] - 1) % depth]
-    rows = last[S_YIELD]
-    for k in range(max(1, rep.c[N_FLIGHT])):
-        step = rep.steps[(rep.c[FIRST_FLIGHT] + rep.c[N_FLIGHT] - 1 - k) % depth]
+    newest = ring_place(rep, lim, lim.schedule_ahead)
+    rows = 0
+    for k in range(max(1, lim.schedule_ahead)):
+        newest = newest - 1 if newest > 0 else lim.schedule_ahead
+        step = rep.steps[newest]
+        if k == 0:
+            rows = step[S_YIELD]
         if step[S_PLAIN] == 0 or step[S_VERSION] != rep.c[VERSION] or step[S_YIELD] != rows:
             return 0
     return rows
@@ -78,9 +80,10 @@ def leap(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column, it
     """
     depth = lim.schedule_ahead + 1
     c = rep.c
-    free_place = (c[FIRST_FLIGHT] + c[N_FLIGHT]) % depth
-    model = rep.steps[(free_place - 1) % depth]
-    flight = rep.flight[(free_place - 1) % depth]
+    free_place = ring_place(rep, lim, lim.schedule_ahead)
+    newest = free_place - 1 if free_place > 0 else lim.schedule_ahead
+    model = rep.steps[newest]
+    flight = rep.flight[newest]
     most = _steps_possible(req, lim, flight, rows, crossings)
     if depth == 1:
         most -= 1  # without schedule-ahead the last output would be collected inside the leap
@@ -255,8 +258,9 @@ def _finish_rows(req: Requests, lim: Limits, flight: Column, rows: int, launched
     for k in range(rows):
         i = flight[k]
         spare = req.blocks[i] * size - req.computed[i]
-        if launched > spare:
-            req.blocks[i] += 1 + (launched - spare - 1) // size
+        while launched > spare:
+            req.blocks[i] += 1
+            spare += size
         req.computed[i] += launched
         req.planned[i] += launched
         req.done[i] += collected
