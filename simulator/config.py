@@ -101,12 +101,16 @@ def _child(node: yaml.Node | None, part: str | int) -> tuple[yaml.Node, int] | N
     return None
 
 
+_SHORT_FORMS = {"hardware": "gpu", "load": "kind", "trace": "path"}
+"""Key that a section given as one text stands for; `name` for all others."""
+
+
 def set_key(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:
-    """data[a][b][c] = value, making mappings on the way; a scalar in the way is taken as its `name`."""
+    """data[a][b][c] = value, making mappings on the way; a text in the way is what it is short for."""
     for part in parts[:-1]:
         below = data.get(part)
         if not isinstance(below, dict):
-            below = {} if below is None else {"name": below}
+            below = {} if below is None else {_SHORT_FORMS.get(part, "name"): below}
             data[part] = below
         data = below
     data[parts[-1]] = value

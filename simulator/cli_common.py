@@ -1,0 +1,121 @@
+"""What the commands share: options, where output goes, how a scenario is found, progress on terminals."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from simulator.scenario import Scenario
+    from simulator.workload.trace import Trace
+
+SetOption = Annotated[list[str] | None, typer.Option(
+    "--set", metavar="KEY=VALUE", help="Override a key of the scenario, e.g. policy.max_num_seqs=64; repeatable.")]
+OutOption = Annotated[Path | None, typer.Option(
+    "--out", "-o", metavar="DIR", help="Write results into this folder, whole or not at all.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No table, no progress bar, no notes.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+PIPE_WIDTH: Final = 4096
+"""Columns of plain output: nothing is wrapped or cut when piped."""
+
+
+def console(stderr: bool = False) -> "Console":
+    """A rich console: coloured on a terminal, plain and uncut when piped."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    if stream.isatty():
+        return Console(stderr=stderr, highlight=False)
+    return Console(stderr=stderr, highlight=False, width=PIPE_WIDTH, color_system=None, soft_wrap=True)
+
+
+def show(*renderables: Any) -> None:
+    """Print tables and text: boxes on a terminal, plain columns when piped."""
+    from rich.table import Table
+
+    out = console()
+    for item in renderables:
+        if isinstance(item, Table) and not out.is_terminal:
+            item.box, item.title_justify = None, "left"
+        if out.is_terminal:
+            out.print(item)
+        else:
+            print_plain(out, item)
+
+
+def print_plain(out: "Console", item: Any) -> None:
+    """Print without the blanks that pad a line to the console's width."""
+    with out.capture() as text:
+        out.print(item)
+    sys.stdout.write("\n".join(line.rstrip() for line in text.get().splitlines()) + "\n")
+
+
+def print_json(data: Any) -> None:
+    """JSON on stdout, keys in their own order, no NaN."""
+    print(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def note(text: str, quiet: bool = False) -> None:
+    """One line on stderr beside the result."""
+    if not quiet:
+        print(text, file=sys.stderr)
+
+
+def find_scenario(name: str) -> Path:
+    """A file as given; else a shipped scenario by name (`chat`, `chat.yaml`, `scenarios/chat.yaml`)."""
+    path = Path(name)
+    if path.exists():
+        return path
+    from scenarios import ROOT
+
+    shipped = ROOT / f"{path.stem}.yaml"
+    inside = str(path.parent) in (".", "scenarios") and path.suffix in ("", ".yaml")
+    return shipped if inside and shipped.is_file() else path
+
+
+def read_scenario(name: str, assignments: Sequence[str] = (), flags: Mapping[str, Any] | None = None,
+                  trace: Path | None = None) -> "Scenario":
+    """Scenario file, overridden by `--set` assignments, overridden by explicit flags.
+
+    Raises ConfigError. `flags` maps dotted keys to values, None = not given. `trace` replaces the workload's file,
+    or the whole workload when it is generated; it is taken from the working directory.
+    """
+    from simulator.scenario import load_scenario
+
+    path = find_scenario(name)
+    scenario = load_scenario(path, assignments)
+    changes = {key: value for key, value in (flags or {}).items() if value is not None}
+    if trace is not None:
+        place = os.path.relpath(trace, scenario.base)
+        options = scenario.workload.get("trace", {})
+        changes["workload"] = {"trace": {**(options if isinstance(options, dict) else {}), "path": place}}
+    return scenario.updated(changes) if changes else scenario
+
+
+def build_workload(scenario: "Scenario") -> "Trace":
+    """The scenario's requests. Raises TraceError, ConfigError."""
+    from simulator.workload.build import build_trace
+
+    return build_trace(scenario.parsed_workload(), scenario.seed, 0, scenario.base)
+
+
+@contextmanager
+def progress_bar(title: str, total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """A function to call with the number of requests done; draws only on a terminal and not when quiet."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda done: bar.update(task, completed=done)
