@@ -1,12 +1,13 @@
 """From committed measurements to the numbers of a profile: reproducible, each with error, range and source.
 
-Order: matrix products and attention from the operator JSON; then start-ups, sustained rates and sampling from
-the engine's step logs with the operators as priors; then the CPU side and memory. Only the runs of FIT_RUNS and
-FIT_BLOCKS are read; every other run is left for testing (calibration.validate).
+Order: matrix products and attention from the operator JSON; then start-ups, sustained rates and sampling
+from the engine's step logs with the operators as priors; then the CPU side and memory. Only the runs of
+FIT_RUNS and FIT_BLOCKS are read; every other run is left for testing (calibration.validate).
 """
 
 import fnmatch
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +21,18 @@ from calibration.fit_host import HostFit, MemoryFit, fit_host, fit_memory
 from calibration.fit_operators import DecodeFit, GemmFit, fit_decode, fit_gemm, fit_prefill
 from calibration.fit_steps import FREE, StepFit, fit_steps, with_values
 from calibration.harness import write_atomically
-from calibration.measured import MeasuredRun, find_runs, load_run
+from calibration.measured import find_runs, load_run
 from simulator.cost.gpu_times import UNITS
 from simulator.errors import CalibrationError
 from simulator.hardware import Gpu, load_gpu
 
 MEASUREMENTS: Final = Path(__file__).resolve().parent / "measurements"
-FIT_RUNS: Final = ("llama8b-h100-sync/*", "llama8b-h100/batch_*", "llama8b-h100/ctx_*", "llama8b-h100/prefill_*")
+FIT_RUNS: Final = (
+    "llama8b-h100-sync/*",
+    "llama8b-h100/batch_*",
+    "llama8b-h100/ctx_*",
+    "llama8b-h100/prefill_*",
+)
 COLD_RUNS: Final = ("llama8b-h100-sync/pre_*",)
 """First runs of a prompt size: one-off kernel selection in them."""
 TRAFFIC_RUN: Final = "llama8b-h100-sync/conv_r10"
@@ -34,9 +40,11 @@ FIT_BLOCKS: Final = ("llama8b-h100/batch_b1", "llama8b-h100-seqs32/conv_burst200
 """Runs whose block counts (not times) give the memory parts: 128 and 32 sequences."""
 KV_BYTES: Final = 4096
 PAIR_FLOPS: Final = 4 * 32 * 128
-"""One layer of Llama-3.1-8B: KV bytes per token (8 heads of 128, keys and values, 16 bits), FLOP per pair."""
+"""One layer of Llama-3.1-8B: KV bytes per token (8 heads of 128, keys and values, 16 bits), FLOP per
+pair."""
 UNEVEN_US: Final = 3.75
-"""[us] per layer. Steps of 4 and 16 unequal sequences lasted 0.24-0.29 ms (8 us a layer) longer than steps of equal
+"""[us] per layer. Steps of 4 and 16 unequal sequences lasted 0.24-0.29 ms (8 us a layer) longer than steps
+of equal
 ones without asynchronous scheduling; about half is taken, since traffic also slows the CPU."""
 
 
@@ -54,18 +62,25 @@ class Calibration:
 
     @property
     def eager_stall_s(self) -> float:
-        """[s] by which full prefill steps last longer than the robust fit, on average: launches that wait for the GPU
+        """[s] by which full prefill steps last longer than the robust fit, on average: launches that wait
+        for the GPU
         leave it idle during the next preparation. The fit's loss damps them; throughput feels them."""
         late = self.steps.gaps[self.steps.gaps.kind == 1]
         return max(0.0, float((-late.error * late.gap_s).mean()))
 
     def summary(self) -> str:
         """Fitted components with errors, one per line."""
-        lines = [f"products: mean error {self.gemm.mean_error:.1%} over {self.gemm.points} points",
-                 f"decode attention alone: mean error {self.decode.mean_error:.1%}"]
-        lines += [f"{key}: {value:.3f} +- {self.steps.errors[key]:.3f} {UNITS[key][0]}"
-                  for key, value in self.steps.values.items()]
-        lines += [f"{key}: {value * 1e3:.3f} ms" for key, value in vars(self.host).items() if key.endswith("_s")]
+        lines = [
+            f"products: mean error {self.gemm.mean_error:.1%} over {self.gemm.points} points",
+            f"decode attention alone: mean error {self.decode.mean_error:.1%}",
+        ]
+        lines += [
+            f"{key}: {value:.3f} +- {self.steps.errors[key]:.3f} {UNITS[key][0]}"
+            for key, value in self.steps.values.items()
+        ]
+        lines += [
+            f"{key}: {value * 1e3:.3f} ms" for key, value in vars(self.host).items() if key.endswith("_s")
+        ]
         return "\n".join(lines)
 
 
@@ -86,7 +101,8 @@ def load_operators(path: Path) -> dict[str, Any]:
 
 
 def calibrate(measurements: Path = MEASUREMENTS, gpu_name: str = "h100-sxm") -> Calibration:
-    """Fit everything from the committed measurements. Raises CalibrationError where a needed run is missing."""
+    """Fit everything from the committed measurements. Raises CalibrationError where a needed run is
+    missing."""
     operators = load_operators(measurements / "operators-h100.json")
     gemm = fit_gemm(operators["gemm"])
     decode = fit_decode(operators["paged_decode_fa3"], KV_BYTES)
@@ -102,33 +118,53 @@ def calibrate(measurements: Path = MEASUREMENTS, gpu_name: str = "h100-sxm") -> 
     base = with_values(load_gpu(gpu_name), operator_values(gemm, decode))
     steps = fit_steps(ahead, base, priors(gemm, operators))
     fitted = with_values(base, {**steps.values, "mixed_lengths": UNEVEN_US})
-    return Calibration(gemm, decode, prefill, steps, fit_host(sync, ahead, traffic, fitted), fit_memory(blocks), fitted)
+    return Calibration(
+        gemm, decode, prefill, steps, fit_host(sync, ahead, traffic, fitted), fit_memory(blocks), fitted
+    )
 
 
 def operator_values(gemm: GemmFit, decode: DecodeFit) -> dict[str, float]:
     """Components that the operators alone decide, in profile units, and zeros for those fitted later."""
-    return {"gemm_start": gemm.gemm.start_s * 1e6, "gemm_bandwidth": gemm.gemm.bandwidth / 1e12,
-            "gemm_rate": gemm.gemm.rate / 1e12, "gemm_exponent": gemm.gemm.exponent, "layer_fixed": 0.0,
-            "step_fixed": 0.0, "elementwise_bandwidth": gemm.gemm.bandwidth / 1e12,
-            "decode_bandwidth": decode.bandwidth / 1e12, "decode_sequence": decode.sequence_s * 1e6,
-            "mixed_lengths": 0.0, "prefill_rate": 500.0, "prefill_token": 0.0, "sample_sequence": 0.0,
-            "all_reduce_sync": 0.0}
+    return {
+        "gemm_start": gemm.gemm.start_s * 1e6,
+        "gemm_bandwidth": gemm.gemm.bandwidth / 1e12,
+        "gemm_rate": gemm.gemm.rate / 1e12,
+        "gemm_exponent": gemm.gemm.exponent,
+        "layer_fixed": 0.0,
+        "step_fixed": 0.0,
+        "elementwise_bandwidth": gemm.gemm.bandwidth / 1e12,
+        "decode_bandwidth": decode.bandwidth / 1e12,
+        "decode_sequence": decode.sequence_s * 1e6,
+        "mixed_lengths": 0.0,
+        "prefill_rate": 500.0,
+        "prefill_token": 0.0,
+        "sample_sequence": 0.0,
+        "all_reduce_sync": 0.0,
+    }
 
 
 def priors(gemm: GemmFit, operators: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
     """(value, standard error) that the step logs start from, in profile units.
 
-    A product measured alone pays its whole start-up; inside a graph part of it overlaps: between none and all.
-    Rates measured in short runs drop under sustained load (power limit): one tenth either way. Attention:
-    between the best and the median measured.
+    A product measured alone pays its whole start-up; inside a graph part of it overlaps: between none and
+    all. Rates measured in short runs drop under sustained load (power limit): one tenth either way.
+    Attention: between the best and the median measured.
     """
     best = max(row["kv_GBps"] for row in operators["paged_decode_fa3"]) / 1e3
-    prefill = float(np.median([row["TFLOPs"] for row in operators["paged_prefill_fa3"] if row["length"] >= 1024]))
+    prefill = float(
+        np.median([row["TFLOPs"] for row in operators["paged_prefill_fa3"] if row["length"] >= 1024])
+    )
     start = gemm.gemm.start_s * 1e6
     rate, bandwidth = gemm.gemm.rate / 1e12, gemm.gemm.bandwidth / 1e12
-    return {"gemm_start": (0.7 * start, 0.35 * start), "layer_fixed": (4.0, 6.0), "gemm_rate": (rate, 0.1 * rate),
-            "elementwise_bandwidth": (bandwidth, 0.15 * bandwidth), "decode_bandwidth": (best, 0.1),
-            "sample_sequence": (2.0, 3.0), "prefill_rate": (prefill, 0.15 * prefill)}
+    return {
+        "gemm_start": (0.7 * start, 0.35 * start),
+        "layer_fixed": (4.0, 6.0),
+        "gemm_rate": (rate, 0.1 * rate),
+        "elementwise_bandwidth": (bandwidth, 0.15 * bandwidth),
+        "decode_bandwidth": (best, 0.1),
+        "sample_sequence": (2.0, 3.0),
+        "prefill_rate": (prefill, 0.15 * prefill),
+    }
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
@@ -142,27 +178,56 @@ def measured_block(fit: Calibration) -> dict[str, Any]:
     logs = "output gaps of vLLM 0.24.0 step logs (calibration/measurements/llama8b-h100)"
     ops = "calibration/measurements/operators-h100.json"
     block: dict[str, Any] = {}
-    curves = {key: entry for key, entry in load_gpu(fit.gpu.path.stem).measured.items() if key not in UNITS or key.startswith("all_reduce")}
+    curves = {
+        key: entry
+        for key, entry in load_gpu(fit.gpu.path.stem).measured.items()
+        if key not in UNITS or key.startswith("all_reduce")
+    }
     for key in UNITS:
         if key in FREE:
             error = decode.median() if key not in ("gemm_rate", "prefill_rate") else prefill.median()
-            block[key] = _entry(fit.steps.values[key], key, logs, "fitted", error,
-                                f"1..128 sequences, 1..2048 tokens; standard error {fit.steps.errors[key]:.2g}")
+            block[key] = _entry(
+                fit.steps.values[key],
+                key,
+                logs,
+                "fitted",
+                error,
+                f"1..128 sequences, 1..2048 tokens; standard error {fit.steps.errors[key]:.2g}",
+            )
     for key in ("gemm_bandwidth", "gemm_exponent"):
         value = getattr(fit.gemm.gemm, key.removeprefix("gemm_")) / UNITS[key][1]
-        block[key] = _entry(value, key, ops, "fitted", fit.gemm.mean_error, f"m {fit.gemm.rows[0]}..{fit.gemm.rows[1]}")
-    block["decode_sequence"] = _entry(fit.decode.sequence_s * 1e6, "decode_sequence", ops, "fitted",
-                                      fit.decode.mean_error, "batch 1..256, context 512..32768")
-    block["mixed_lengths"] = _entry(UNEVEN_US, "mixed_lengths",
-                                    "steps of unequal against equal sequences, llama8b-h100-sync", "assumed", 0.5, "")
+        block[key] = _entry(
+            value, key, ops, "fitted", fit.gemm.mean_error, f"m {fit.gemm.rows[0]}..{fit.gemm.rows[1]}"
+        )
+    block["decode_sequence"] = _entry(
+        fit.decode.sequence_s * 1e6,
+        "decode_sequence",
+        ops,
+        "fitted",
+        fit.decode.mean_error,
+        "batch 1..256, context 512..32768",
+    )
+    block["mixed_lengths"] = _entry(
+        UNEVEN_US,
+        "mixed_lengths",
+        "steps of unequal against equal sequences, llama8b-h100-sync",
+        "assumed",
+        0.5,
+        "",
+    )
     for key in ("step_fixed", "prefill_token"):
         block[key] = _entry(0.0, key, "contained in the other components", "assumed", 0.0, "")
     return block | curves
 
 
 def _entry(value: float, key: str, source: str, mark: str, error: float, valid: str) -> dict[str, Any]:
-    entry = {"value": float(f"{value:.5g}"), "unit": UNITS[key][0], "mark": mark, "source": source,
-             "error_pct": round(100 * float(error), 2)}
+    entry = {
+        "value": float(f"{value:.5g}"),
+        "unit": UNITS[key][0],
+        "mark": mark,
+        "source": source,
+        "error_pct": round(100 * float(error), 2),
+    }
     return {**entry, "range": valid} if valid else entry
 
 
@@ -182,16 +247,67 @@ def write_measured(path: Path, block: Mapping[str, Any]) -> None:
 def engine_values(fit: Calibration) -> dict[str, float]:
     """Numbers of the engine profile, in its units (ms, MiB, KiB)."""
     host = fit.host
-    times = {"decode_prep": host.decode_prep_s, "prefill_prep": host.prefill_prep_s,
-             "sequence_cpu": host.sequence_cpu_s, "piecewise_cpu": host.piecewise_cpu_s,
-             "eager_cpu": host.eager_cpu_s, "eager_cpu_sync": host.eager_cpu_sync_s,
-             "eager_cpu_worker": host.eager_idle_s,
-             "eager_stall": fit.eager_stall_s, "frontend_in": host.frontend_in_s, "frontend_out": host.frontend_out_s}
+    times = {
+        "decode_prep": host.decode_prep_s,
+        "prefill_prep": host.prefill_prep_s,
+        "sequence_cpu": host.sequence_cpu_s,
+        "piecewise_cpu": host.piecewise_cpu_s,
+        "eager_cpu": host.eager_cpu_s,
+        "eager_cpu_sync": host.eager_cpu_sync_s,
+        "eager_cpu_worker": host.eager_idle_s,
+        "eager_stall": fit.eager_stall_s,
+        "frontend_in": host.frontend_in_s,
+        "frontend_out": host.frontend_out_s,
+    }
     values = {key: round(value * 1e3, 4) for key, value in times.items()}
-    return values | {"graph_layer_memory": round(fit.memory.graph_layer_bytes / 2**20, 4),
-                     "workspace_per_hidden": round(fit.memory.workspace_per_hidden_bytes / 2**10, 2)}
+    return values | {
+        "graph_layer_memory": round(fit.memory.graph_layer_bytes / 2**20, 4),
+        "workspace_per_hidden": round(fit.memory.workspace_per_hidden_bytes / 2**10, 2),
+    }
 
 
 def fit_table(fit: Calibration) -> pd.DataFrame:
     """Gaps with their relative errors: the points of the fit plot."""
     return fit.steps.gaps
+
+
+def write_engine(path: Path, values: Mapping[str, float]) -> None:
+    """Set numbers of an engine profile in place; unit, mark and source of each line are kept."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CalibrationError(f"{path}: not a readable engine profile: {error}") from error
+    for key, value in values.items():
+        text, count = re.subn(rf"(?m)^({key}: {{value: )[^,]+,", rf"\g<1>{value:g},", text)
+        if count != 1:
+            raise CalibrationError(f"{path}: no line '{key}: {{value: ...}}' to set")
+    write_atomically(path, text)
+
+
+def operator_block(path: Path) -> dict[str, Any]:
+    """`measured:` block from an operator JSON alone: rates as measured in short runs, no engine in it.
+
+    Start-ups inside an engine's graphs and sustained rates come from step logs only (`calibrate`); here the
+    products' own start-up stands for the first, and the rest is scaled from the reference GPU.
+    """
+    operators = load_operators(path)
+    gemm = fit_gemm(operators["gemm"])
+    decode = fit_decode(operators["paged_decode_fa3"], KV_BYTES)
+    rate, token, error = fit_prefill(operators["paged_prefill_fa3"], PAIR_FLOPS)
+    rows = f"m {gemm.rows[0]}..{gemm.rows[1]}"
+    contexts = f"context {decode.contexts[0]}..{decode.contexts[1]}"
+    numbers = {
+        "gemm_start": (gemm.gemm.start_s, gemm.mean_error, rows),
+        "gemm_bandwidth": (gemm.gemm.bandwidth, gemm.mean_error, rows),
+        "gemm_rate": (gemm.gemm.rate, gemm.mean_error, rows),
+        "gemm_exponent": (gemm.gemm.exponent, gemm.mean_error, rows),
+        "elementwise_bandwidth": (gemm.gemm.bandwidth, gemm.mean_error, rows),
+        "decode_bandwidth": (decode.bandwidth, decode.mean_error, contexts),
+        "decode_sequence": (decode.sequence_s, decode.mean_error, contexts),
+        "prefill_rate": (rate, error, ""),
+        "prefill_token": (token, error, ""),
+    }
+    return {
+        key: _entry(value / UNITS[key][1], key, path.name, "fitted", off, valid)
+        for key, (value, off, valid) in numbers.items()
+    }

@@ -1,8 +1,8 @@
 """Fit the engine's CPU side and memory on its step logs: preparation, launch, front end, what is kept back.
 
 Without asynchronous scheduling a step lasts preparation + GPU, or its launch where that is longer, so the
-GPU times fitted before tell the rest. With it, an output that comes later than its GPU work shows the launch
-of the next step.
+GPU times fitted before tell the rest. With it, an output that comes later than its GPU work shows the
+launch of the next step.
 """
 
 from collections.abc import Sequence
@@ -58,9 +58,11 @@ class MemoryFit:
     workspace_per_hidden_bytes: float
 
 
-def fit_host(sync: Sequence[MeasuredRun], ahead: Sequence[MeasuredRun], traffic: MeasuredRun,
-             gpu: Gpu) -> HostFit:
-    """CPU times from runs without (`sync`) and with (`ahead`) asynchronous scheduling, given the GPU's times; front
+def fit_host(
+    sync: Sequence[MeasuredRun], ahead: Sequence[MeasuredRun], traffic: MeasuredRun, gpu: Gpu
+) -> HostFit:
+    """CPU times from runs without (`sync`) and with (`ahead`) asynchronous scheduling, given the GPU's
+    times; front
     end from `traffic`."""
     table = pd.concat([_sync_steps(run, gpu) for run in sync], ignore_index=True)
     limit = setup_of(sync[0]).engine.graph_limits(sync[0].engine.max_num_seqs)[1]
@@ -75,18 +77,33 @@ def fit_host(sync: Sequence[MeasuredRun], ahead: Sequence[MeasuredRun], traffic:
     idle = eager[(eager.rows == 1) & (eager.run.str.contains("pre2"))]
     delay_in, delay_out = _frontend(traffic)
     return HostFit(
-        decode_prep_s=prep, sequence_cpu_s=per_sequence, prefill_prep_s=prefill_prep,
-        eager_cpu_sync_s=float(busy.cycle_s.mean()), eager_cpu_s=float(launches.mean()),
-        eager_idle_s=float(idle.lasted_s.mean()), piecewise_cpu_s=float(single.lasted_s.min()),
-        frontend_in_s=delay_in, frontend_out_s=delay_out,
-        count={"decode": len(decode), "piecewise": len(piecewise), "eager": len(busy), "launches": len(launches)})
+        decode_prep_s=prep,
+        sequence_cpu_s=per_sequence,
+        prefill_prep_s=prefill_prep,
+        eager_cpu_sync_s=float(busy.cycle_s.mean()),
+        eager_cpu_s=float(launches.mean()),
+        eager_idle_s=float(idle.lasted_s.mean()),
+        piecewise_cpu_s=float(single.lasted_s.min()),
+        frontend_in_s=delay_in,
+        frontend_out_s=delay_out,
+        count={
+            "decode": len(decode),
+            "piecewise": len(piecewise),
+            "eager": len(busy),
+            "launches": len(launches),
+        },
+    )
 
 
 def _sync_steps(run: MeasuredRun, gpu: Gpu) -> pd.DataFrame:
     """Steps that were not followed by a pause: how long they lasted and what of it was not the GPU."""
     table = step_table(run, gpu)
-    table = table.assign(rows=table.n_decode + table.n_prefill, lasted_s=table.t_output_s - table.t_schedule_s,
-                         cycle_s=table.t_schedule_s.shift(-1) - table.t_schedule_s, run=run.name)
+    table = table.assign(
+        rows=table.n_decode + table.n_prefill,
+        lasted_s=table.t_output_s - table.t_schedule_s,
+        cycle_s=table.t_schedule_s.shift(-1) - table.t_schedule_s,
+        run=run.name,
+    )
     table = table.assign(exposed_s=table.cycle_s - table.gpu_s)
     return table[table.t_schedule_s.shift(-1) - table.t_output_s < IDLE_S]
 
@@ -94,7 +111,9 @@ def _sync_steps(run: MeasuredRun, gpu: Gpu) -> pd.DataFrame:
 def _robust_line(x: Array, y: Array) -> tuple[float, float]:
     """Intercept and slope of y over x, outliers damped."""
     start = np.array([float(np.median(y)), 1e-5])
-    found = least_squares(lambda p: (p[0] + p[1] * x - y) / 2e-4, start, loss="soft_l1", x_scale=np.array([1e-3, 1e-5]))
+    found = least_squares(
+        lambda p: (p[0] + p[1] * x - y) / 2e-4, start, loss="soft_l1", x_scale=np.array([1e-3, 1e-5])
+    )
     return float(found.x[0]), float(found.x[1])
 
 
@@ -113,7 +132,8 @@ def _launches(run: MeasuredRun, limit: int, prep: float, gpu: Gpu) -> Array:
 
 
 def _frontend(run: MeasuredRun) -> tuple[float, float]:
-    """(submission -> queue, output -> client) [s]: the longest delay that no request contradicts by having been
+    """(submission -> queue, output -> client) [s]: the longest delay that no request contradicts by having
+    been
     in a step scheduled earlier (95 %), and the mean time from a step's output to the client."""
     assert run.steps is not None
     output, scheduled = run.steps.t_output_s.to_numpy(), run.steps.t_schedule_s.to_numpy()
@@ -138,13 +158,25 @@ def fit_memory(runs: Sequence[MeasuredRun]) -> MemoryFit:
     bare = setup.engine.replace(graph_layer_memory_bytes=0.0, workspace_per_hidden_bytes=0.0)
     for run in runs:
         e = run.engine
-        room = kv_capacity(setup.gpu, bare, setup.model, e.tensor_parallel_size, e.dtype, e.kv_cache_dtype,
-                           e.max_num_seqs, e.max_num_batched_tokens, e.gpu_memory_utilization, e.block_size)
+        room = kv_capacity(
+            setup.gpu,
+            bare,
+            setup.model,
+            e.tensor_parallel_size,
+            e.dtype,
+            e.kv_cache_dtype,
+            e.max_num_seqs,
+            e.max_num_batched_tokens,
+            e.gpu_memory_utilization,
+            e.block_size,
+        )
         if e.num_gpu_blocks is None:
             raise CalibrationError(f"{run.name}: engine.num_gpu_blocks is missing")
         kept.append(room.kv_bytes - (e.num_gpu_blocks + 0.5) * room.block_bytes)
         sizes.append(len(capture_sizes(setup.engine.graph_limits(e.max_num_seqs)[0])))
     if sizes[0] == sizes[1]:
-        raise CalibrationError("the two runs capture the same number of graphs: nothing tells graphs from workspace")
+        raise CalibrationError(
+            "the two runs capture the same number of graphs: nothing tells graphs from workspace"
+        )
     per_size = (kept[0] - kept[1]) / (sizes[0] - sizes[1])
     return MemoryFit(per_size / setup.model.layers, (kept[0] - per_size * sizes[0]) / setup.model.hidden)

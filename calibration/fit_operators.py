@@ -22,8 +22,8 @@ class GemmFit:
     """Parameters, error and range of a fit of `simulator.cost.gemm`."""
 
     gemm: GemmTime
-    mean_error: float        # mean absolute relative error
-    rows: tuple[int, int]    # smallest and largest m
+    mean_error: float  # mean absolute relative error
+    rows: tuple[int, int]  # smallest and largest m
     points: int
 
 
@@ -33,7 +33,7 @@ class DecodeFit:
 
     start_s: float
     sequence_s: float
-    bandwidth: float         # [B/s]
+    bandwidth: float  # [B/s]
     mean_error: float
     contexts: tuple[int, int]
     points: int
@@ -84,7 +84,8 @@ def _gemm(logs: Array, m: Array, n: Array, k: Array) -> Array:
     time = _time(logs)
     memory = time.start_s + 2.0 * (n * k + m * (n + k)) / time.bandwidth
     compute = 2.0 * m * n * k / time.rate
-    result: Array = (memory**time.exponent + compute**time.exponent) ** (1.0 / time.exponent)
+    larger, smaller = np.maximum(memory, compute), np.minimum(memory, compute)
+    result: Array = larger * (1.0 + (smaller / larger) ** time.exponent) ** (1.0 / time.exponent)
     return result
 
 
@@ -96,9 +97,14 @@ def fit_decode(rows: Sequence[Mapping[str, Any]], kv_bytes_per_token: int) -> De
     error = float(np.mean(np.abs(design @ solution - 1)))
     if solution[2] <= 0:
         raise CalibrationError("decode attention does not grow with context in these measurements")
-    return DecodeFit(float(solution[0]) * 1e-6, max(0.0, float(solution[1])) * 1e-6,
-                     kv_bytes_per_token / (float(solution[2]) * 1e-6), error,
-                     (int(context.min()), int(context.max())), len(rows))
+    return DecodeFit(
+        float(solution[0]) * 1e-6,
+        max(0.0, float(solution[1])) * 1e-6,
+        kv_bytes_per_token / (float(solution[2]) * 1e-6),
+        error,
+        (int(context.min()), int(context.max())),
+        len(rows),
+    )
 
 
 def fit_prefill(rows: Sequence[Mapping[str, Any]], flops_per_pair: int) -> tuple[float, float, float]:

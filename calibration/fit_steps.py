@@ -1,8 +1,9 @@
-"""Fit what operators do not show on the engine's own step log: start-ups in a graph, sustained rates, sampling.
+"""Fit what operators do not show on the engine's own step log: start-ups in a graph, sustained rates,
+sampling.
 
-With asynchronous scheduling and the GPU as the longer clock, the gap between two outputs is the GPU time of the
-later step. Two kinds of gaps qualify: pure decode steps that follow two others (median per batch size), and
-full prefill steps deep in a burst (each, with a robust loss: launches that were late move time between
+With asynchronous scheduling and the GPU as the longer clock, the gap between two outputs is the GPU time of
+the later step. Two kinds of gaps qualify: pure decode steps that follow two others (median per batch size),
+and full prefill steps deep in a burst (each, with a robust loss: launches that were late move time between
 neighbours). Operator measurements enter as priors; the engine's gaps decide.
 """
 
@@ -21,15 +22,22 @@ from calibration.predict import setup_of
 from simulator.cost.calibrated import calibrated_cost
 from simulator.cost.gpu_times import UNITS
 from simulator.cost.step import FP_BITS, Cost
+from simulator.engine_profile import EngineProfile
 from simulator.errors import CalibrationError
 from simulator.hardware import Gpu
-from simulator.engine_profile import EngineProfile
 from simulator.model import ModelShape
 
 Array = npt.NDArray[np.float64]
 
-FREE: Final = ("gemm_start", "layer_fixed", "gemm_rate", "elementwise_bandwidth", "decode_bandwidth",
-               "sample_sequence", "prefill_rate")
+FREE: Final = (
+    "gemm_start",
+    "layer_fixed",
+    "gemm_rate",
+    "elementwise_bandwidth",
+    "decode_bandwidth",
+    "sample_sequence",
+    "prefill_rate",
+)
 """Components fitted here, in profile units."""
 DECODE_ERROR: Final = 0.01
 PREFILL_ERROR: Final = 0.03
@@ -50,7 +58,9 @@ class StepFit:
 
 def gaps_of(runs: Sequence[MeasuredRun]) -> pd.DataFrame:
     """Output gaps that are GPU times: kind (0 decode, 1 prefill), counts, gap_s, weight, run."""
-    frames = [part for run in runs if run.steps is not None for part in (_decode_gaps(run), _prefill_gaps(run))]
+    frames = [
+        part for run in runs if run.steps is not None for part in (_decode_gaps(run), _prefill_gaps(run))
+    ]
     table = pd.concat([frame for frame in frames if len(frame)], ignore_index=True)
     if table.empty:
         raise CalibrationError("no step log with GPU-bound gaps among the runs to fit")
@@ -61,37 +71,67 @@ def _decode_gaps(run: MeasuredRun) -> pd.DataFrame:
     steps = _with_gap(run)
     prefill = steps.n_prefill > 0
     steady = ~prefill & ~prefill.shift(1, fill_value=True) & ~prefill.shift(2, fill_value=True)
-    groups = steps[steady].groupby("n_decode").agg(
-        decode_context_tokens=("decode_context_tokens", "median"), gap_s=("gap_s", "median"), count=("gap_s", "size"))
+    groups = (
+        steps[steady]
+        .groupby("n_decode")
+        .agg(
+            decode_context_tokens=("decode_context_tokens", "median"),
+            gap_s=("gap_s", "median"),
+            count=("gap_s", "size"),
+        )
+    )
     groups = groups[groups["count"] >= 2].reset_index()
-    return groups.assign(kind=0, tokens=groups.n_decode, n_prefill=0, prefill_attention_pairs=0,
-                         weight=np.sqrt(np.minimum(groups["count"], 40)) / 2, run=run.name)
+    return groups.assign(
+        kind=0,
+        tokens=groups.n_decode,
+        n_prefill=0,
+        prefill_attention_pairs=0,
+        weight=np.sqrt(np.minimum(groups["count"], 40)) / 2,
+        run=run.name,
+    )
 
 
 def _prefill_gaps(run: MeasuredRun) -> pd.DataFrame:
     steps = _with_gap(run)
     full = steps[(steps.tokens >= FULL_STEP) & (steps.n_prefill > 0) & (steps.index >= FIRST_PREFILL)]
-    return full.assign(kind=1, weight=1.0, run=run.name)[[
-        "kind", "tokens", "n_decode", "decode_context_tokens", "n_prefill", "prefill_attention_pairs", "gap_s",
-        "weight", "run"]]
+    return full.assign(kind=1, weight=1.0, run=run.name)[
+        [
+            "kind",
+            "tokens",
+            "n_decode",
+            "decode_context_tokens",
+            "n_prefill",
+            "prefill_attention_pairs",
+            "gap_s",
+            "weight",
+            "run",
+        ]
+    ]
 
 
 def _with_gap(run: MeasuredRun) -> pd.DataFrame:
     assert run.steps is not None
-    return run.steps.assign(gap_s=run.steps.t_output_s.diff(), tokens=run.steps.n_decode + run.steps.prefill_tokens)
+    return run.steps.assign(
+        gap_s=run.steps.t_output_s.diff(), tokens=run.steps.n_decode + run.steps.prefill_tokens
+    )
 
 
 def gpu_seconds(cost: Cost, steps: pd.DataFrame) -> Array:
-    """[s] GPU time of each step under `cost`; needs kind, tokens, n_decode, decode_context_tokens, n_prefill,
+    """[s] GPU time of each step under `cost`; needs kind, tokens, n_decode, decode_context_tokens,
+    n_prefill,
     prefill_attention_pairs."""
     unit = 1e-9 / 2**FP_BITS
     tokens = np.minimum(steps.tokens.to_numpy(dtype=np.int64), cost.dense_ns.shape[1] - 1)
     dense = cost.dense_ns[steps.kind.to_numpy(dtype=np.int64), tokens] * 1e-9
-    decode = (steps.decode_context_tokens.to_numpy() * float(cost.decode_context_fp)
-              + steps.n_decode.to_numpy() * float(cost.decode_seq_fp)) * unit
-    prefill = (steps.prefill_attention_pairs.to_numpy() * float(cost.prefill_pair_fp)
-               + (tokens - steps.n_decode.to_numpy()) * float(cost.prefill_token_fp) * steps.kind.to_numpy()
-               + steps.n_prefill.to_numpy() * float(cost.prefill_seq_fp)) * unit
+    decode = (
+        steps.decode_context_tokens.to_numpy() * float(cost.decode_context_fp)
+        + steps.n_decode.to_numpy() * float(cost.decode_seq_fp)
+    ) * unit
+    prefill = (
+        steps.prefill_attention_pairs.to_numpy() * float(cost.prefill_pair_fp)
+        + (tokens - steps.n_decode.to_numpy()) * float(cost.prefill_token_fp) * steps.kind.to_numpy()
+        + steps.n_prefill.to_numpy() * float(cost.prefill_seq_fp)
+    ) * unit
     result: Array = dense + decode + prefill
     return result
 
@@ -118,25 +158,41 @@ def fit_steps(runs: Sequence[MeasuredRun], gpu: Gpu, priors: Mapping[str, tuple[
 
     def relative(x: Array) -> Array:
         values = dict(zip(FREE, np.maximum(x, 1e-6), strict=True))
-        return gpu_seconds(_cost(runs[0], with_values(gpu, values), setup.engine, setup.model), table) / gaps - 1.0
+        cost = _cost(runs[0], with_values(gpu, values), setup.engine, setup.model)
+        off: Array = gpu_seconds(cost, table) / gaps - 1.0
+        return off
 
     def residual(x: Array) -> Array:
         return np.concatenate([relative(x) / scale, (x - centre) / width])
 
     found = least_squares(residual, centre, loss="soft_l1", x_scale=width, diff_step=1e-4)
     spread = np.sqrt(np.diag(np.linalg.inv(found.jac.T @ found.jac)))
-    return StepFit(dict(zip(FREE, map(float, found.x), strict=True)), dict(zip(FREE, map(float, spread), strict=True)),
-                   table.assign(error=relative(found.x)))
+    return StepFit(
+        dict(zip(FREE, map(float, found.x), strict=True)),
+        dict(zip(FREE, map(float, spread), strict=True)),
+        table.assign(error=relative(found.x)),
+    )
 
 
 def _cost(run: MeasuredRun, gpu: Gpu, engine: EngineProfile, model: ModelShape) -> Cost:
+    """Cost without stalls: what a step takes when its launch never waits."""
     e = run.engine
-    return calibrated_cost(gpu, engine, model, e.tensor_parallel_size, e.dtype, e.kv_cache_dtype, e.max_num_seqs,
-                           e.max_num_batched_tokens)
+    bare = engine.replace(eager_stall_s=0.0)
+    return calibrated_cost(
+        gpu,
+        bare,
+        model,
+        e.tensor_parallel_size,
+        e.dtype,
+        e.kv_cache_dtype,
+        e.max_num_seqs,
+        e.max_num_batched_tokens,
+    )
 
 
 def step_table(run: MeasuredRun, gpu: Gpu | None = None) -> pd.DataFrame:
-    """The run's step log with kind, tokens, gap and GPU time as predicted for `gpu` (default: the run's)."""
+    """The run's step log with kind, tokens, gap and GPU time as predicted for `gpu` (default: the
+    run's)."""
     setup = setup_of(run)
     cost = _cost(run, gpu or setup.gpu, setup.engine, setup.model)
     table = _with_gap(run)

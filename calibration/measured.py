@@ -19,8 +19,17 @@ import yaml
 from simulator.errors import CalibrationError
 
 REQUEST_COLUMNS: Final = ("id", "arrival_s", "prompt_tokens", "output_tokens", "ttft_s", "tpot_s", "e2e_s")
-STEP_COLUMNS: Final = ("t_schedule_s", "n_decode", "decode_context_tokens", "n_prefill", "prefill_tokens",
-                       "prefill_attention_pairs", "n_running", "n_waiting", "t_output_s")
+STEP_COLUMNS: Final = (
+    "t_schedule_s",
+    "n_decode",
+    "decode_context_tokens",
+    "n_prefill",
+    "prefill_tokens",
+    "prefill_attention_pairs",
+    "n_running",
+    "n_waiting",
+    "t_output_s",
+)
 KINDS: Final = ("open", "grouped", "closed")
 
 
@@ -50,7 +59,8 @@ class EngineSettings:
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """One run. `requests` is sorted by arrival (stable), ids kept; `steps` is None where there is no log."""
+    """One run. `requests` is sorted by arrival (stable), ids kept; `steps` is None where there is no
+    log."""
 
     path: Path
     engine: EngineSettings
@@ -58,8 +68,8 @@ class MeasuredRun:
     gpus: int
     memory_mib: int | None
     model: Path
-    kind: str                    # one of KINDS
-    width: int                   # group size or concurrency, 0 for open
+    kind: str  # one of KINDS
+    width: int  # group size or concurrency, 0 for open
     requests: pd.DataFrame = field(hash=False)
     steps: pd.DataFrame | None = field(hash=False)
     measured: Mapping[str, float] = field(hash=False)
@@ -71,7 +81,8 @@ class MeasuredRun:
 
 
 def find_runs(folders: Iterable[Path]) -> list[Path]:
-    """Folders with a run.yaml in or below the given ones, sorted. Raises CalibrationError where there is none."""
+    """Folders with a run.yaml in or below the given ones, sorted. Raises CalibrationError where there is
+    none."""
     found: set[Path] = set()
     for folder in folders:
         below = [path.parent for path in Path(folder).rglob("run.yaml")]
@@ -94,10 +105,18 @@ def load_run(folder: Path) -> MeasuredRun:
     requests = _requests(folder)
     steps = _table(folder / "steps.csv", STEP_COLUMNS) if (folder / "steps.csv").is_file() else None
     return MeasuredRun(
-        path=folder.resolve(), engine=engine, gpu=str(hardware.get("gpu", "")), gpus=int(hardware.get("count", 1)),
-        memory_mib=hardware.get("memory_mib"), model=_model(folder, str(content.get("model", ""))), kind=kind,
-        width=width, requests=requests.sort_values("arrival_s", kind="stable", ignore_index=True), steps=steps,
-        measured=content.get("measured") or {})
+        path=folder.resolve(),
+        engine=engine,
+        gpu=str(hardware.get("gpu", "")),
+        gpus=int(hardware.get("count", 1)),
+        memory_mib=hardware.get("memory_mib"),
+        model=_model(folder, str(content.get("model", ""))),
+        kind=kind,
+        width=width,
+        requests=requests.sort_values("arrival_s", kind="stable", ignore_index=True),
+        steps=steps,
+        measured=content.get("measured") or {},
+    )
 
 
 def _section(content: object, key: str, path: Path) -> dict[str, Any]:
@@ -109,7 +128,9 @@ def _section(content: object, key: str, path: Path) -> dict[str, Any]:
 
 def _engine(section: dict[str, Any], path: Path) -> EngineSettings:
     known = EngineSettings.__dataclass_fields__
-    missing = [key for key in ("name", "version", "max_num_seqs", "max_num_batched_tokens") if key not in section]
+    missing = [
+        key for key in ("name", "version", "max_num_seqs", "max_num_batched_tokens") if key not in section
+    ]
     if missing:
         raise CalibrationError(f"{path}: engine.{missing[0]} is missing")
     return EngineSettings(**{key: value for key, value in section.items() if key in known})
@@ -133,8 +154,10 @@ def _model(folder: Path, name: str) -> Path:
     candidates = [folder / name, folder.parent.parent / "models" / name]
     found = next((path for path in candidates if path.is_file()), None)
     if found is None:
-        raise CalibrationError(f"{folder / 'run.yaml'}: model file {name!r} is not at "
-                               f"{' or '.join(str(path) for path in candidates)}")
+        raise CalibrationError(
+            f"{folder / 'run.yaml'}: model file {name!r} is not at "
+            f"{' or '.join(str(path) for path in candidates)}"
+        )
     return found
 
 
@@ -143,7 +166,9 @@ def _requests(folder: Path) -> pd.DataFrame:
         return _table(folder / "requests.csv", REQUEST_COLUMNS)
     detailed = sorted(folder.glob("*.json"))
     if len(detailed) != 1:
-        raise CalibrationError(f"{folder}: needs requests.csv or one benchmark JSON, found {len(detailed)} JSON files")
+        raise CalibrationError(
+            f"{folder}: needs requests.csv or one benchmark JSON, found {len(detailed)} JSON files"
+        )
     return load_bench(detailed[0])
 
 
@@ -154,7 +179,9 @@ def _table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
         raise CalibrationError(f"{path}: not a readable CSV: {error}") from error
     missing = [column for column in columns if column not in table]
     if missing or table.empty:
-        raise CalibrationError(f"{path}: {'no rows' if table.empty else 'column ' + missing[0] + ' is missing'}")
+        raise CalibrationError(
+            f"{path}: {'no rows' if table.empty else 'column ' + missing[0] + ' is missing'}"
+        )
     numbers = table[list(columns)].apply(pd.to_numeric, errors="coerce")
     bad = np.flatnonzero(numbers.isna().any(axis=1))
     if bad.size:
@@ -165,8 +192,8 @@ def _table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
 def load_bench(path: Path) -> pd.DataFrame:
     """Requests of a `vllm bench serve --save-detailed` JSON with the columns of requests.csv.
 
-    TPOT is recomputed as (E2E - TTFT) / (n - 1): ITL entries count stream events, not tokens. Failed requests
-    (no output) are dropped.
+    TPOT is recomputed as (E2E - TTFT) / (n - 1): ITL entries count stream events, not tokens. Failed
+    requests (no output) are dropped.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -175,31 +202,49 @@ def load_bench(path: Path) -> pd.DataFrame:
         stream = np.asarray([float(sum(gaps)) for gaps in content["itls"]])
         start = np.asarray(content["start_times"], dtype=np.float64)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CalibrationError(f"{path}: not a detailed vLLM benchmark file (needs input_lens, output_lens, ttfts, "
-                               f"itls, start_times): {error!r}") from error
+        raise CalibrationError(
+            f"{path}: not a detailed vLLM benchmark file (needs input_lens, output_lens, ttfts, "
+            f"itls, start_times): {error!r}"
+        ) from error
     if len({len(prompt), len(output), len(ttft), len(stream), len(start)}) != 1:
         raise CalibrationError(f"{path}: input_lens, output_lens, ttfts, itls, start_times differ in length")
     e2e = ttft + stream
-    table = pd.DataFrame({"id": np.arange(len(prompt)), "arrival_s": start - start.min(), "prompt_tokens": prompt,
-                          "output_tokens": output, "ttft_s": ttft,
-                          "tpot_s": (e2e - ttft) / np.maximum(output - 1, 1), "e2e_s": e2e})
+    table = pd.DataFrame(
+        {
+            "id": np.arange(len(prompt)),
+            "arrival_s": start - start.min(),
+            "prompt_tokens": prompt,
+            "output_tokens": output,
+            "ttft_s": ttft,
+            "tpot_s": (e2e - ttft) / np.maximum(output - 1, 1),
+            "e2e_s": e2e,
+        }
+    )
     return table[table.output_tokens > 0].reset_index(drop=True)
 
 
-def metrics_of(arrival: npt.NDArray[np.float64], first: npt.NDArray[np.float64], last: npt.NDArray[np.float64],
-               output: npt.NDArray[np.int64]) -> dict[str, float]:
+def metrics_of(
+    arrival: npt.NDArray[np.float64],
+    first: npt.NDArray[np.float64],
+    last: npt.NDArray[np.float64],
+    output: npt.NDArray[np.int64],
+) -> dict[str, float]:
     """The metrics compared, from times in seconds, one row a request.
 
-    Duration is last completion - first arrival; percentiles interpolate linearly; TPOT = (last - first) / (n - 1)
-    over requests with more than one output token.
+    Duration is last completion - first arrival; percentiles interpolate linearly; TPOT = (last - first) /
+    (n - 1) over requests with more than one output token.
     """
     ttft, e2e = first - arrival, last - arrival
     many = output > 1
     tpot = (last - first)[many] / (output[many] - 1)
-    values = {"output_tokens_per_s": float(output.sum() / (last.max() - arrival.min())),
-              "ttft_mean_s": float(ttft.mean()), "ttft_p50_s": float(np.percentile(ttft, 50)),
-              "ttft_p99_s": float(np.percentile(ttft, 99)),
-              "e2e_mean_s": float(e2e.mean()), "e2e_p99_s": float(np.percentile(e2e, 99))}
+    values = {
+        "output_tokens_per_s": float(output.sum() / (last.max() - arrival.min())),
+        "ttft_mean_s": float(ttft.mean()),
+        "ttft_p50_s": float(np.percentile(ttft, 50)),
+        "ttft_p99_s": float(np.percentile(ttft, 99)),
+        "e2e_mean_s": float(e2e.mean()),
+        "e2e_p99_s": float(np.percentile(e2e, 99)),
+    }
     if many.any():
         values |= {"tpot_mean_s": float(tpot.mean()), "tpot_p99_s": float(np.percentile(tpot, 99))}
     return values
@@ -209,5 +254,9 @@ def measured_metrics(run: MeasuredRun) -> dict[str, float]:
     """Metrics of the run as measured, recomputed from its requests."""
     table = run.requests
     arrival = table.arrival_s.to_numpy(dtype=np.float64)
-    return metrics_of(arrival, arrival + table.ttft_s.to_numpy(), arrival + table.e2e_s.to_numpy(),
-                      table.output_tokens.to_numpy(dtype=np.int64))
+    return metrics_of(
+        arrival,
+        arrival + table.ttft_s.to_numpy(),
+        arrival + table.e2e_s.to_numpy(),
+        table.output_tokens.to_numpy(dtype=np.int64),
+    )

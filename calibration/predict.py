@@ -1,4 +1,5 @@
-"""Predict a measured run from its settings alone: profiles, scheduler, KV blocks; the compiled engine replays it."""
+"""Predict a measured run from its settings alone: profiles, scheduler, KV blocks; the compiled engine
+replays it."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -27,10 +28,11 @@ LOADS: Final = {"open": OPEN, "closed": CLOSED, "grouped": GROUPED}
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the simulator makes of a run; arrays have one row a request, in the order given to the engine."""
+    """What the simulator makes of a run; arrays have one row a request, in the order given to the
+    engine."""
 
     metrics: dict[str, float]
-    num_gpu_blocks: int          # by the memory model, whatever the run used
+    num_gpu_blocks: int  # by the memory model, whatever the run used
     preemptions: int
     steps: int
     ids: npt.NDArray[np.int64]
@@ -60,50 +62,96 @@ def setup_of(run: MeasuredRun) -> Setup:
 def cost_of(run: MeasuredRun, setup: Setup) -> Cost:
     """Calibrated cost under the run's settings."""
     e = run.engine
-    return calibrated_cost(setup.gpu, setup.engine, setup.model, e.tensor_parallel_size, e.dtype, e.kv_cache_dtype,
-                           e.max_num_seqs, e.max_num_batched_tokens)
+    return calibrated_cost(
+        setup.gpu,
+        setup.engine,
+        setup.model,
+        e.tensor_parallel_size,
+        e.dtype,
+        e.kv_cache_dtype,
+        e.max_num_seqs,
+        e.max_num_batched_tokens,
+    )
 
 
 def predicted_blocks(run: MeasuredRun, setup: Setup) -> int:
     """KV blocks by the memory model."""
     e = run.engine
-    return kv_capacity(setup.gpu, setup.engine, setup.model, e.tensor_parallel_size, e.dtype, e.kv_cache_dtype,
-                       e.max_num_seqs, e.max_num_batched_tokens, e.gpu_memory_utilization,
-                       e.block_size).num_gpu_blocks
+    return kv_capacity(
+        setup.gpu,
+        setup.engine,
+        setup.model,
+        e.tensor_parallel_size,
+        e.dtype,
+        e.kv_cache_dtype,
+        e.max_num_seqs,
+        e.max_num_batched_tokens,
+        e.gpu_memory_utilization,
+        e.block_size,
+    ).num_gpu_blocks
 
 
-def predict(run: MeasuredRun, setup: Setup | None = None, cost: Cost | None = None, log: bool = False) -> Prediction:
+def predict(
+    run: MeasuredRun, setup: Setup | None = None, cost: Cost | None = None, log: bool = False
+) -> Prediction:
     """Simulate the run. The KV blocks are the run's override, else the memory model's.
 
     Raises CalibrationError when a request cannot run under the settings.
     """
     setup = setup_of(run) if setup is None else setup
     blocks = predicted_blocks(run, setup)
-    job = _job(run, setup, cost_of(run, setup) if cost is None else cost,
-               run.engine.num_gpu_blocks_override or blocks, log)
+    job = _job(
+        run,
+        setup,
+        cost_of(run, setup) if cost is None else cost,
+        run.engine.num_gpu_blocks_override or blocks,
+        log,
+    )
     run_fast(job, policy_named(setup.engine.policy))
     refused = np.flatnonzero(job.req.status != FINISHED)
     if refused.size:
         raise CalibrationError(f"{run.name}: request {refused[0]} does not finish under the run's settings")
     arrival, first, last = (to_seconds(column) for column in (job.req.arrival, job.req.first, job.req.last))
     metrics = metrics_of(arrival, first, last, job.req.output.astype(np.int64))
-    return Prediction(metrics, blocks, int(job.req.preempted.sum()), int(job.stats[0][T_STEPS]),
-                      _ordered(run).id.to_numpy(dtype=np.int64), arrival, first, last, job.log if log else None)
+    return Prediction(
+        metrics,
+        blocks,
+        int(job.req.preempted.sum()),
+        int(job.stats[0][T_STEPS]),
+        _ordered(run).id.to_numpy(dtype=np.int64),
+        arrival,
+        first,
+        last,
+        job.log if log else None,
+    )
 
 
 def _ordered(run: MeasuredRun):  # type: ignore[no-untyped-def]
     """Requests in the order they are submitted: by arrival, or by id where the client's habit decides."""
-    return run.requests if run.kind == "open" else run.requests.sort_values("id", kind="stable", ignore_index=True)
+    return (
+        run.requests
+        if run.kind == "open"
+        else run.requests.sort_values("id", kind="stable", ignore_index=True)
+    )
 
 
 def _job(run: MeasuredRun, setup: Setup, cost: Cost, blocks: int, log: bool) -> Job:
     table = _ordered(run)
     arrival = column_to_ticks(table.arrival_s.to_numpy() - table.arrival_s.min())
     output = table.output_tokens.to_numpy(dtype=np.int64)
-    cached = (table.cached_tokens.to_numpy(dtype=np.int64) if "cached_tokens" in table
-              else np.zeros(len(table), dtype=np.int64))
-    columns = request_columns(arrival, table.prompt_tokens.to_numpy(dtype=np.int64), output, output, cached,
-                              np.zeros(0, dtype=np.int64))
+    cached = (
+        table.cached_tokens.to_numpy(dtype=np.int64)
+        if "cached_tokens" in table
+        else np.zeros(len(table), dtype=np.int64)
+    )
+    columns = request_columns(
+        arrival,
+        table.prompt_tokens.to_numpy(dtype=np.int64),
+        output,
+        output,
+        cached,
+        np.zeros(0, dtype=np.int64),
+    )
     job = array_job(columns, limits_of(run, setup.engine, blocks), cost, 1, log)
     job.load, job.width = LOADS[run.kind], run.width
     return job
@@ -113,8 +161,20 @@ def limits_of(run: MeasuredRun, engine: EngineProfile, blocks: int) -> Limits:
     """The policy's limits under the run's settings; one block is the engine's null block."""
     e = run.engine
     longest = int((run.requests.prompt_tokens + run.requests.output_tokens).max())
-    return Limits(max_num_seqs=e.max_num_seqs, max_num_batched_tokens=e.max_num_batched_tokens,
-                  long_prefill_token_threshold=0, watermark_blocks=int(engine.watermark * blocks),
-                  reserve_prompt=engine.reserve_prompt, block_size=e.block_size, num_blocks=blocks - 1,
-                  max_model_len=e.max_model_len or longest, contiguous=0, reserve_tokens=0, batch_window=0,
-                  length_bucket=0, stream=1, schedule_ahead=engine.schedule_ahead, whole_prompt=0)
+    return Limits(
+        max_num_seqs=e.max_num_seqs,
+        max_num_batched_tokens=e.max_num_batched_tokens,
+        long_prefill_token_threshold=0,
+        watermark_blocks=int(engine.watermark * blocks),
+        reserve_prompt=engine.reserve_prompt,
+        block_size=e.block_size,
+        num_blocks=blocks - 1,
+        max_model_len=e.max_model_len or longest,
+        contiguous=0,
+        reserve_tokens=0,
+        batch_window=0,
+        length_bucket=0,
+        stream=1,
+        schedule_ahead=engine.schedule_ahead,
+        whole_prompt=0,
+    )

@@ -1,7 +1,7 @@
 """Serving engines: hwprofiles/engine/*.yaml -> frozen `EngineProfile`.
 
-A profile says how an engine behaves beside the GPU: its scheduling policy, how far it plans ahead, what its CPU
-costs per step, which batches have CUDA graphs, how long its front end takes, what memory it keeps back.
+A profile says how an engine behaves beside the GPU: its scheduling policy, how far it plans ahead, what its
+CPU costs per step, which batches have CUDA graphs, how long its front end takes, what memory it keeps back.
 Every number there is `{value, unit, source, mark}`; a mark is measured, fitted, documented or assumed.
 """
 
@@ -10,7 +10,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
@@ -22,19 +22,46 @@ MARKS: Final = ("measured", "fitted", "documented", "assumed")
 
 _MS: Final = ("ms", 1e-3)
 _UNITS: Final[Mapping[str, tuple[str, float]]] = {
-    "schedule_ahead": ("steps", 1), "block_size": ("tokens", 1), "gpu_memory_utilization": ("1", 1),
-    "watermark": ("1", 1), "reserve_prompt": ("flag", 1), "worker_processes": ("flag", 1),
-    "max_num_seqs": ("sequences", 1), "max_num_batched_tokens": ("tokens", 1),
-    "graph_tokens_per_sequence": ("tokens", 1), "graph_tokens_max": ("tokens", 1),
-    "decode_prep": _MS, "prefill_prep": _MS, "launch_tail": _MS, "sequence_cpu": _MS,
-    "piecewise_cpu": _MS, "piecewise_layer": _MS, "eager_cpu": _MS, "eager_cpu_sync": _MS, "eager_cpu_worker": _MS, "eager_layer": _MS, "eager_stall": _MS,
-    "collective_launch": _MS, "launch_layers": ("layers", 1),
-    "frontend_in": _MS, "frontend_each": _MS, "frontend_out": _MS,
-    "graph_layer_memory": ("MiB", 2**20), "workspace_per_hidden": ("KiB", 2**10),
+    "schedule_ahead": ("steps", 1),
+    "block_size": ("tokens", 1),
+    "gpu_memory_utilization": ("1", 1),
+    "watermark": ("1", 1),
+    "reserve_prompt": ("flag", 1),
+    "worker_processes": ("flag", 1),
+    "max_num_seqs": ("sequences", 1),
+    "max_num_batched_tokens": ("tokens", 1),
+    "graph_tokens_per_sequence": ("tokens", 1),
+    "graph_tokens_max": ("tokens", 1),
+    "decode_prep": _MS,
+    "prefill_prep": _MS,
+    "launch_tail": _MS,
+    "sequence_cpu": _MS,
+    "piecewise_cpu": _MS,
+    "piecewise_layer": _MS,
+    "eager_cpu": _MS,
+    "eager_cpu_sync": _MS,
+    "eager_cpu_worker": _MS,
+    "eager_layer": _MS,
+    "eager_stall": _MS,
+    "collective_launch": _MS,
+    "launch_layers": ("layers", 1),
+    "frontend_in": _MS,
+    "frontend_each": _MS,
+    "frontend_out": _MS,
+    "graph_layer_memory": ("MiB", 2**20),
+    "workspace_per_hidden": ("KiB", 2**10),
 }
 """Number -> (unit in the profile, factor to SI, bytes or counts)."""
-_INTEGERS: Final = ("schedule_ahead", "block_size", "reserve_prompt", "worker_processes", "max_num_seqs",
-                    "max_num_batched_tokens", "graph_tokens_max", "launch_layers")
+_INTEGERS: Final = (
+    "schedule_ahead",
+    "block_size",
+    "reserve_prompt",
+    "worker_processes",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "graph_tokens_max",
+    "launch_layers",
+)
 _TEXTS: Final = ("name", "version", "policy", "mark", "notes")
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -43,39 +70,42 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 class EngineProfile:
     """Behaviour of one engine version. Times in seconds, memory in bytes.
 
-    CPU times are those of a model of `launch_layers` layers; the `_layer` times are added per further layer.
+    CPU times are those of a model of `launch_layers` layers; the `_layer` times are added per further
+    layer.
     """
 
     name: str
     version: str
-    policy: str                      # default scheduling policy (policies.registry)
+    policy: str  # default scheduling policy (policies.registry)
     mark: str
-    schedule_ahead: int              # steps planned before the oldest output is seen
-    block_size: int                  # [tokens] per KV block
-    gpu_memory_utilization: float    # share of the GPU's memory the engine may use
-    watermark: float                 # share of KV blocks kept free when admitting
-    reserve_prompt: int              # 1: admit a request only when its whole prompt fits
-    worker_processes: int            # 1: with tensor parallelism the launch runs beside the scheduler
-    max_num_seqs: int                # default batch limit
-    max_num_batched_tokens: int      # [tokens] default token budget
-    graph_tokens_per_sequence: float  # piecewise graphs up to this many tokens per sequence of the batch limit,
-    graph_tokens_max: int            # [tokens] but no further than this; 0: no graphs
-    decode_prep_s: float             # CPU before the GPU can start, pure decode (full graph)
-    prefill_prep_s: float            # the same for a step with prefill
-    launch_tail_s: float             # rest of the launch of a full graph
-    sequence_cpu_s: float            # per scheduled sequence, before the GPU can start
-    piecewise_cpu_s: float           # launch of a step in piecewise graphs, preparation included
-    piecewise_layer_s: float         # of it per layer
-    eager_cpu_s: float               # launch of a step without graphs, planned ahead of the GPU
-    eager_cpu_sync_s: float          # the same without planning ahead
-    eager_cpu_worker_s: float        # the same in a worker process, undisturbed by scheduler and front end
-    eager_layer_s: float             # of it per layer
-    eager_stall_s: float             # GPU idle per eager step planned ahead: some launches wait for the GPU
-    collective_launch_s: float       # per all-reduce launched without graphs
-    launch_layers: int               # layers of the model the launch times stand for
-    frontend_in_s: float             # submission -> waiting queue
-    frontend_each_s: float           # of it serial, per request: a burst queues here
-    frontend_out_s: float            # step output -> client
+    schedule_ahead: int  # steps planned before the oldest output is seen
+    block_size: int  # [tokens] per KV block
+    gpu_memory_utilization: float  # share of the GPU's memory the engine may use
+    watermark: float  # share of KV blocks kept free when admitting
+    reserve_prompt: int  # 1: admit a request only when its whole prompt fits
+    worker_processes: int  # 1: with tensor parallelism the launch runs beside the scheduler
+    max_num_seqs: int  # default batch limit
+    max_num_batched_tokens: int  # [tokens] default token budget
+    graph_tokens_per_sequence: (
+        float  # piecewise graphs up to this many tokens per sequence of the batch limit,
+    )
+    graph_tokens_max: int  # [tokens] but no further than this; 0: no graphs
+    decode_prep_s: float  # CPU before the GPU can start, pure decode (full graph)
+    prefill_prep_s: float  # the same for a step with prefill
+    launch_tail_s: float  # rest of the launch of a full graph
+    sequence_cpu_s: float  # per scheduled sequence, before the GPU can start
+    piecewise_cpu_s: float  # launch of a step in piecewise graphs, preparation included
+    piecewise_layer_s: float  # of it per layer
+    eager_cpu_s: float  # launch of a step without graphs, planned ahead of the GPU
+    eager_cpu_sync_s: float  # the same without planning ahead
+    eager_cpu_worker_s: float  # the same in a worker process, undisturbed by scheduler and front end
+    eager_layer_s: float  # of it per layer
+    eager_stall_s: float  # GPU idle per eager step planned ahead: some launches wait for the GPU
+    collective_launch_s: float  # per all-reduce launched without graphs
+    launch_layers: int  # layers of the model the launch times stand for
+    frontend_in_s: float  # submission -> waiting queue
+    frontend_each_s: float  # of it serial, per request: a burst queues here
+    frontend_out_s: float  # step output -> client
     graph_layer_memory_bytes: float  # kept back per layer and captured graph size
     workspace_per_hidden_bytes: float  # kept back per unit of hidden size: contexts, libraries, fragmentation
     notes: str = ""
@@ -95,11 +125,14 @@ class EngineProfile:
 
 def list_engines() -> tuple[EngineProfile, ...]:
     """All shipped engine profiles, sorted by name."""
-    return tuple(sorted((_load(path) for path in ENGINE_DIR.glob("*.yaml")), key=lambda engine: engine.path.stem))
+    return tuple(
+        sorted((_load(path) for path in ENGINE_DIR.glob("*.yaml")), key=lambda engine: engine.path.stem)
+    )
 
 
 def load_engine(name_or_path: str | Path) -> EngineProfile:
-    """A shipped engine by file stem (`vllm-0.24`, also `vllm-0.24.0`) or any profile by path ending in .yaml.
+    """A shipped engine by file stem (`vllm-0.24`, also `vllm-0.24.0`) or any profile by path ending in
+    .yaml.
 
     Raises UnknownNameError with the known names, ConfigError for a profile that cannot be used.
     """
@@ -131,14 +164,19 @@ def parse_engine(profile: object, path: Path) -> EngineProfile:
     unknown = sorted(str(key) for key in profile if key not in accepted)
     missing = sorted(key for key in accepted - {"notes"} if key not in profile)
     if unknown or missing:
-        raise ConfigError(f"{path}: unknown keys {unknown}, missing keys {missing}; accepted: {sorted(accepted)}")
+        raise ConfigError(
+            f"{path}: unknown keys {unknown}, missing keys {missing}; accepted: {sorted(accepted)}"
+        )
     if profile["mark"] not in MARKS:
         raise ConfigError(f"{path}: mark must be one of {', '.join(MARKS)}, got {profile['mark']!r}")
-    numbers = {_field(key): _number(profile[key], key, path) for key in _UNITS}
-    texts = {key: str(profile.get(key, "")) for key in _TEXTS}
-    return EngineProfile(**texts, **numbers,  # type: ignore[arg-type]
-                         sources={key: str(profile[key]["source"]) for key in _UNITS},
-                         marks={key: str(profile[key]["mark"]) for key in _UNITS}, path=path)
+    values: dict[str, Any] = {_field(key): _number(profile[key], key, path) for key in _UNITS}
+    values |= {key: str(profile.get(key, "")) for key in _TEXTS}
+    return EngineProfile(
+        **values,
+        sources={key: str(profile[key]["source"]) for key in _UNITS},
+        marks={key: str(profile[key]["mark"]) for key in _UNITS},
+        path=path,
+    )
 
 
 def _field(key: str) -> str:
@@ -153,8 +191,9 @@ def _number(entry: object, key: str, path: Path) -> float | int:
         raise ConfigError(f"{path}: {key} must be {{value, unit, source, mark}}, got {entry!r}")
     value = entry["value"]
     if entry["unit"] != unit or entry["mark"] not in MARKS or not str(entry["source"]).strip():
-        raise ConfigError(f"{path}: {key} must have unit {unit!r}, a mark of {', '.join(MARKS)} and a source, "
-                          f"got {entry!r}")
+        raise ConfigError(
+            f"{path}: {key} must have unit {unit!r}, a mark of {', '.join(MARKS)} and a source, got {entry!r}"
+        )
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
         raise ConfigError(f"{path}: {key}.value must be a number >= 0, got {value!r}")
     if key in _INTEGERS:

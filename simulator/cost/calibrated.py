@@ -1,11 +1,11 @@
 """Step times from measurements: the `Cost` of a model on a GPU under an engine, both calibrated.
 
-A step on the GPU is, per layer, four products (cost.gemm), elementwise kernels limited by memory traffic, fixed
-kernel times and, with tensor parallelism, two all-reduces; then the head and sampling. Attention is linear:
-decode reads the KV cache, prefill computes query-key pairs. On the CPU a step is prepared, then launched: as one
-full graph (pure decode), as piecewise graphs, or kernel by kernel (eager) above the largest graph.
-Parameters come from a GPU profile (cost.gpu_times) and an engine profile (engine_profile); how they were fitted
-and what they leave out is in docs/calibration.md.
+A step on the GPU is, per layer, four products (cost.gemm), elementwise kernels limited by memory traffic,
+fixed kernel times and, with tensor parallelism, two all-reduces; then the head and sampling. Attention is
+linear: decode reads the KV cache, prefill computes query-key pairs. On the CPU a step is prepared, then
+launched: as one full graph (pure decode), as piecewise graphs, or kernel by kernel (eager) above the
+largest graph. Parameters come from a GPU profile (cost.gpu_times) and an engine profile (engine_profile);
+how they were fitted and what they leave out is in docs/calibration.md.
 """
 
 from dataclasses import dataclass
@@ -31,19 +31,31 @@ Table = npt.NDArray[np.int64]
 MAX_COLUMNS: Final = 2**18
 """Longest table; larger batches use the slope."""
 PREFILL_SAMPLES: Final = 8
-"""Rows through the head in a step with prefill: its decodes and finished prompts are few beside its tokens."""
+"""Rows through the head in a step with prefill: its decodes and finished prompts are few beside its
+tokens."""
 IMBALANCE_SCALE: Final = 5.0
 """[sequences] over which unequal contexts come to fill the GPU unevenly."""
 LAUNCH_FLOOR_S: Final = 0.3e-3
 """[s] least preparation left before the GPU when the launch itself is the longer part."""
 
 
-def calibrated_cost(gpu: Gpu, engine: EngineProfile, model: ModelShape, tp: int, weight_dtype: str, kv_dtype: str,
-                    max_num_seqs: int, max_num_batched_tokens: int) -> Cost:
-    """Fill a `Cost` for `model` on `tp` GPUs of one host. Raises ConfigError: bad limit, uneven split, overflow."""
+def calibrated_cost(
+    gpu: Gpu,
+    engine: EngineProfile,
+    model: ModelShape,
+    tp: int,
+    weight_dtype: str,
+    kv_dtype: str,
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
+) -> Cost:
+    """Fill a `Cost` for `model` on `tp` GPUs of one host. Raises ConfigError: bad limit, uneven split,
+    overflow."""
     if max_num_seqs < 1 or max_num_batched_tokens < 1:
-        raise ConfigError("max_num_seqs and max_num_batched_tokens must be >= 1, "
-                          f"got {max_num_seqs} and {max_num_batched_tokens}")
+        raise ConfigError(
+            "max_num_seqs and max_num_batched_tokens must be >= 1, "
+            f"got {max_num_seqs} and {max_num_batched_tokens}"
+        )
     device = _Device(gpu, gpu_times(gpu), model, tp, dtype_name(weight_dtype, WEIGHT_BYTES))
     tokens = np.arange(min(max(max_num_batched_tokens, max_num_seqs), MAX_COLUMNS) + 1)
     limits = engine.graph_limits(max_num_seqs)
@@ -54,18 +66,27 @@ def calibrated_cost(gpu: Gpu, engine: EngineProfile, model: ModelShape, tp: int,
     cpu, prep, dense, eager = host.tables(dense, eager)
     times = device.times
     sequence = to_ticks(engine.sequence_cpu_s)
-    return check_cost(Cost(
-        dense_ns=_ns(dense), cpu_ns=_ns(cpu), prep_ns=_ns(prep), eager=eager.astype(np.int64),
-        slope_fp=to_fp(device.slope_s()),
-        decode_context_fp=to_fp(model.kv_bytes_per_token(kv_dtype, tp) / times.decode_bandwidth),
-        decode_seq_fp=to_fp(times.decode_sequence_s * model.layers + times.sample_sequence_s * device.vocab_share),
-        prefill_pair_fp=to_fp(model.attention_flops_per_pair(tp) / times.prefill_rate),
-        prefill_token_fp=to_fp(times.prefill_token_s * model.layers / tp),
-        prefill_seq_fp=to_fp(times.sample_sequence_s * device.vocab_share),
-        cpu_seq_ns=np.int64(sequence), prep_seq_ns=np.int64(sequence),
-        frontend_in_ns=np.int64(to_ticks(engine.frontend_in_s)),
-        frontend_each_ns=np.int64(to_ticks(engine.frontend_each_s)),
-        frontend_out_ns=np.int64(to_ticks(engine.frontend_out_s))))
+    return check_cost(
+        Cost(
+            dense_ns=_ns(dense),
+            cpu_ns=_ns(cpu),
+            prep_ns=_ns(prep),
+            eager=eager.astype(np.int64),
+            slope_fp=to_fp(device.slope_s()),
+            decode_context_fp=to_fp(model.kv_bytes_per_token(kv_dtype, tp) / times.decode_bandwidth),
+            decode_seq_fp=to_fp(
+                times.decode_sequence_s * model.layers + times.sample_sequence_s * device.vocab_share
+            ),
+            prefill_pair_fp=to_fp(model.attention_flops_per_pair(tp) / times.prefill_rate),
+            prefill_token_fp=to_fp(times.prefill_token_s * model.layers / tp),
+            prefill_seq_fp=to_fp(times.sample_sequence_s * device.vocab_share),
+            cpu_seq_ns=np.int64(sequence),
+            prep_seq_ns=np.int64(sequence),
+            frontend_in_ns=np.int64(to_ticks(engine.frontend_in_s)),
+            frontend_each_ns=np.int64(to_ticks(engine.frontend_each_s)),
+            frontend_out_ns=np.int64(to_ticks(engine.frontend_out_s)),
+        )
+    )
 
 
 def _ns(seconds: Array) -> Table:
@@ -93,7 +114,8 @@ class _Device:
         return self.gpu.peak_flops(self.weight_dtype) / self.gpu.peak_flops("bf16")
 
     def elementwise_bytes(self) -> float:
-        """[bytes per token and layer]: two norms with residual (read and write x and the residual each), rotary
+        """[bytes per token and layer]: two norms with residual (read and write x and the residual each),
+        rotary
         in place, the new keys and values copied to the cache, the MLP activation."""
         model = self.model
         query = model.heads // self.tp * model.head_dim
@@ -161,16 +183,24 @@ class _Host:
 
     def piecewise_s(self) -> float:
         engine = self.engine
-        return max(engine.prefill_prep_s, engine.piecewise_cpu_s + engine.piecewise_layer_s * self.more_layers)
+        return max(
+            engine.prefill_prep_s, engine.piecewise_cpu_s + engine.piecewise_layer_s * self.more_layers
+        )
 
-    def tables(self, dense: Array, eager: npt.NDArray[np.bool_]) -> tuple[Array, Array, Array,
-                                                                         npt.NDArray[np.bool_]]:
+    def tables(
+        self, dense: Array, eager: npt.NDArray[np.bool_]
+    ) -> tuple[Array, Array, Array, npt.NDArray[np.bool_]]:
         """(cpu, prep, dense, eager), each (2, T+1), after the engine's process layout."""
         engine = self.engine
-        prep = np.stack([np.full(dense.shape[1], engine.decode_prep_s),
-                         np.full(dense.shape[1], engine.prefill_prep_s)])
-        cpu = np.stack([np.full(dense.shape[1], engine.decode_prep_s + engine.launch_tail_s),
-                        np.full(dense.shape[1], self.piecewise_s())])
+        prep = np.stack(
+            [np.full(dense.shape[1], engine.decode_prep_s), np.full(dense.shape[1], engine.prefill_prep_s)]
+        )
+        cpu = np.stack(
+            [
+                np.full(dense.shape[1], engine.decode_prep_s + engine.launch_tail_s),
+                np.full(dense.shape[1], self.piecewise_s()),
+            ]
+        )
         cpu = np.where(eager, self.eager_s(), cpu)
         if engine.schedule_ahead > 0:
             dense = dense + np.where(eager, engine.eager_stall_s, 0.0)
@@ -178,8 +208,9 @@ class _Host:
             return self._in_workers(cpu, prep, dense, eager)
         return cpu, np.minimum(prep, cpu), dense, eager
 
-    def _in_workers(self, cpu: Array, prep: Array, dense: Array, eager: npt.NDArray[np.bool_]
-                    ) -> tuple[Array, Array, Array, npt.NDArray[np.bool_]]:
+    def _in_workers(
+        self, cpu: Array, prep: Array, dense: Array, eager: npt.NDArray[np.bool_]
+    ) -> tuple[Array, Array, Array, npt.NDArray[np.bool_]]:
         """Launches run in worker processes: the scheduler is free after the preparation, and launches queue
         behind each other as GPU work does, so a launch longer than the GPU's work takes its place."""
         launch = np.where(eager, cpu, 0.0)

@@ -22,13 +22,15 @@ class GemmTime:
     """Products in 16 bits on one GPU; `rate_factor` of `seconds` stands for faster formats."""
 
     start_s: float
-    bandwidth: float                     # [B/s]
-    rate: float                          # [FLOP/s] 16-bit
-    exponent: float                      # p above
+    bandwidth: float  # [B/s]
+    rate: float  # [FLOP/s] 16-bit
+    exponent: float  # p above
     correction_rows: Array = field(default_factory=lambda: np.ones(1), hash=False)
     correction_ratio: Array = field(default_factory=lambda: np.ones(1), hash=False)
 
-    def seconds(self, rows: Array, n: int, k: int, weight_bytes: float = 2.0, rate_factor: float = 1.0) -> Array:
+    def seconds(
+        self, rows: Array, n: int, k: int, weight_bytes: float = 2.0, rate_factor: float = 1.0
+    ) -> Array:
         """[s] for (rows, k) x (k, n); `rows` of any shape, weights of `weight_bytes` each."""
         traffic = weight_bytes * n * k + ACTIVATION_BYTES * rows * float(n + k)
         memory = self.start_s + traffic / self.bandwidth

@@ -1,9 +1,9 @@
 """What a GPU was measured to do: rates and fixed times of the operators a step is made of.
 
 A profile's `measured:` block (hwprofiles/gpu/*.yaml) holds one entry per component:
-`{value, unit, source, mark, error_pct, range}`, or `points:` for a curve. A GPU without measurements, or with
-some components missing, takes them from the GPU named by `scaled_from` (default h100-sxm): rates in proportion
-to the datasheet peaks, fixed times unchanged. `GpuTimes.marks` says which is which.
+`{value, unit, source, mark, error_pct, range}`, or `points:` for a curve. A GPU without measurements, or
+with some components missing, takes them from the GPU named by `scaled_from` (default h100-sxm): rates in
+proportion to the datasheet peaks, fixed times unchanged. `GpuTimes.marks` says which is which.
 """
 
 from collections.abc import Mapping
@@ -23,11 +23,20 @@ REFERENCE: Final = "h100-sxm"
 MARKS: Final = ("measured", "fitted", "assumed", "scaled")
 
 UNITS: Final[Mapping[str, tuple[str, float]]] = {
-    "gemm_start": ("us", 1e-6), "gemm_bandwidth": ("TB/s", 1e12), "gemm_rate": ("TFLOP/s", 1e12),
-    "gemm_exponent": ("1", 1.0), "layer_fixed": ("us", 1e-6), "step_fixed": ("us", 1e-6),
-    "elementwise_bandwidth": ("TB/s", 1e12), "decode_bandwidth": ("TB/s", 1e12),
-    "decode_sequence": ("us", 1e-6), "mixed_lengths": ("us", 1e-6), "prefill_rate": ("TFLOP/s", 1e12),
-    "prefill_token": ("ns", 1e-9), "sample_sequence": ("us", 1e-6), "all_reduce_sync": ("us", 1e-6),
+    "gemm_start": ("us", 1e-6),
+    "gemm_bandwidth": ("TB/s", 1e12),
+    "gemm_rate": ("TFLOP/s", 1e12),
+    "gemm_exponent": ("1", 1.0),
+    "layer_fixed": ("us", 1e-6),
+    "step_fixed": ("us", 1e-6),
+    "elementwise_bandwidth": ("TB/s", 1e12),
+    "decode_bandwidth": ("TB/s", 1e12),
+    "decode_sequence": ("us", 1e-6),
+    "mixed_lengths": ("us", 1e-6),
+    "prefill_rate": ("TFLOP/s", 1e12),
+    "prefill_token": ("ns", 1e-9),
+    "sample_sequence": ("us", 1e-6),
+    "all_reduce_sync": ("us", 1e-6),
 }
 """Component -> (unit in the profile, factor to SI)."""
 _BY_BANDWIDTH: Final = ("gemm_bandwidth", "elementwise_bandwidth", "decode_bandwidth")
@@ -41,21 +50,22 @@ class GpuTimes:
 
     name: str
     gemm: GemmTime
-    layer_fixed_s: float            # kernels of a layer besides its products: start and drain
-    step_fixed_s: float             # per step, whatever is in it
-    elementwise_bandwidth: float    # [B/s] norms, rotary, activation, residual
-    decode_bandwidth: float         # [B/s] KV read by decode attention
-    decode_sequence_s: float        # decode attention per layer and sequence
-    mixed_lengths_s: float          # decode attention per layer: load imbalance of unequal contexts, many sequences
-    prefill_rate: float             # [FLOP/s] prefill attention, 16 bits
-    prefill_token_s: float          # prefill attention per layer and query token
-    sample_sequence_s: float        # sampling, per sequence
-    all_reduce_sync_s: float        # waiting for the other ranks and kernel boundary, per all-reduce
-    all_reduce: Mapping[int, tuple[Curve, Curve]]   # GPUs -> (message [bytes], time [s])
+    layer_fixed_s: float  # kernels of a layer besides its products: start and drain
+    step_fixed_s: float  # per step, whatever is in it
+    elementwise_bandwidth: float  # [B/s] norms, rotary, activation, residual
+    decode_bandwidth: float  # [B/s] KV read by decode attention
+    decode_sequence_s: float  # decode attention per layer and sequence
+    mixed_lengths_s: float  # decode attention per layer: load imbalance of unequal contexts, many sequences
+    prefill_rate: float  # [FLOP/s] prefill attention, 16 bits
+    prefill_token_s: float  # prefill attention per layer and query token
+    sample_sequence_s: float  # sampling, per sequence
+    all_reduce_sync_s: float  # waiting for the other ranks and kernel boundary, per all-reduce
+    all_reduce: Mapping[int, tuple[Curve, Curve]]  # GPUs -> (message [bytes], time [s])
     marks: Mapping[str, str] = field(hash=False)
 
     def reduce_s(self, gpus: int, message: Curve) -> Curve | None:
-        """[s] for one all-reduce of `message` bytes, linear between measured points; None where not measured.
+        """[s] for one all-reduce of `message` bytes, linear between measured points; None where not
+        measured.
 
         Beyond the largest message the bandwidth of the last two points holds.
         """
@@ -73,15 +83,30 @@ def gpu_times(gpu: Gpu) -> GpuTimes:
     values, marks = _values(gpu)
     points = _points(gpu, "gemm_correction")
     rows, ratio = (points[:, 0], points[:, 1]) if points is not None else (np.ones(1), np.ones(1))
-    gemm = GemmTime(values["gemm_start"], values["gemm_bandwidth"], values["gemm_rate"],
-                    values["gemm_exponent"], rows, ratio)
+    gemm = GemmTime(
+        values["gemm_start"],
+        values["gemm_bandwidth"],
+        values["gemm_rate"],
+        values["gemm_exponent"],
+        rows,
+        ratio,
+    )
     return GpuTimes(
-        name=gpu.name, gemm=gemm, layer_fixed_s=values["layer_fixed"], step_fixed_s=values["step_fixed"],
-        elementwise_bandwidth=values["elementwise_bandwidth"], decode_bandwidth=values["decode_bandwidth"],
-        decode_sequence_s=values["decode_sequence"], mixed_lengths_s=values["mixed_lengths"],
-        prefill_rate=values["prefill_rate"], prefill_token_s=values["prefill_token"],
-        sample_sequence_s=values["sample_sequence"], all_reduce_sync_s=values["all_reduce_sync"],
-        all_reduce=_all_reduce(gpu), marks=marks)
+        name=gpu.name,
+        gemm=gemm,
+        layer_fixed_s=values["layer_fixed"],
+        step_fixed_s=values["step_fixed"],
+        elementwise_bandwidth=values["elementwise_bandwidth"],
+        decode_bandwidth=values["decode_bandwidth"],
+        decode_sequence_s=values["decode_sequence"],
+        mixed_lengths_s=values["mixed_lengths"],
+        prefill_rate=values["prefill_rate"],
+        prefill_token_s=values["prefill_token"],
+        sample_sequence_s=values["sample_sequence"],
+        all_reduce_sync_s=values["all_reduce_sync"],
+        all_reduce=_all_reduce(gpu),
+        marks=marks,
+    )
 
 
 def _values(gpu: Gpu) -> tuple[dict[str, float], dict[str, str]]:
@@ -95,7 +120,9 @@ def _values(gpu: Gpu) -> tuple[dict[str, float], dict[str, str]]:
     if missing:
         reference = load_gpu(str(gpu.measured.get("scaled_from", REFERENCE)))
         if reference.name == gpu.name:
-            raise ConfigError(f"{gpu.path}: measured lacks {', '.join(missing)} and names no other GPU to scale from")
+            raise ConfigError(
+                f"{gpu.path}: measured lacks {', '.join(missing)} and names no other GPU to scale from"
+            )
         base, _ = _values(reference)
         for key in missing:
             values[key], marks[key] = base[key] * _scale(key, gpu, reference), f"scaled from {reference.name}"
@@ -121,8 +148,9 @@ def _component(gpu: Gpu, key: str) -> tuple[float, str]:
     if entry["unit"] != unit:
         raise ConfigError(f"{gpu.path}: measured.{key}.unit must be {unit!r}, got {entry['unit']!r}")
     if entry["mark"] not in MARKS:
-        raise ConfigError(f"{gpu.path}: measured.{key}.mark must be one of {', '.join(MARKS)}, "
-                          f"got {entry['mark']!r}")
+        raise ConfigError(
+            f"{gpu.path}: measured.{key}.mark must be one of {', '.join(MARKS)}, got {entry['mark']!r}"
+        )
     value = entry["value"]
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
         raise ConfigError(f"{gpu.path}: measured.{key}.value must be a number >= 0, got {value!r}")

@@ -1,0 +1,113 @@
+"""`servecast calibrate run|fit` and `servecast validate`."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simulator.cli_common import JsonOption, note, print_json, show
+
+if TYPE_CHECKING:
+
+    from calibration.fit import Calibration
+
+_PARTS = typer.Typer(no_args_is_help=True, help="Measure this machine's GPU, fit profiles to measurements.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add `calibrate` and `validate`."""
+    app.add_typer(_PARTS, name="calibrate")
+    app.command("validate")(validate)
+
+
+@_PARTS.command("run")
+def run(
+    out: Annotated[Path, typer.Argument(metavar="OUT.json", help="Where the measurements go.")],
+    quick: Annotated[bool, typer.Option("--quick", help="A few points of each table.")] = False,
+    sanitize: Annotated[bool, typer.Option("--sanitize", help="Also check under compute-sanitizer.")] = False,
+) -> None:
+    """Build and run the CUDA microbenchmarks on this machine; needs nvcc and an NVIDIA GPU."""
+    from calibration.harness import run_harness
+
+    note(f"measurements in {run_harness(out, quick, sanitize)}")
+
+
+@_PARTS.command("fit")
+def fit(
+    measurements: Annotated[
+        Path | None,
+        typer.Argument(help="Folder as calibration/measurements, or one operator JSON (default: shipped)."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="GPU.yaml", help="Profile whose measured: is replaced."),
+    ] = None,
+    engine: Annotated[
+        Path | None, typer.Option("--engine", metavar="ENGINE.yaml", help="Engine profile to update.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", metavar="F.svg", help="Fit against points.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fit a GPU profile, and from step logs an engine profile, to measurements."""
+    from calibration.fit import MEASUREMENTS, operator_block, write_measured
+
+    source = MEASUREMENTS if measurements is None else measurements
+    if source.is_file():
+        block = operator_block(source)
+        if out is not None:
+            write_measured(out, block)
+        print_json(block)
+        return
+    _fit_folder(source, out, engine, plot, as_json)
+
+
+def _fit_folder(
+    source: Path, out: Path | None, engine: Path | None, plot: Path | None, as_json: bool
+) -> None:
+    from calibration.fit import calibrate, engine_values, measured_block, write_engine, write_measured
+    from calibration.validate import fit_figure
+
+    found = calibrate(source)
+    block, numbers = measured_block(found), engine_values(found)
+    if out is not None:
+        write_measured(out, block)
+    if engine is not None:
+        write_engine(engine, numbers)
+    if plot is not None:
+        fit_figure(found.steps.gaps).savefig(plot)
+    _print_fit(found, block, numbers, as_json)
+
+
+def _print_fit(found: "Calibration", block: dict[str, Any], numbers: dict[str, float], as_json: bool) -> None:
+    if as_json:
+        print_json({"gpu": block, "engine": numbers})
+    else:
+        show(found.summary())
+
+
+def validate(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Measured runs, or folders of them.")
+    ],
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="F", help="Write the result as JSON.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="F.html", help="Write one HTML page.")
+    ] = None,
+) -> None:
+    """Predict measured runs from their settings alone and show predicted against measured."""
+    from calibration.harness import write_atomically
+    from calibration.validate import table
+    from calibration.validate import validate as compare
+
+    result = compare(folders)
+    if json_file is not None:
+        write_atomically(json_file, json.dumps(result, indent=1, allow_nan=False) + "\n")
+    if report is not None:
+        from calibration.report import validation_page
+
+        write_atomically(report, validation_page(result, folders))
+    inside, width = result["inside_interval_pct"], result["median_width_pct"]
+    show(table(result), f"inside the 90 % interval: {inside} %; median half-width {width} %")

@@ -1,0 +1,80 @@
+"""90 % intervals of predictions, from the fit's residuals and from repeated runs.
+
+Half-width of a metric = 1.645 x sqrt(fit^2 + repeat^2), where `fit` is the robust standard deviation
+(1.4826 x median absolute value) of the log errors over the runs used for fitting, first runs of a prompt
+size left out, and `repeat` the standard deviation of one run against its repetition on another card. Both
+are about the simulator's own means, so nothing of the test runs' errors enters.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from calibration.fit import COLD_RUNS, used_for_fit
+from calibration.harness import write_atomically
+from calibration.measured import MeasuredRun, measured_metrics
+from calibration.predict import predict
+from simulator.uncertainty import METRICS
+
+Z90: Final = 1.645
+MAD_TO_SD: Final = 1.4826
+BLOCKS_HALF_WIDTH: Final = 0.01
+"""The memory parts are solved from two block counts, so they leave no residual: 1 % is assumed."""
+FACTORS: Final = {"measured": 1.0, "fitted": 1.5, "scaled": 2.0, "datasheet": 3.0, "textbook": 0.0}
+"""Widening by profile mark; assumed, not measured."""
+
+
+def log_errors(runs: Sequence[MeasuredRun]) -> dict[str, list[float]]:
+    """ln(predicted / measured) by metric over the runs used for fitting."""
+    errors: dict[str, list[float]] = {}
+    for run in runs:
+        if not used_for_fit(run.name) or any(run.name.startswith(cold.rstrip("*")) for cold in COLD_RUNS):
+            continue
+        predicted, measured = predict(run).metrics, measured_metrics(run)
+        for name, value in measured.items():
+            errors.setdefault(name, []).append(float(np.log(predicted[name] / value)))
+    return errors
+
+
+def repeat_spread(runs: Sequence[MeasuredRun]) -> dict[str, float]:
+    """Standard deviation of ln(metric) between runs of a series and of `SERIES-repeat`."""
+    by_name = {run.name: measured_metrics(run) for run in runs}
+    pairs = [
+        (by_name[name.replace("-repeat/", "/", 1)], metrics)
+        for name, metrics in by_name.items()
+        if "-repeat/" in name and name.replace("-repeat/", "/", 1) in by_name
+    ]
+    return {
+        name: float(np.sqrt(np.mean([np.log(b[name] / a[name]) ** 2 / 2 for a, b in pairs])))
+        for name in METRICS
+        if pairs and all(name in a and name in b for a, b in pairs)
+    }
+
+
+def half_widths(errors: Mapping[str, Sequence[float]], repeat: Mapping[str, float]) -> dict[str, float]:
+    """Relative 90 % half-widths by metric."""
+    widths = {}
+    for name, values in errors.items():
+        spread = MAD_TO_SD * float(np.median(np.abs(values)))
+        widths[name] = Z90 * float(np.hypot(spread, repeat.get(name, 0.0)))
+    return widths | {"num_gpu_blocks": BLOCKS_HALF_WIDTH}
+
+
+def write_uncertainty(path: Path, widths: Mapping[str, float]) -> None:
+    """Write hwprofiles/uncertainty.yaml."""
+    source = "calibration.intervals: residuals of the fit runs and spread of repeated runs"
+    lines = ["# 90 % half-widths of predictions, by metric; written by calibration.intervals.", "half_width:"]
+    for name in METRICS:
+        text = source if name != "num_gpu_blocks" else "assumed: the memory fit leaves no residual"
+        mark = "fitted" if name != "num_gpu_blocks" else "assumed"
+        lines.append(
+            f"  {name}: {{value: {100 * widths[name]:.1f}, unit: '%', mark: {mark}, source: '{text}'}}"
+        )
+    lines.append("factor:  # by mark of the GPU profile")
+    lines += [
+        f"  {mark}: {{value: {factor}, unit: '1', mark: assumed, source: 'not measured'}}"
+        for mark, factor in FACTORS.items()
+    ]
+    write_atomically(path, "\n".join(lines) + "\n")

@@ -1,0 +1,166 @@
+"""Hold predictions against measured runs: per run and metric, predicted, measured, signed error, 90 %
+interval.
+
+`validate` takes folders, returns plain data (JSON-ready); `table` and `figures` draw it. Means are over
+runs that were not used for fitting.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from rich.table import Table
+
+from calibration.fit import used_for_fit
+from calibration.measured import MeasuredRun, find_runs, load_run, measured_metrics
+from calibration.predict import Prediction, predict, setup_of
+from simulator.state import LOG_FIELDS
+from simulator.uncertainty import METRICS, load_uncertainty
+from simulator.units import NS_PER_S
+
+Report = dict[str, Any]
+
+
+def validate(folders: Iterable[Path]) -> Report:
+    """Predict every run in or below `folders`. Raises CalibrationError where a run cannot be read.
+
+    Keys: runs (run, used_for_fit, metrics {name: predicted, measured, error_pct, low, high}, preemptions),
+    mean_abs_error_pct, inside_interval_pct, median_width_pct.
+    """
+    runs = [load_run(folder) for folder in find_runs([Path(folder) for folder in folders])]
+    return report([(run, predict(run)) for run in runs])
+
+
+def report(pairs: Sequence[tuple[MeasuredRun, Prediction]]) -> Report:
+    """The report of `validate` for runs already predicted."""
+    entries = [_entry(run, prediction) for run, prediction in pairs]
+    unused = [entry for entry in entries if not entry["used_for_fit"]]
+    cells = [cell for entry in unused for cell in entry["metrics"].values()]
+    inside = [cell["low"] <= cell["measured"] <= cell["high"] for cell in cells]
+    widths = [100 * (cell["high"] - cell["low"]) / 2 / cell["predicted"] for cell in cells]
+    return {
+        "runs": entries,
+        "mean_abs_error_pct": _means(unused),
+        "inside_interval_pct": round(100 * float(np.mean(inside)), 1) if inside else None,
+        "median_width_pct": round(float(np.median(widths)), 2) if widths else None,
+    }
+
+
+def _entry(run: MeasuredRun, prediction: Prediction) -> Report:
+    measured: dict[str, float] = dict(measured_metrics(run))
+    predicted: dict[str, float] = dict(prediction.metrics)
+    if run.engine.num_gpu_blocks is not None and run.engine.num_gpu_blocks_override is None:
+        measured["num_gpu_blocks"] = run.engine.num_gpu_blocks
+        predicted["num_gpu_blocks"] = prediction.num_gpu_blocks
+    mark = setup_of(run).gpu.mark
+    cells = {name: _cell(name, predicted[name], measured[name], mark) for name in METRICS if name in measured}
+    return {
+        "run": run.name,
+        "used_for_fit": used_for_fit(run.name),
+        "metrics": cells,
+        "preemptions": {"predicted": prediction.preemptions, "measured": _preemptions(run)},
+    }
+
+
+def _cell(name: str, predicted: float, measured: float, mark: str) -> dict[str, float]:
+    low, high = load_uncertainty().interval(name, predicted, mark)
+    return {
+        "predicted": predicted,
+        "measured": measured,
+        "error_pct": round(100 * (predicted / measured - 1), 2),
+        "low": low,
+        "high": high,
+    }
+
+
+def _preemptions(run: MeasuredRun) -> int | None:
+    if run.steps is None or "preemptions" not in run.steps:
+        return None
+    return int(run.steps.preemptions.max())
+
+
+def _means(entries: Sequence[Report]) -> dict[str, float]:
+    """Mean absolute error [%] by metric."""
+    means = {}
+    for name in METRICS:
+        errors = [abs(entry["metrics"][name]["error_pct"]) for entry in entries if name in entry["metrics"]]
+        if errors:
+            means[name] = round(float(np.mean(errors)), 2)
+    return means
+
+
+def table(result: Report) -> Table:
+    """Signed errors, one row a run; runs used for fitting are marked."""
+    grid = Table(title="predicted against measured: error in %")
+    grid.add_column("run")
+    for name in METRICS:
+        grid.add_column(name.removesuffix("_s").replace("_", " "), justify="right")
+    grid.add_column("preemptions", justify="right")
+    for entry in result["runs"]:
+        cells = [f"{entry['metrics'][n]['error_pct']:+.1f}" if n in entry["metrics"] else "" for n in METRICS]
+        count = entry["preemptions"]
+        shown = "" if count["measured"] is None else f"{count['predicted']} / {count['measured']}"
+        grid.add_row(entry["run"] + (" (fit)" if entry["used_for_fit"] else ""), *cells, shown)
+    means = result["mean_abs_error_pct"]
+    grid.add_section()
+    grid.add_row(
+        "mean absolute, runs not used for fitting",
+        *[f"{means[n]:.2f}" if n in means else "" for n in METRICS],
+    )
+    return grid
+
+
+def figures(run: MeasuredRun) -> list[Figure]:
+    """Two figures of one run: TTFT and E2E per request, and running and waiting requests over time."""
+    prediction = predict(run, log=True)
+    return [_scatter(run, prediction), _over_time(run, prediction)]
+
+
+def _scatter(run: MeasuredRun, prediction: Prediction) -> Figure:
+    measured = run.requests.set_index("id").loc[prediction.ids]
+    figure = Figure(figsize=(9, 4.2), layout="constrained")
+    pairs = (
+        ("TTFT", prediction.first_s - prediction.arrival_s, measured.ttft_s.to_numpy()),
+        ("E2E", prediction.last_s - prediction.arrival_s, measured.e2e_s.to_numpy()),
+    )
+    for axes, (name, predicted, real) in zip(figure.subplots(1, 2), pairs, strict=True):
+        top = max(float(predicted.max()), float(real.max()))
+        axes.plot([0, top], [0, top], color="0.6", linewidth=1)
+        axes.scatter(real, predicted, s=9, alpha=0.5, linewidth=0)
+        axes.set(xlabel=f"measured {name} [s]", ylabel=f"predicted {name} [s]", xlim=(0, top), ylim=(0, top))
+    figure.suptitle(run.name)
+    return figure
+
+
+def _over_time(run: MeasuredRun, prediction: Prediction) -> Figure:
+    figure = Figure(figsize=(9, 4.2), layout="constrained")
+    log = prediction.log if prediction.log is not None else np.zeros((0, len(LOG_FIELDS)), dtype=np.int64)
+    rows = log[log[:, LOG_FIELDS.index("steps")] > 0]
+    start = rows[:, LOG_FIELDS.index("start")] / NS_PER_S
+    for axes, name in zip(figure.subplots(2, 1, sharex=True), ("running", "waiting"), strict=True):
+        axes.step(start, rows[:, LOG_FIELDS.index(name)], where="post", linewidth=1, label="predicted")
+        if run.steps is not None:
+            axes.step(
+                run.steps.t_schedule_s, run.steps[f"n_{name}"], where="post", linewidth=1, label="measured"
+            )
+        axes.set(ylabel=f"{name} requests")
+        axes.legend(loc="upper right")
+    axes.set(xlabel="time [s]")
+    figure.suptitle(run.name)
+    return figure
+
+
+def fit_figure(gaps: Any) -> Figure:
+    """Fit against points: measured output gaps and the fitted GPU times (calibration.fit.fit_table)."""
+    figure = Figure(figsize=(9, 4.2), layout="constrained")
+    for axes, (kind, name) in zip(figure.subplots(1, 2), ((0, "decode"), (1, "prefill")), strict=True):
+        part = gaps[gaps.kind == kind]
+        by = part.decode_context_tokens if kind == 0 else part.prefill_attention_pairs
+        axes.scatter(by, part.gap_s * 1e3, s=9, alpha=0.5, linewidth=0, label="measured")
+        axes.scatter(by, part.gap_s * (1 + part.error) * 1e3, s=9, alpha=0.5, linewidth=0, label="fit")
+        axes.set(xlabel="context tokens" if kind == 0 else "query-key pairs", ylabel=f"{name} step [ms]")
+        axes.set_ylim(0, float(np.percentile(part.gap_s, 98)) * 1.3e3)
+        axes.legend()
+    return figure

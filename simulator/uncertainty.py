@@ -1,0 +1,60 @@
+"""How far predictions are off: 90 % half-widths per metric from hwprofiles/uncertainty.yaml.
+
+They come from the residuals of the fit runs and the spread between repeated runs (calibration.intervals);
+for profiles that were scaled or taken from datasheets they are widened by assumed factors in the same file.
+"""
+
+import functools
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from hwprofiles import GPU_DIR
+from simulator.errors import ConfigError, UnknownNameError
+
+PATH: Final = GPU_DIR.parent / "uncertainty.yaml"
+METRICS: Final = (
+    "output_tokens_per_s",
+    "ttft_mean_s",
+    "ttft_p50_s",
+    "ttft_p99_s",
+    "tpot_mean_s",
+    "tpot_p99_s",
+    "e2e_mean_s",
+    "e2e_p99_s",
+    "num_gpu_blocks",
+)
+
+
+@dataclass(frozen=True)
+class Uncertainty:
+    """Relative 90 % half-widths (0.05 = 5 %) by metric, and factors by profile mark."""
+
+    half_width: dict[str, float] = field(hash=False)
+    factor: dict[str, float] = field(hash=False)
+
+    def interval(self, metric: str, predicted: float, mark: str = "measured") -> tuple[float, float]:
+        """(low, high) around a prediction; log-symmetric, so low stays positive.
+
+        Raises UnknownNameError for a metric or mark without a width.
+        """
+        if metric not in self.half_width:
+            raise UnknownNameError("metric", metric, self.half_width)
+        if mark not in self.factor:
+            raise UnknownNameError("profile mark", mark, self.factor)
+        ratio = 1.0 + self.half_width[metric] * self.factor[mark]
+        return predicted / ratio, predicted * ratio
+
+
+@functools.cache
+def load_uncertainty(path: Path = PATH) -> Uncertainty:
+    """The shipped widths. Raises ConfigError for a file that cannot be used."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        widths = {name: float(entry["value"]) / 100 for name, entry in content["half_width"].items()}
+        factors = {name: float(entry["value"]) for name, entry in content["factor"].items()}
+    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{path}: not a readable uncertainty file: {error!r}") from error
+    return Uncertainty(widths, factors)
