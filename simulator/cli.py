@@ -1,7 +1,7 @@
-"""The command `servecast`. Each command lives in a module with `register(app)`; only the one asked for is imported.
+"""The command `servecast`. Each command lives in a module with `register(app)`; only the one asked for loads.
 
-Exit codes: 0 done; 1 the machine said no (disk full, no permission) or a bug (with traceback); 2 the input is
-not accepted, one line on stderr says why; 130 Ctrl-C; 143 terminated. Whatever the code, no half-written output.
+Exit codes: 0 done; 1 the machine said no (disk full, no permission) or a bug (with traceback); 2 the input
+is not accepted, one line on stderr says why; 130 Ctrl-C; 143 terminated. No output is ever half-written.
 """
 
 import signal
@@ -52,8 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def build(arguments: Sequence[str] = ()) -> typer.Typer:
     """The application with the command that `arguments` ask for, or with all of them."""
-    app = typer.Typer(name="servecast", add_completion=False, no_args_is_help=True, rich_markup_mode="rich",
-                      pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]})
+    app = typer.Typer(name="servecast", add_completion=False, no_args_is_help=True,
+                      pretty_exceptions_enable=False,
+                      context_settings={"help_option_names": ["-h", "--help"]})
     app.callback()(_options)
     wanted = next((word for word in arguments if not word.startswith("-")), "")
     for module in dict.fromkeys([COMMANDS[wanted]] if wanted in COMMANDS else COMMANDS.values()):
@@ -64,7 +65,7 @@ def build(arguments: Sequence[str] = ()) -> typer.Typer:
 
 def _options(version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True,
                                                    callback=lambda on: _print_version(on))] = False) -> None:
-    """Simulate LLM serving: replay a trace under a scheduling policy on a model and a GPU, and plan capacity."""
+    """Simulate LLM serving: replay a trace under a policy on a model and a GPU, and plan capacity."""
 
 
 def _print_version(wanted: bool) -> None:

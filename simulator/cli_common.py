@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from simulator.errors import ConfigError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from simulator.workload.trace import Trace
 
 SetOption = Annotated[list[str] | None, typer.Option(
-    "--set", metavar="KEY=VALUE", help="Override a key of the scenario, e.g. policy.max_num_seqs=64; repeatable.")]
+    "--set", metavar="KEY=VALUE", help="Override a scenario key, e.g. policy.max_num_seqs=64; repeatable.")]
 OutOption = Annotated[Path | None, typer.Option(
     "--out", "-o", metavar="DIR", help="Write results into this folder, whole or not at all.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No table, no progress bar, no notes.")]
@@ -83,28 +85,40 @@ def find_scenario(name: str) -> Path:
 
 def read_scenario(name: str, assignments: Sequence[str] = (), flags: Mapping[str, Any] | None = None,
                   trace: Path | None = None) -> "Scenario":
-    """Scenario file, overridden by `--set` assignments, overridden by explicit flags.
+    """Scenario file, overridden by `--set` assignments, overridden by explicit flags. Raises ConfigError.
 
-    Raises ConfigError. `flags` maps dotted keys to values, None = not given. `trace` replaces the workload's file,
-    or the whole workload when it is generated; it is taken from the working directory.
+    `flags` maps dotted keys to values, None = not given. `trace` (from the working directory) replaces the
+    workload's file, or the whole workload where that is no file; `--set workload.trace....` says how to read it.
     """
     from simulator.scenario import load_scenario
 
     path = find_scenario(name)
-    scenario = load_scenario(path, assignments)
-    changes = {key: value for key, value in (flags or {}).items() if value is not None}
-    if trace is not None:
-        place = os.path.relpath(trace, scenario.base)
-        options = scenario.workload.get("trace", {})
-        changes["workload"] = {"trace": {**(options if isinstance(options, dict) else {}), "path": place}}
-    return scenario.updated(changes) if changes else scenario
+    before, after = _trace_assignments(path, trace) if trace else ([], [])
+    after += [f"{key}={json.dumps(value)}" for key, value in (flags or {}).items() if value is not None]
+    return load_scenario(path, [*before, *assignments, *after])
+
+
+def _trace_assignments(path: Path, trace: Path) -> tuple[list[str], list[str]]:
+    """Assignments that make `trace` the workload: those before the user's, those after."""
+    from simulator.config import Document
+
+    place = json.dumps(os.path.relpath(trace, path.parent))
+    workload = Document(path).data.get("workload")
+    is_file = isinstance(workload, dict) and "trace" in workload
+    whole = [] if is_file else [f"workload={{trace: {{path: {place}}}}}"]
+    return whole, [f"workload.trace.path={place}"]
 
 
 def build_workload(scenario: "Scenario") -> "Trace":
     """The scenario's requests. Raises TraceError, ConfigError."""
     from simulator.workload.build import build_trace
+    from simulator.workload.spec import TraceFile
 
-    return build_trace(scenario.parsed_workload(), scenario.seed, 0, scenario.base)
+    workload = scenario.parsed_workload()
+    if isinstance(workload, TraceFile) and not Path(workload.path).exists():
+        raise ConfigError(f"{scenario.name}: workload.trace.path: no such file {workload.path!r}; "
+                          "accepted: a trace file, also by --trace FILE")
+    return build_trace(workload, scenario.seed, 0, scenario.base)
 
 
 @contextmanager

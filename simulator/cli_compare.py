@@ -1,13 +1,22 @@
-"""`servecast compare`: scenarios, or one scenario under several policies, side by side on the same requests."""
+"""`servecast compare`: scenarios, or one under several policies, side by side on the same requests."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli_common import JsonOption, OutOption, QuietOption, SetOption, note, print_json, read_scenario, show
+from simulator.cli_common import (
+    JsonOption,
+    OutOption,
+    QuietOption,
+    SetOption,
+    note,
+    print_json,
+    read_scenario,
+    show,
+)
 from simulator.cli_run import (
     EngineName,
     EngineOption,
@@ -26,10 +35,10 @@ if TYPE_CHECKING:
 
     from simulator.scenario import Scenario
 
-Summary = Mapping[str, Any]
+Summary = dict[str, Any]
 
 PoliciesOption = Annotated[str | None, typer.Option(
-    "--policies", metavar="A,B,...", help="Run every scenario under each of these policies; the first is the base.")]
+    "--policies", metavar="A,B,...", help="Run every scenario under each of these; the first is the base.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -37,7 +46,11 @@ def register(app: typer.Typer) -> None:
     app.command("compare")(compare)
 
 
-def compare(scenarios: Annotated[list[str], typer.Argument(metavar="SCENARIO...", help="YAML files or shipped names.")],
+ScenariosArgument = Annotated[list[str], typer.Argument(
+    metavar="SCENARIO...", help="YAML files or shipped names.")]
+
+
+def compare(scenarios: ScenariosArgument,
             policies: PoliciesOption = None, assignments: SetOption = None, out: OutOption = None,
             trace: TraceOption = None, engine: EngineOption = EngineName.fast, report: ReportOption = True,
             log: LogOption = None, seed: SeedOption = None, as_json: JsonOption = False,
@@ -45,7 +58,8 @@ def compare(scenarios: Annotated[list[str], typer.Argument(metavar="SCENARIO..."
     """Run scenarios side by side; ratios are against the first. All see the same arrivals and lengths."""
     read = [read_scenario(name, assignments or (), {"seed": seed}, trace) for name in scenarios]
     names = [part.strip() for part in policies.split(",")] if policies else []
-    cases = under_policies(read, names, quiet) if names else distinct(read, [Path(name).stem for name in scenarios])
+    stems = [Path(name).stem for name in scenarios]
+    cases = under_policies(read, names, quiet) if names else distinct(read, stems)
     check_out(out)
     results = [simulate_scenario(case, engine, wants_log(log, report, out), quiet) for case in cases]
     if out is not None:
@@ -68,7 +82,7 @@ def print_comparison(summaries: Sequence[Summary], scenarios: Sequence[str], pol
     if len(scenarios) > 1 and policies > 1:
         show(gain_table(scenarios, [summaries[k : k + policies] for k in range(0, len(summaries), policies)]))
     else:
-        show(compare_table(list(summaries)))
+        show(compare_table(summaries))
 
 
 def under_policies(scenarios: Sequence["Scenario"], names: Sequence[str], quiet: bool) -> list["Scenario"]:
@@ -104,7 +118,7 @@ def distinct(scenarios: Sequence["Scenario"], stems: Sequence[str]) -> list["Sce
              for each, stem in zip(scenarios, stems, strict=True)]
     for name, count in Counter(each.name for each in named).items():
         if count > 1:
-            raise ConfigError(f"compare: {name} is given {count} times; give different scenarios, or --policies")
+            raise ConfigError(f"compare: {name} given {count} times; accepted: different ones, or --policies")
     return named
 
 
@@ -126,13 +140,12 @@ def _gain_row(first: Summary, other: Summary) -> list[str]:
     tokens = [each["throughput"]["output_tokens_per_s"] for each in (first, other)]
     late = [each["e2e_s"]["p95"] for each in (first, other)]
     use = [each["slot_utilization"] for each in (first, other)]
-    return [other["scenario"]["policy"]["name"], f"{_number(tokens[0], ',.1f')} -> {_number(tokens[1], ',.1f')}",
-            _ratio(tokens[1], tokens[0]), f"{_number(late[0], ',.3g')} -> {_number(late[1], ',.3g')} s",
-            _ratio(late[0], late[1]), f"{_number(use[0], '.0%')} -> {_number(use[1], '.0%')}"]
+    return [other["scenario"]["policy"]["name"], _change(tokens, ",.0f"), _ratio(tokens[1], tokens[0]),
+            _change(late, ",.3g") + " s", _ratio(late[0], late[1]), _change(use, ".0%")]
 
 
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
+def _change(values: Sequence[float | None], form: str) -> str:
+    return " -> ".join("-" if value is None else format(value, form) for value in values)
 
 
 def _ratio(value: float | None, base: float | None) -> str:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 FORMULA: Final = """\
 blocks per GPU = floor(left for KV / block bytes)
 left for KV    = memory x utilisation - weights - activations - logits - CUDA graphs - workspace
-block bytes    = block size x KV bytes per token; KV bytes per token = 2 x layers x KV heads per GPU x head size x bytes
+block bytes    = block size x KV bytes per token
+KV bytes/token = 2 x layers x KV heads per GPU x head size x bytes of the KV format
 tokens         = (blocks - 1) x block size: one block is the engine's null block"""
 
 
@@ -30,7 +31,7 @@ def kv(
     tensor_parallel: Annotated[int, typer.Option("--tp", min=1, help="GPUs a replica is spread over.")] = 1,
     weight_dtype: Annotated[str, typer.Option("--weight-dtype", help="bf16, fp8, int8, int4, fp4.")] = "bf16",
     kv_dtype: Annotated[str, typer.Option("--kv-dtype", help="bf16 or fp8.")] = "bf16",
-    engine: Annotated[str, typer.Option("--engine", help="Engine profile (servecast engines).")] = "vllm-0.24",
+    engine: Annotated[str, typer.Option("--engine", help="An engine profile.")] = "vllm-0.24",
     max_num_seqs: Annotated[int | None, typer.Option("--max-num-seqs", min=1)] = None,
     max_num_batched_tokens: Annotated[int | None, typer.Option("--max-num-batched-tokens", min=1)] = None,
     utilization: Annotated[float | None, typer.Option("--gpu-memory-utilization", min=0.0, max=1.0)] = None,
@@ -46,17 +47,18 @@ def kv(
     from simulator.model import load_model
 
     shape, profile = load_model(model), load_engine(engine)
+    options = (tensor_parallel, weight_dtype, kv_dtype, max_num_seqs, max_num_batched_tokens, utilization,
+               block_size)
     found, refused = [], []
     for gpu in [load_gpu(name) for name in gpus]:
         try:
-            found.append(kv_capacity(gpu, profile, shape, tensor_parallel, weight_dtype, kv_dtype, max_num_seqs,
-                                     max_num_batched_tokens, utilization, block_size))
+            found.append(kv_capacity(gpu, profile, shape, *options))
         except CapacityError as error:
             refused.append(error)
     if not found:
         raise refused[0]
-    for error in refused:
-        note(str(error))
+    for each in refused:
+        note(str(each))
     if as_json:
         print_json([_facts(each, request_tokens) for each in found])
     else:

@@ -41,8 +41,8 @@ def print_rows(title: str, rows: Sequence[Row]) -> None:
     from rich.text import Text
 
     table = Table(title=title)
-    for key in rows[0]:
-        table.add_column(key.replace("_", " "), justify="right" if isinstance(rows[0][key], int | float) else "left")
+    for key, value in rows[0].items():
+        table.add_column(key.replace("_", " "), justify="right" if isinstance(value, int | float) else "left")
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row.values()))
     show(table)
@@ -56,7 +56,7 @@ def _cell(value: Any) -> str:
 
 def scenarios(name: Annotated[str, typer.Argument(help="Print this scenario's YAML.")] = "",
               as_json: JsonOption = False) -> None:
-    """Shipped scenarios; with a name its YAML, to start your own from: servecast scenarios chat > mine.yaml"""
+    """Shipped scenarios; with a name its YAML, to start your own: servecast scenarios chat > mine.yaml"""
     if not name:
         rows = scenario_rows()
         print_json(rows) if as_json else print_rows("scenarios", rows)
@@ -87,13 +87,14 @@ def gpu_rows() -> list[Row]:
     """GPUs: memory, bandwidth, peak, and where the numbers come from."""
     from simulator.hardware import list_gpus
 
-    return [{"name": gpu.path.stem, "full_name": gpu.name, "mark": gpu.mark, "memory_gib": round(gpu.memory_mib / 1024, 1),
+    return [{"name": gpu.path.stem, "full_name": gpu.name, "mark": gpu.mark,
+             "memory_gib": round(gpu.memory_mib / 1024, 1),
              "bandwidth_gb_s": gpu.memory_gbps, "bf16_tflop_s": gpu.peak_tflops["bf16"], "tdp_w": gpu.tdp_w,
              "price_usd_h": gpu.price_usd_h, "price_date": gpu.price_date} for gpu in list_gpus()]
 
 
 def model_rows() -> list[Row]:
-    """Models: size, layers, KV bytes per token; any other by its Hugging Face config.json."""
+    """Models: size, layers, bf16 KV bytes per token; any other by its Hugging Face config.json."""
     from hwprofiles import MODEL_DIR
     from simulator.model import load_model
 
@@ -103,7 +104,7 @@ def model_rows() -> list[Row]:
 def _model_row(name: str, model: "ModelShape") -> Row:
     return {"name": name, "parameters": model.parameters, "layers": model.layers, "hidden": model.hidden,
             "heads": model.heads, "kv_heads": model.kv_heads, "vocab": model.vocab,
-            "max_positions": model.max_positions, "kv_bytes_per_token_bf16": model.kv_bytes_per_token("bf16", 1)}
+            "max_positions": model.max_positions, "kv_bytes_per_token": model.kv_bytes_per_token("bf16", 1)}
 
 
 def engine_rows() -> list[Row]:

@@ -1,6 +1,6 @@
 """`servecast run`: one scenario -> table on screen, results in a folder."""
 
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -27,7 +27,7 @@ LOGGED_REQUESTS: Final = 50_000
 """Up to this many requests the step log is kept for the report unless --log or --no-log says otherwise."""
 
 
-class EngineName(str, Enum):
+class EngineName(StrEnum):
     """The two engines; their results are equal."""
 
     fast = "fast"
@@ -50,13 +50,18 @@ def register(app: typer.Typer) -> None:
     app.command("run")(run)
 
 
-def run(scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="YAML file, or a shipped one by name.")],
+ScenarioArgument = Annotated[str, typer.Argument(
+    metavar="SCENARIO", help="YAML file, or a shipped one by name.")]
+
+
+def run(scenario: ScenarioArgument,
         assignments: SetOption = None, out: OutOption = None, trace: TraceOption = None,
         engine: EngineOption = EngineName.fast, report: ReportOption = True, log: LogOption = None,
         seed: SeedOption = None, num_gpu_blocks: BlocksOption = None, as_json: JsonOption = False,
         quiet: QuietOption = False) -> None:
     """Replay a scenario and print its latencies, throughput and verdict; with --out also write them."""
-    chosen = read_scenario(scenario, assignments or (), {"seed": seed, "kv.num_gpu_blocks": num_gpu_blocks}, trace)
+    flags = {"seed": seed, "kv.num_gpu_blocks": num_gpu_blocks}
+    chosen = read_scenario(scenario, assignments or (), flags, trace)
     check_out(out)
     result = simulate_scenario(chosen, engine, wants_log(log, report, out), quiet)
     if out is not None:
@@ -85,7 +90,7 @@ def check_out(out: Path | None) -> None:
 
 
 def simulate_scenario(scenario: "Scenario", engine: EngineName, log: bool | None, quiet: bool) -> "Result":
-    """Run it, with a progress bar on terminals; `log` None keeps the step log of up to LOGGED_REQUESTS requests."""
+    """Run it, with a progress bar on terminals; `log` None keeps the step log of up to LOGGED_REQUESTS."""
     from simulator.run import simulate
     from simulator.setup import prepare
 

@@ -13,6 +13,8 @@ Schema = dict[str, Any]
 
 _SHORT_FORMS: Final = {"load": "kind", "hardware": "gpu", "engine": "name", "policy": "name"}
 """Sections that may be given as one text, and the key it stands for (scenario.Scenario)."""
+_SAMPLE: Final = ("path", "format", "columns", "where")
+"""Options of a file that lengths are drawn from."""
 
 
 def scenario_schema() -> Schema:
@@ -20,15 +22,15 @@ def scenario_schema() -> Schema:
     schema: Schema = Scenario.model_json_schema()
     properties = schema["properties"]
     for section, key in _SHORT_FORMS.items():
-        below = properties[section]
-        properties[section] = {"anyOf": [{"type": "string", "description": f"short for {{{key}: ...}}"}, below]}
+        short = {"type": "string", "description": f"short for {{{key}: ...}}"}
+        properties[section] = {"anyOf": [short, properties[section]]}
     properties["workload"] = _workload()
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "servecast scenario", **schema}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "scenario"}
 
 
 def _workload() -> Schema:
-    """A trace file, written-out requests, or arrivals with lengths (simulator.workload.spec.parse_workload)."""
-    sample: Schema = {"anyOf": [{"type": "string"}, _section(TraceFile, ("path", "format", "columns", "where"))]}
+    """A trace file, written-out requests, or arrivals with lengths (workload.spec.parse_workload)."""
+    sample: Schema = {"anyOf": [{"type": "string"}, _section(TraceFile, _SAMPLE)]}
     lengths = {"anyOf": [{"type": "integer", "minimum": 1}, _lengths()]}
     parts: Schema = {"prompt": lengths, "output": lengths, "cached": lengths, "joint": sample}
     one = {"type": "object", "additionalProperties": False,
@@ -57,5 +59,5 @@ def _section(kind: type, keys: tuple[str, ...] | None = None) -> Schema:
 def _lengths() -> Schema:
     """Lengths as written in YAML: drawn from a distribution, or `empirical` from a file's column."""
     schema = _section(Lengths)
-    extra = _section(TraceFile, ("path", "format", "columns", "where"))["properties"]
+    extra = _section(TraceFile, _SAMPLE)["properties"]
     return {**schema, "properties": {**schema["properties"], **extra}}

@@ -10,9 +10,12 @@ def register(app: typer.Typer) -> None:
     app.command("toy")(toy)
 
 
-def toy(lengths: Annotated[list[int], typer.Argument(min=1, max=100_000, metavar="LENGTHS...",
-                                                     help="Output tokens of each request, all waiting at 0.")],
-        slots: Annotated[int, typer.Option("--slots", min=1, max=1024, help="Slots of a batch.")] = 4) -> None:
+LengthsArgument = Annotated[list[int], typer.Argument(
+    min=1, max=100_000, metavar="LENGTHS...", help="Output tokens of each request, all waiting at 0.")]
+SlotsOption = Annotated[int, typer.Option("--slots", min=1, max=1024, help="Slots of a batch.")]
+
+
+def toy(lengths: LengthsArgument, slots: SlotsOption = 4) -> None:
     """Draw who holds which slot when, under static and under continuous batching (1 step = 1 token)."""
     from simulator.cli_common import show
     from simulator.toy import toy as draw

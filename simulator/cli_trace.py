@@ -17,20 +17,22 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group)
 
 
-def inspect(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV, JSON or JSONL (.gz too), or parquet.")],
-    layout: Annotated[str, typer.Option("--format", help="azure, burstgpt, mooncake, vllm_bench, ...")] = "auto",
-    columns: Annotated[list[str] | None, typer.Option(
-        "--column", metavar="PART=NAME", help="Which column is which: arrival, prompt, output, ...")] = None,
-    time_unit: Annotated[str | None, typer.Option("--time-unit", help="s, ms, us, ns or iso.")] = None,
-    sort: Annotated[bool, typer.Option("--sort", help="Sort by arrival (stably) instead of refusing.")] = False,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first so many requests.")] = None,
-    max_model_len: Annotated[int | None, typer.Option(
-        "--max-model-len", min=2, help="Count the requests longer than this.")] = None,
-    drop: Annotated[bool, typer.Option("--drop-bad-rows", help="Leave out and count rows that cannot be used.")]
-    = False,
-    as_json: JsonOption = False,
-) -> None:
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="CSV, JSON, JSONL or parquet.")]
+FormatOption = Annotated[str, typer.Option("--format", help="azure, burstgpt, mooncake, vllm_bench, ...")]
+ColumnOption = Annotated[list[str] | None, typer.Option(
+    "--column", metavar="PART=NAME", help="Which column is which: arrival, prompt, output, ...; repeatable.")]
+UnitOption = Annotated[str | None, typer.Option("--time-unit", help="s, ms, us, ns or iso.")]
+SortOption = Annotated[bool, typer.Option("--sort", help="Sort by arrival, stably, instead of refusing.")]
+LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="Only the first so many requests.")]
+LongestOption = Annotated[int | None, typer.Option(
+    "--max-model-len", min=2, help="Count the requests longer than this.")]
+DropOption = Annotated[bool, typer.Option("--drop-bad-rows", help="Leave out and count unusable rows.")]
+
+
+def inspect(file: FileArgument, layout: FormatOption = "auto", columns: ColumnOption = None,
+            time_unit: UnitOption = None, sort: SortOption = False, limit: LimitOption = None,
+            max_model_len: LongestOption = None, drop: DropOption = False,
+            as_json: JsonOption = False) -> None:
     """Rates, burstiness, length percentiles, and what was left out and why."""
     from simulator.workload.inspect import inspect_table, inspect_trace
     from simulator.workload.load import load_trace

@@ -1,0 +1,45 @@
+# make demo | test | test-all | check | clean: everything goes into .venv, nothing else of the machine is touched.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN_STAMP := $(VENV)/.installed
+DEV_STAMP := $(VENV)/.installed-dev
+
+.PHONY: help demo test test-all check clean
+help:
+	@echo "make demo      replay 2,000 chat-like requests under static and continuous batching; report in out/demo"
+	@echo "make test      run the tests"
+	@echo "make test-all  run them all, the long ones too"
+	@echo "make check     ruff and mypy --strict"
+	@echo "make clean     remove what demo and the tools have left"
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || \
+	  { echo "servecast needs Python 3.11 to 3.13; this is `$(PYTHON) --version`. Try: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "cannot make a virtual environment; on Debian or Ubuntu: apt install python3-venv"; exit 1; }
+
+$(RUN_STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(DEV_STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@ $(RUN_STAMP)
+
+demo: $(RUN_STAMP)
+	$(BIN)/servecast compare scenarios/chat_static.yaml scenarios/chat.yaml --out out/demo
+	@echo "open out/demo/report.html"
+
+test: $(DEV_STAMP)
+	$(BIN)/python -m pytest -m "not nightly"
+
+test-all: $(DEV_STAMP)
+	$(BIN)/python -m pytest
+
+check: $(DEV_STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf out build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
