@@ -22,34 +22,37 @@ if TYPE_CHECKING:
 Block = dict[str, Any]
 
 DEFINITIONS: Final = {
-    "requests": "arrived = completed + rejected + unfinished; arrived: submitted before the horizon; completed: the "
-                "whole answer reached the client",
-    "percentiles": "over every request that arrived after the warm-up share; rejected and unfinished ones count as "
-                   "infinite (null when a percentile falls on one); the mean is over the `count` completed ones",
+    "requests": "arrived = completed + rejected + unfinished; arrived: submitted before the horizon; "
+    "completed: the whole answer reached the client",
+    "percentiles": "over every request that arrived after the warm-up share; rejected and unfinished ones "
+    "count as infinite (null when a percentile falls on one); the mean is over the `count` completed ones",
     "ttft_s": "first token at the client - submission = front end + queue + prefill",
-    "tpot_s": "(last token - first token) / (output tokens - 1); only answers of more than one token, sent token by "
-              "token",
-    "itl_s": "gaps between consecutive tokens of one answer, each token delivered counted once; percentiles from a "
-             "histogram with bins at most 0.4 % wide; warm-up included",
+    "tpot_s": "(last token - first token) / (output tokens - 1); only answers of more than one token, "
+    "sent token by token",
+    "itl_s": "gaps between consecutive tokens of one answer, each token delivered counted once; "
+    "percentiles from a histogram with bins at most 0.4 % wide; warm-up included",
     "e2e_s": "last token at the client - submission",
     "queue_s": "first scheduled - entry into the replica's waiting queue",
     "prefill_s": "first token out of the engine - first scheduled (waits after a preemption included)",
     "frontend_s": "submission -> waiting queue, plus engine output -> client",
     "normalized_latency_s": "e2e / output tokens",
-    "throughput": "completed requests (output: delivered tokens; prompt: tokens of completed requests) / makespan",
-    "goodput": "requests that completed within every target / requests arrived; null without targets; a target on TPOT "
-               "does not apply to one-token answers and answers returned whole",
+    "throughput": "completed requests (output: delivered tokens; prompt: tokens of completed "
+    "requests) / makespan",
+    "goodput": "requests that completed within every target / requests arrived; null without targets; "
+    "a target on TPOT does not apply to one-token answers and answers returned whole",
     "makespan_s": "first submission -> last token delivered",
     "slot_utilization": "sequences scheduled / max_num_seqs, averaged over the time in which steps run",
     "gpu_utilization": "GPU time of all steps / (makespan x replicas)",
     "busy_share": "time in which steps run / (makespan x replicas)",
     "batch": "per replica, weighted by the time of steps; running: slots held, scheduled: sequences computed",
     "queue": "waiting requests per replica as each step starts, weighted by the time of steps",
-    "kv": "shares of KV blocks, weighted by the time of steps; internal fragmentation: held but empty / held; external: "
-          "free but outside the longest free run / free; refused_by_fragmentation: null = not counted",
+    "kv": "shares of KV blocks, weighted by the time of steps; internal fragmentation: held but empty / held; "
+    "external: free but outside the longest free run / free; refused_by_fragmentation: null = not counted",
     "exposed_cpu_s": "time in which a step runs and the GPU does not",
-    "stability": "does the number in the system grow between first and last arrival (independent of the horizon)",
-    "little": "arrival rate x mean time in system against the time-averaged number in system, first to last arrival",
+    "stability": "does the number in the system grow between first and last "
+    "arrival (independent of the horizon)",
+    "little": "arrival rate x mean time in system against the time-averaged number in system, "
+    "first to last arrival",
 }
 
 
@@ -66,7 +69,11 @@ def summarize(result: "Result") -> Block:
     summary["makespan_s"] = span / NS_PER_S
     summary |= _use(result, span)
     summary |= {"batch": _batch(result), "queue": _queue(result), "kv": _kv(result), "time": _time(result)}
-    summary |= {"stability": stability(result).as_dict(), "little": little(result), "definitions": dict(DEFINITIONS)}
+    summary |= {
+        "stability": stability(result).as_dict(),
+        "little": little(result),
+        "definitions": dict(DEFINITIONS),
+    }
     if len(result.trace.class_names) > 1:
         summary["per_class"] = _per_class(result, fate, span)
     return summary | {"scenario": resolved_scenario(result), "provenance": result.provenance()}
@@ -95,13 +102,19 @@ def _ratio(above: float, below: float) -> float | None:
 
 def _counts(result: "Result", fate: Fates) -> Block:
     req = result.requests
-    numbers = {name: _count(getattr(fate, name)) for name in ("arrived", "completed", "rejected", "unfinished")}
+    numbers = {
+        name: _count(getattr(fate, name)) for name in ("arrived", "completed", "rejected", "unfinished")
+    }
     requests: Block = dict(numbers)
     requests["rejected_by_reason"] = {
         STATUS_NAMES[code].removeprefix("rejected: "): count
-        for code in range(REJECTED_LENGTH, REJECTED_BUDGET + 1) if (count := _count(req.status == code))}
+        for code in range(REJECTED_LENGTH, REJECTED_BUDGET + 1)
+        if (count := _count(req.status == code))
+    }
     requests |= {"preempted": _count(req.preempted > 0), "preemptions": int(req.preempted.sum())}
-    line = "arrived {arrived} = completed {completed} + rejected {rejected} + unfinished {unfinished}".format(**numbers)
+    line = "arrived {arrived} = completed {completed} + rejected {rejected} + unfinished {unfinished}".format(
+        **numbers
+    )
     late = len(req.arrival) - numbers["arrived"]
     requests["after_horizon"] = late
     return {"requests": requests, "conservation": line + (f"; {late} more after the horizon" if late else "")}
@@ -116,8 +129,12 @@ def _throughput(result: "Result", fate: Fates, span: int) -> Block:
     req = result.requests
     served = fate.arrived if result.setup.limits.stream else fate.completed
     out, prompt = int(req.done[served].sum()), int(req.prompt[fate.completed].sum())
-    return {"requests_per_s": _per_s(_count(fate.completed), span), "output_tokens_per_s": _per_s(out, span),
-            "prompt_tokens_per_s": _per_s(prompt, span), "total_tokens_per_s": _per_s(out + prompt, span)}
+    return {
+        "requests_per_s": _per_s(_count(fate.completed), span),
+        "output_tokens_per_s": _per_s(out, span),
+        "prompt_tokens_per_s": _per_s(prompt, span),
+        "total_tokens_per_s": _per_s(out + prompt, span),
+    }
 
 
 def meets_slo(result: "Result", fate: Fates) -> Bools | None:
@@ -139,8 +156,11 @@ def _goodput(result: "Result", fate: Fates, span: int, within: Bools | None = No
         return {"slo": result.scenario.slo.model_dump(), "attained": None, "requests_per_s": None}
     if within is not None:
         met, arrived = met & within, arrived & within
-    return {"slo": result.scenario.slo.model_dump(), "attained": _ratio(_count(met), _count(arrived)),
-            "requests_per_s": _per_s(_count(met), span)}
+    return {
+        "slo": result.scenario.slo.model_dump(),
+        "attained": _ratio(_count(met), _count(arrived)),
+        "requests_per_s": _per_s(_count(met), span),
+    }
 
 
 def _use(result: "Result", span: int) -> Block:
@@ -148,9 +168,12 @@ def _use(result: "Result", span: int) -> Block:
     wall, whole = _total(result, state.T_WALL), span * len(result.totals)
     slots = result.setup.limits.max_num_seqs * wall
     gpu, busy = _ratio(_total(result, state.T_GPU), whole), _ratio(wall, whole)
-    return {"steps": _total(result, state.T_STEPS), "slot_utilization": _ratio(_total(result, state.T_ROWS), slots),
-            "gpu_utilization": None if gpu is None else min(1.0, gpu),
-            "busy_share": None if busy is None else min(1.0, busy)}
+    return {
+        "steps": _total(result, state.T_STEPS),
+        "slot_utilization": _ratio(_total(result, state.T_ROWS), slots),
+        "gpu_utilization": None if gpu is None else min(1.0, gpu),
+        "busy_share": None if busy is None else min(1.0, busy),
+    }
 
 
 def _batch(result: "Result") -> Block:
@@ -164,9 +187,14 @@ def _batch(result: "Result") -> Block:
         return used[min(int(np.searchsorted(reached, q - 1e-12)), len(used) - 1)] if used else None
 
     wall = _total(result, state.T_WALL)
-    return {"mean_running": _ratio(_total(result, state.T_RUNNING), wall),
-            "mean_scheduled": _ratio(_total(result, state.T_ROWS), wall), "p50": share(0.5), "p99": share(0.99),
-            "max": used[-1] if used else None, "distribution": [[rows, held[rows] / whole] for rows in used]}
+    return {
+        "mean_running": _ratio(_total(result, state.T_RUNNING), wall),
+        "mean_scheduled": _ratio(_total(result, state.T_ROWS), wall),
+        "p50": share(0.5),
+        "p99": share(0.99),
+        "max": used[-1] if used else None,
+        "distribution": [[rows, held[rows] / whole] for rows in used],
+    }
 
 
 def _queue(result: "Result") -> Block:
@@ -179,15 +207,28 @@ def _kv(result: "Result") -> Block:
     held, time = _total(result, state.T_BLOCKS), _total(result, state.T_WALL_SHORT) * limits.num_blocks
     filled = _ratio(_total(result, state.T_KV_TOKENS), held * limits.block_size)
     refused = _total(result, state.T_FRAGMENTED)
-    sizes = {} if capacity is None else {name: int(value) for name, value in vars(capacity).items()
-                                         if name.endswith("_bytes") or name == "kv_bytes_per_token"}
+    sizes = (
+        {}
+        if capacity is None
+        else {
+            name: int(value)
+            for name, value in vars(capacity).items()
+            if name.endswith("_bytes") or name == "kv_bytes_per_token"
+        }
+    )
     return {
-        "num_gpu_blocks": limits.num_blocks + (0 if limits.contiguous else 1), "block_size": limits.block_size,
-        "tokens_capacity": limits.num_blocks * limits.block_size, "mean_use": _ratio(held, time),
+        "num_gpu_blocks": limits.num_blocks + (0 if limits.contiguous else 1),
+        "block_size": limits.block_size,
+        "tokens_capacity": limits.num_blocks * limits.block_size,
+        "mean_use": _ratio(held, time),
         "peak_use": int(result.totals[:, state.T_PEAK_BLOCKS].max()) / limits.num_blocks,
         "internal_fragmentation": None if filled is None else 1 - filled,
-        "external_fragmentation": _ratio(_total(result, state.T_GAPS), time - held) if limits.contiguous else 0.0,
-        "refused_by_fragmentation": (refused or None) if limits.contiguous else 0, "breakdown": sizes or None}
+        "external_fragmentation": _ratio(_total(result, state.T_GAPS), time - held)
+        if limits.contiguous
+        else 0.0,
+        "refused_by_fragmentation": (refused or None) if limits.contiguous else 0,
+        "breakdown": sizes or None,
+    }
 
 
 def _time(result: "Result") -> Block:
@@ -195,11 +236,17 @@ def _time(result: "Result") -> Block:
         return _total(result, index) / NS_PER_S
 
     exposed = max(0, _total(result, state.T_WALL) - _total(result, state.T_GPU))
-    return {"gpu_s": seconds(state.T_GPU), "dense_s": seconds(state.T_DENSE),
-            "decode_attention_s": seconds(state.T_DECODE_ATTENTION),
-            "prefill_attention_s": seconds(state.T_PREFILL_ATTENTION), "exposed_cpu_s": exposed / NS_PER_S,
-            "eager_steps": _total(result, state.T_EAGER), "wasted_rows": _total(result, state.T_WASTED),
-            "pad_rows": _total(result, state.T_PAD_ROWS), "pad_tokens": _total(result, state.T_PAD_TOKENS)}
+    return {
+        "gpu_s": seconds(state.T_GPU),
+        "dense_s": seconds(state.T_DENSE),
+        "decode_attention_s": seconds(state.T_DECODE_ATTENTION),
+        "prefill_attention_s": seconds(state.T_PREFILL_ATTENTION),
+        "exposed_cpu_s": exposed / NS_PER_S,
+        "eager_steps": _total(result, state.T_EAGER),
+        "wasted_rows": _total(result, state.T_WASTED),
+        "pad_rows": _total(result, state.T_PAD_ROWS),
+        "pad_tokens": _total(result, state.T_PAD_TOKENS),
+    }
 
 
 def _per_class(result: "Result", fate: Fates, span: int) -> Block:
@@ -207,31 +254,41 @@ def _per_class(result: "Result", fate: Fates, span: int) -> Block:
     blocks: Block = {}
     for code, name in enumerate(result.trace.class_names):
         within = result.trace.cls == code
-        block: Block = {"requests": {part: _count(getattr(fate, part) & within)
-                                     for part in ("arrived", "completed", "rejected", "unfinished")}}
+        block: Block = {
+            "requests": {
+                part: _count(getattr(fate, part) & within)
+                for part in ("arrived", "completed", "rejected", "unfinished")
+            }
+        }
         block |= {time: time_stats(result, time, fate, within) for time in TIMES}
         blocks[name] = block | {"goodput": _goodput(result, fate, span, within)}
     return blocks
 
 
 def resolved_scenario(result: "Result") -> Block:
-    """The scenario with what the engine profile filled in: policy and its limits, block size, longest request."""
+    """The scenario with what the engine profile filled in: policy and limits, block size, max_model_len."""
     setup, limits = result.setup, result.setup.limits
     data: Block = result.scenario.model_dump(mode="json")
     data["policy"] |= {"name": setup.policy.name} | {
-        knob: getattr(limits, knob) for knob in ("max_num_seqs", "max_num_batched_tokens") if knob in setup.policy.knobs}
+        knob: getattr(limits, knob)
+        for knob in ("max_num_seqs", "max_num_batched_tokens")
+        if knob in setup.policy.knobs
+    }
     data["kv"]["block_size"] = limits.block_size
     data["max_model_len"] = limits.max_model_len
     return data
 
 
 def request_columns(result: "Result") -> dict[str, Any]:
-    """One row a request, in order of submission: numpy columns (N,); NaN = has no such time; str columns are lists."""
+    """One row a request, in order of submission: numpy columns (N,), lists for text; NaN = no such time."""
     req, fate, trace = result.requests, fates(result), result.trace
     columns: dict[str, Any] = {
-        "id": trace.id, "class": [trace.class_names[code] for code in trace.cls.tolist()],
+        "id": trace.id,
+        "class": [trace.class_names[code] for code in trace.cls.tolist()],
         "arrival_s": np.where(fate.arrived, req.arrival / NS_PER_S, np.nan),
-        "prompt_tokens": req.prompt, "output_tokens": req.output}
+        "prompt_tokens": req.prompt,
+        "output_tokens": req.output,
+    }
     for name in ("ttft_s", "tpot_s", "e2e_s", "queue_s", "prefill_s", "frontend_s"):
         able = due(result, name)
         rows = np.flatnonzero(fate.completed if able is None else fate.completed & able)
@@ -239,13 +296,20 @@ def request_columns(result: "Result") -> dict[str, Any]:
         columns[name][rows] = times(result, name, rows) / NS_PER_S
     gaps = (req.done > 1) & (req.last != NEVER) & bool(result.setup.limits.stream)
     columns["itl_max_s"] = np.where(gaps, req.itl_max / NS_PER_S, np.nan)
-    return columns | {"replica": req.replica, "slot": req.slot, "preemptions": req.preempted,
-                      "status": _fate_names(req.status.tolist(), fate)}
+    return columns | {
+        "replica": req.replica,
+        "slot": req.slot,
+        "preemptions": req.preempted,
+        "status": _fate_names(req.status.tolist(), fate),
+    }
 
 
 def _fate_names(codes: list[int], fate: Fates) -> list[str]:
     """finished, unfinished, after horizon, or rejected with its reason."""
-    names = [STATUS_NAMES[code] if REJECTED_LENGTH <= code <= REJECTED_BUDGET else "after horizon" for code in codes]
+    names = [
+        STATUS_NAMES[code] if REJECTED_LENGTH <= code <= REJECTED_BUDGET else "after horizon"
+        for code in codes
+    ]
     for label, rows in (("finished", fate.completed), ("unfinished", fate.unfinished)):
         for k in np.flatnonzero(rows).tolist():
             names[k] = label

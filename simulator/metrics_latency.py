@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from simulator.run import Result
 
 Bools = npt.NDArray[np.bool_]
+Rows = npt.NDArray[np.intp]
 Floats = npt.NDArray[np.float64]
 Stats = dict[str, Any]
 
@@ -50,7 +51,7 @@ class Fates:
 def fates(result: "Result") -> Fates:
     """Sort the requests of a result by what became of them.
 
-    A batch returned whole keeps its KV blocks until it is returned: a sequence in it that has ended is not completed.
+    A batch returned whole keeps its KV blocks until then: a sequence in it that ended is not yet completed.
     """
     req, scenario = result.requests, result.scenario
     horizon = NEVER if scenario.horizon_s is None else to_ticks(scenario.horizon_s)
@@ -64,10 +65,10 @@ def fates(result: "Result") -> Fates:
     return Fates(arrived, completed, rejected, measured)
 
 
-def times(result: "Result", name: str, rows: Bools) -> Floats:
-    """[ns] the time called `name` (one of TIMES) of the chosen requests, which must be completed; float64 (rows,).
+def times(result: "Result", name: str, rows: Bools | Rows) -> Floats:
+    """[ns] the time called `name` (one of TIMES) of the chosen requests; float64 (rows,).
 
-    tpot_s: the chosen must have more than one output token.
+    They must be completed. tpot_s: the chosen must have more than one output token.
     """
     req, out = result.requests, int(result.setup.cost.frontend_out_ns)
     if name == "ttft_s":
@@ -108,27 +109,31 @@ def time_stats(result: "Result", name: str, fate: Fates, within: Bools | None = 
 def describe(values_ns: Floats, missing: int = 0) -> Stats:
     """Mean, percentiles [s] and count of finite times [ns], beside `missing` infinite ones.
 
-    The mean and `count` are over the finite ones; percentiles are over all. None where there is no finite answer.
+    The mean and `count` are over the finite ones, percentiles over all. None where there is no finite answer.
     """
     points = quantiles(values_ns, missing, [q for _, q in PERCENTILES])
     stats: Stats = {"mean": float(values_ns.mean()) / NS_PER_S if values_ns.size else None}
-    stats |= {name: None if p is None else p / NS_PER_S for (name, _), p in zip(PERCENTILES, points, strict=True)}
+    stats |= {
+        name: None if p is None else p / NS_PER_S for (name, _), p in zip(PERCENTILES, points, strict=True)
+    }
     return stats | {"count": int(values_ns.size)}
 
 
 def quantiles(values: Floats, missing: int, shares: Sequence[float]) -> list[float | None]:
-    """Quantiles of `values` (finite, any order) and `missing` times +infinity; None = infinite or nothing there."""
+    """Quantiles of finite `values`, in any order, and `missing` times +infinity; None = infinite or none."""
     finite = values.size
     total = finite + missing
     spots = [(total - 1) * share for share in shares]
     lows = [int(spot) for spot in spots]
     wanted = sorted({k for low in lows for k in (low, low + 1) if 0 <= k < finite})
     placed = np.partition(values, wanted) if wanted else values
-    return [_between(placed, low, spot - low) if total else None for low, spot in zip(lows, spots, strict=True)]
+    return [
+        _between(placed, low, spot - low) if total else None for low, spot in zip(lows, spots, strict=True)
+    ]
 
 
 def _between(placed: Floats, low: int, share: float) -> float | None:
-    """The value `share` of the way from order statistic `low` to the next; None when one it needs is infinite."""
+    """The value `share` of the way from order statistic `low` to the next; None when that is infinite."""
     high = low if share == 0 else low + 1
     if high >= placed.size:
         return None
@@ -152,8 +157,9 @@ def itl_stats(result: "Result") -> Stats:
     return stats | {"count": count}
 
 
-def histogram_quantiles(counts: npt.NDArray[np.int64], shares: Sequence[float], mean: float,
-                        largest: float) -> list[float]:
+def histogram_quantiles(
+    counts: npt.NDArray[np.int64], shares: Sequence[float], mean: float, largest: float
+) -> list[float]:
     """[ns] quantiles of values known by bin (state.log_bin_edges), their exact mean and largest value.
 
     The values of a bin are taken as spread evenly over it; when one bin holds them all, as equal to the mean.
@@ -165,10 +171,17 @@ def histogram_quantiles(counts: npt.NDArray[np.int64], shares: Sequence[float], 
     low, high = edges[used], np.minimum(edges[used + 1], largest)
     held = counts[used]
     before = np.cumsum(held) - held
-    spots = np.asarray(shares) * (int(held.sum()) - 1)
-    values = []
-    for spot in spots:
-        at = int(np.searchsorted(before, spot, side="right")) - 1
-        share = min(1.0, (spot - before[at] + 0.5) / held[at])
-        values.append(float(low[at] + share * (high[at] - low[at])))
-    return values
+    last = int(held.sum()) - 1
+    spots = np.asarray(shares) * last
+    whole = np.floor(spots)
+    below, above = (_ranked(before, held, low, high, rank) for rank in (whole, np.minimum(whole + 1, last)))
+    return [float(value) for value in below + (above - below) * (spots - whole)]
+
+
+def _ranked(
+    before: npt.NDArray[np.int64], held: npt.NDArray[np.int64], low: Floats, high: Floats, ranks: Floats
+) -> Floats:
+    """Order statistics by rank (from 0) of bins that hold `held` values each, `before` lying below them."""
+    at = np.searchsorted(before, ranks, side="right") - 1
+    spread: Floats = low[at] + (ranks - before[at] + 0.5) / held[at] * (high[at] - low[at])
+    return spread

@@ -1,4 +1,4 @@
-"""Is it in steady state, and how sure are we? Backlog verdict, Little's law, warm-up, replications, intervals."""
+"""Is it in steady state, and how sure are we? Backlog verdict, Little's law, warm-up, replications."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -19,8 +19,19 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]
-__all__ = ["Interval", "Stability", "interval", "judge", "little", "mser", "paired", "replicate", "replicate_until",
-           "stability", "value_at"]
+__all__ = [
+    "Interval",
+    "Stability",
+    "interval",
+    "judge",
+    "little",
+    "mser",
+    "paired",
+    "replicate",
+    "replicate_until",
+    "stability",
+    "value_at",
+]
 
 Metric = str | Callable[["Result"], float | None]
 Verdict = Literal["stable", "overloaded", "undecided"]
@@ -37,7 +48,7 @@ FILL_SHARE: Final = 0.2
 
 @dataclass(frozen=True)
 class Stability:
-    """Verdict on the backlog. `slope_per_s` [requests/s] by which the number in the system grows, None if unknown."""
+    """Verdict on the backlog. `slope_per_s` [requests/s]: growth of the number in the system, or None."""
 
     verdict: Verdict
     slope_per_s: float | None
@@ -55,24 +66,36 @@ def stability(result: "Result") -> Stability:
     cannot change the verdict. The first fifth, or twice the mean service time, is left out as filling.
     """
     if result.scenario.load.kind != "open":
-        return Stability("stable", None, f"{result.scenario.load.kind} load: at most {result.scenario.load.width} "
-                                         "in the system at once, by construction")
+        return Stability(
+            "stable",
+            None,
+            f"{result.scenario.load.kind} load: at most {result.scenario.load.width} "
+            "in the system at once, by construction",
+        )
     arrivals, ends, service_s = _stays(result)
     begin, end = _window(result, arrivals)
     if arrivals.size < FEWEST or end <= begin:
-        return Stability("undecided", None, f"{arrivals.size} admissible arrivals within {(end - begin) / NS_PER_S:g} s "
-                                            f"are too few; needed: {FEWEST} spread over time")
+        return Stability(
+            "undecided",
+            None,
+            f"{arrivals.size} admissible arrivals within {(end - begin) / NS_PER_S:g} s "
+            f"are too few; needed: {FEWEST} spread over time",
+        )
     fill = max(FILL_SHARE, 2 * service_s * NS_PER_S / (end - begin))
     if fill > 0.5:
-        return Stability("undecided", None, "arrivals last less than four mean service times "
-                                            f"({service_s:.3g} s): the system is still filling")
+        return Stability(
+            "undecided",
+            None,
+            "arrivals last less than four mean service times "
+            f"({service_s:.3g} s): the system is still filling",
+        )
     begin += int(fill * (end - begin))
     seen = int(np.count_nonzero((arrivals > begin) & (arrivals <= end)))
     return judge(number_in_system(arrivals, ends, begin, end), (end - begin) / NS_PER_S, seen)
 
 
 def _stays(result: "Result") -> tuple[Int64s, Int64s, float]:
-    """[tick] arrivals and ends (NEVER = not ended) of requests that were let in, and mean service time [s]."""
+    """[tick] arrivals and ends (NEVER = not ended) of requests that were let in; mean service time [s]."""
     from simulator.metrics_latency import fates
 
     req, fate = result.requests, fates(result)
@@ -110,21 +133,23 @@ def judge(number: Floats, seconds: float, arrivals: int) -> Stability:
 
     Least-squares slope over block means. Two errors of the growth over the window are weighed:
     - if the backlog is a random walk (at or above capacity), block differences are independent; the slope's
-      variance is 6/5 of that of their mean (Durlauf and Phillips, Econometrica 56, 1988). Overloaded: growth is
-      above zero by this error, and is over 1 % of the arrivals or half the mean backlog;
+      variance is 6/5 of that of their mean (Durlauf and Phillips, Econometrica 56, 1988). Overloaded:
+      growth is above zero by this error, and is over 1 % of the arrivals or half the mean backlog;
     - if it is stationary, the residuals give the error. Stable: growth with this error stays below
       sqrt(arrivals), what a queue just at capacity would drift by chance.
     """
     means = number.reshape(BLOCKS, -1).mean(axis=1)
     time = np.arange(BLOCKS) - (BLOCKS - 1) / 2
-    slope = float(time @ means / (time @ time))                    # requests per block
+    slope = float(time @ means / (time @ time))  # requests per block
     residual = means - means.mean() - slope * time
     walk = math.sqrt(1.2 * np.diff(means).var(ddof=1) / (BLOCKS - 1))
     still = math.sqrt(residual @ residual / (BLOCKS - 2) / (time @ time))
     growth = slope * BLOCKS
     margin = t_quantile(0.5 + LEVEL / 2, BLOCKS - 2) * BLOCKS
     per_s = slope * BLOCKS / seconds
-    text = f"backlog changes by {growth:+.1f} over {arrivals} arrivals (mean {means.mean():.1f} in the system)"
+    text = (
+        f"backlog changes by {growth:+.1f} over {arrivals} arrivals (mean {means.mean():.1f} in the system)"
+    )
     material = max(3.0, min(0.01 * arrivals, 0.5 * float(means.mean())))
     if growth - margin * walk > 0 and growth > material:
         return Stability("overloaded", per_s, f"{text}: it grows as long as requests arrive")
@@ -136,21 +161,33 @@ def judge(number: Floats, seconds: float, arrivals: int) -> Stability:
 def little(result: "Result") -> dict[str, float | None]:
     """Little's law over the arrival window: lambda [1/s] x W [s] against the measured number in the system L.
 
-    L is the time average between first and last arrival, W the mean over completed requests. They differ by what
-    is still inside when arrivals end: small for a long stable run, large under overload (Little 1961,
+    L is the time average between first and last arrival, W the mean over completed requests. They differ by
+    what is still inside when arrivals end: small for a long stable run, large under overload (Little 1961,
     doi 10.1287/opre.9.3.383). Rejected requests were never inside.
     """
     arrivals, ends, _ = _stays(result)
     begin, end = _window(result, arrivals)
     done = ends < NEVER
     if end <= begin or not done.any():
-        return {"arrival_rate": None, "mean_in_system": None, "mean_time_in_system_s": None, "relative_gap": None}
+        return {
+            "arrival_rate": None,
+            "mean_in_system": None,
+            "mean_time_in_system_s": None,
+            "relative_gap": None,
+        }
     seconds = (end - begin) / NS_PER_S
-    inside = float((np.minimum(ends, end) - np.minimum(arrivals, end)).astype(np.float64).sum()) / (end - begin)
+    inside = float((np.minimum(ends, end) - np.minimum(arrivals, end)).astype(np.float64).sum()) / (
+        end - begin
+    )
     stay = float((ends[done] - arrivals[done]).astype(np.float64).mean()) / NS_PER_S
     rate = arrivals.size / seconds
     gap = (rate * stay - inside) / inside if inside > 0 else None
-    return {"arrival_rate": rate, "mean_in_system": inside, "mean_time_in_system_s": stay, "relative_gap": gap}
+    return {
+        "arrival_rate": rate,
+        "mean_in_system": inside,
+        "mean_time_in_system_s": stay,
+        "relative_gap": gap,
+    }
 
 
 def mser(values: npt.ArrayLike, batch: int = 5) -> int:
@@ -172,7 +209,7 @@ def mser(values: npt.ArrayLike, batch: int = 5) -> int:
 
 
 def value_at(summary: Mapping[str, Any], path: str) -> float:
-    """A number of a summary by dotted name, e.g. "ttft_s.p99"; null (a percentile that is infinite) is +infinity.
+    """A number of a summary by dotted name, e.g. "ttft_s.p99"; null (an infinite percentile) is +infinity.
 
     Raises ConfigError naming what there is when the name is not in the summary.
     """
@@ -197,7 +234,9 @@ def measure(result: "Result", metric: Metric) -> float:
     return math.inf if value is None else float(value)
 
 
-def replicate(scenario: "Scenario", n: int, *metrics: Metric, start: int = 0, setup: "Setup | None" = None) -> Floats:
+def replicate(
+    scenario: "Scenario", n: int, *metrics: Metric, start: int = 0, setup: "Setup | None" = None
+) -> Floats:
     """Run replications start .. start + n - 1; returns values, shape (n, len(metrics)).
 
     Replication k draws the same random numbers whatever the GPU or policy, so rows of two scenarios pair up.
@@ -207,28 +246,40 @@ def replicate(scenario: "Scenario", n: int, *metrics: Metric, start: int = 0, se
     from simulator.setup import prepare
 
     if n < 1 or not metrics:
-        raise ConfigError(f"replicate needs n >= 1 and at least one metric, got n = {n}, {len(metrics)} metrics")
+        raise ConfigError(
+            f"replicate needs n >= 1 and at least one metric, got n = {n}, {len(metrics)} metrics"
+        )
     if n > 1 and not varies(scenario):
-        raise ConfigError(f"{scenario.name}: its workload is the same in every replication; n must be 1, got {n}")
+        raise ConfigError(
+            f"{scenario.name}: its workload is the same in every replication; n must be 1, got {n}"
+        )
     ready = setup or prepare(scenario)
     runs = (simulate(scenario, setup=ready, replication=k) for k in range(start, start + n))
     return np.array([[measure(run, metric) for metric in metrics] for run in runs], dtype=np.float64)
 
 
 def varies(scenario: "Scenario") -> bool:
-    """Whether replications differ: a generated workload, or a router that draws lots among several replicas."""
+    """Whether replications differ: a generated workload, or a random router among several replicas."""
     from simulator.workload.build import is_random
 
     lots = scenario.cluster.router == "random" and scenario.cluster.replicas > 1
     return is_random(scenario.parsed_workload()) or lots
 
 
-def replicate_until(draw: Callable[[int], float], *, limit: float | None = None, relative: float | None = None,
-                    least: int = 3, most: int = 30, level: float = 0.9) -> tuple[Interval, str]:
+def replicate_until(
+    draw: Callable[[int], float],
+    *,
+    limit: float | None = None,
+    relative: float | None = None,
+    least: int = 3,
+    most: int = 30,
+    level: float = 0.9,
+) -> tuple[Interval, str]:
     """Call draw(0), draw(1), ... until the interval is clear; returns it and why it stopped.
 
     "below" / "above": the interval clears `limit`. "precise": its half width is at most `relative` x mean.
-    "most": neither after `most` draws (never to be read as a pass). Raises ConfigError for 2 > least or least > most.
+    "most": neither after `most` draws (never to be read as a pass).
+    Raises ConfigError unless 2 <= least <= most.
     """
     if not 2 <= least <= most:
         raise ConfigError(f"replications: 2 <= least <= most, got {least} and {most}")

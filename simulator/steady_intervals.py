@@ -33,13 +33,15 @@ class Interval:
 
 
 def interval(values: npt.ArrayLike, level: float = 0.9) -> Interval:
-    """Student-t interval of the mean of independent `values`. One value, or an infinite one, bounds nothing above.
+    """Student-t interval of the mean of independent `values`; one value or an infinite one gives no bound.
 
     Raises ConfigError for no value, NaN or a level outside (0, 1).
     """
     data = np.atleast_1d(np.asarray(values, dtype=np.float64))
     if data.size == 0 or np.isnan(data).any() or not 0 < level < 1:
-        raise ConfigError(f"interval needs numbers and a level in (0, 1), got {data.tolist()[:5]} and {level}")
+        raise ConfigError(
+            f"interval needs numbers and a level in (0, 1), got {data.tolist()[:5]} and {level}"
+        )
     if np.isinf(data).any():
         low = math.inf if np.isinf(data).all() and data.size > 1 else -math.inf
         return Interval(math.inf, low, math.inf, data.size, level)
