@@ -16,6 +16,7 @@ from simulator.state import (
     FINISHED,
     HEAD,
     N_BATCH,
+    N_ENDED,
     N_RUNNING,
     N_WAITING,
     NOW,
@@ -50,10 +51,25 @@ def schedule(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
 def _window_is_over(req: Requests, rep: Replica, lim: Limits) -> bool:
     """True when the batch is full or its first request has waited the window; else ask to be woken then."""
     deadline = req.queued[rep.c[HEAD]] + lim.batch_window
-    if rep.c[N_WAITING] >= lim.max_num_seqs or deadline <= rep.c[NOW]:
+    if deadline <= rep.c[NOW] or _candidates(req, rep, lim) >= lim.max_num_seqs:
         return True
     rep.c[WAKE] = deadline
     return False
+
+
+@jitable
+def _candidates(req: Requests, rep: Replica, lim: Limits) -> int:
+    """Waiting requests that may share a batch with the first: those of its length bucket."""
+    if lim.length_bucket == 0:
+        return int(rep.c[N_WAITING])
+    first = rep.c[HEAD]
+    count = 0
+    i = first
+    while i >= 0:
+        if req.prompt[i] // lim.length_bucket == req.prompt[first] // lim.length_bucket:
+            count += 1
+        i = req.next[i]
+    return count
 
 
 @jitable
@@ -70,10 +86,11 @@ def _start(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
         if lim.length_bucket > 0 and req.prompt[i] // lim.length_bucket != req.prompt[first] // lim.length_bucket:
             before = i
             continue
-        longest = max(longest, req.prompt[i])
-        limit = max(limit, req.limit[i])
-        if not _set_aside(req, rep, lim, i, longest + limit):
+        padded = max(longest, req.prompt[i])
+        asked = max(limit, req.limit[i])
+        if not _set_aside(req, rep, lim, i, padded + asked):
             break
+        longest, limit = padded, asked
         take_after(req, rep, before)
         admit(req, rep, i)
         plan(rep, i, req.prompt[i])
@@ -117,11 +134,17 @@ def _decode(req: Requests, rep: Replica, aux: Column) -> None:
 
 @jitable
 def retire(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
-    """Free the batch when its last sequence has ended; without streaming everybody is answered only now."""
+    """Free the batch when its last sequence has ended; without streaming everybody is answered only now.
+
+    N_ENDED becomes the number of answers given, so that a closed client does not go on before it has its own.
+    """
     for k in range(rep.c[N_RUNNING]):
         if req.status[rep.running[k]] != FINISHED:
+            if lim.stream == 0:
+                rep.c[N_ENDED] = 0
             return
     if lim.stream == 0:
+        rep.c[N_ENDED] = rep.c[N_RUNNING]
         for k in range(rep.c[N_RUNNING]):
             i = rep.running[k]
             req.first[i] = rep.c[VISIBLE]

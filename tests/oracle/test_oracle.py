@@ -1,0 +1,101 @@
+"""Both engines against the oracle: every request's times, on scenarios full of ties and short of memory."""
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from oracle.plain import Oracle, Seq
+from parity.cases import Case, cases, run
+
+from simulator import state
+from simulator.engines.job import Job
+from simulator.units import NEVER
+
+TIMES = ("arrival", "queued", "scheduled", "first", "last")
+COUNTS = ("done", "preempted", "replica", "slot")
+STATES = {
+    "future": state.FUTURE,
+    "waiting": state.WAITING,
+    "running": state.RUNNING,
+    "finished": state.FINISHED,
+    "rejected: length": state.REJECTED_LENGTH,
+    "rejected: memory": state.REJECTED_KV,
+    "rejected: budget": state.REJECTED_BUDGET,
+}
+TOTALS = {
+    "steps": state.T_STEPS,
+    "tokens_out": state.T_OUTPUT,
+    "prefilled": state.T_PREFILL,
+    "wasted": state.T_WASTED,
+    "gpu_ns": state.T_GPU,
+    "peak_waiting": state.T_PEAK_WAITING,
+    "eager_steps": state.T_EAGER,
+    "peak_blocks": state.T_PEAK_BLOCKS,
+}
+COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
+
+
+def oracle(case: Case) -> Oracle:
+    """The oracle's run of a case."""
+    columns = (case.arrival, case.prompt, case.output, case.limit, case.cached, case.pick)
+    seqs = [Seq(i, *(column[i] for column in columns)) for i in range(len(case.arrival))]
+    return Oracle(
+        seqs,
+        case.policy,
+        case.limits,
+        case.cost,
+        case.replicas,
+        case.router,
+        case.load,
+        case.width,
+        case.until,
+    ).run()
+
+
+def expected(truth: Oracle) -> dict[str, list[Any]]:
+    """The oracle's run in the words of the engines' columns."""
+    found = {
+        name: [NEVER if getattr(s, name) is None else getattr(s, name) for s in truth.seqs] for name in TIMES
+    }
+    for name in COUNTS:
+        found[name] = [-1 if getattr(s, name) is None else getattr(s, name) for s in truth.seqs]
+    found["status"] = [STATES[s.state] for s in truth.seqs]
+    for name in TOTALS:
+        found[name] = [getattr(rep, name) for rep in truth.reps]
+    return found
+
+
+def measured(done: Job, wanted: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """The same of an engine's job."""
+    return {
+        name: done.stats[:, TOTALS[name]].tolist() if name in TOTALS else getattr(done.req, name).tolist()
+        for name in wanted
+    }
+
+
+def agree(case: Case, engine: str) -> None:
+    wanted = expected(oracle(case))
+    got = measured(run(case, engine), wanted)
+    assert {n: v for n, v in got.items() if v != wanted[n]} == {
+        n: v for n, v in wanted.items() if got[n] != v
+    }
+
+
+@settings(max_examples=200, **COMMON)
+@given(case=cases())
+def test_reference_agrees(case: Case) -> None:
+    agree(case, "reference")
+
+
+@settings(max_examples=200, **COMMON)
+@given(case=cases())
+def test_fast_agrees(case: Case) -> None:
+    agree(case, "fast")
+
+
+@pytest.mark.nightly
+@settings(max_examples=4000, **COMMON)
+@given(case=cases(most=40), engine=st.sampled_from(["reference", "fast"]))
+def test_many_agree(case: Case, engine: str) -> None:
+    agree(case, engine)
