@@ -1,0 +1,110 @@
+"""Calibrated step times: physical limits, graph padding, launch modes, scaling to GPUs without
+measurements."""
+
+import numpy as np
+import pytest
+
+from simulator.cost.calibrated import calibrated_cost
+from simulator.cost.gpu_times import gpu_times
+from simulator.cost.step import Cost
+from simulator.engine_profile import list_engines, load_engine
+from simulator.errors import ConfigError
+from simulator.hardware import list_gpus, load_gpu
+from simulator.model import load_model
+
+MODEL = load_model("llama-3.1-8b")
+ENGINE = load_engine("vllm-0.24")
+
+
+def cost(
+    gpu: str = "h100-sxm",
+    tp: int = 1,
+    weights: str = "bf16",
+    seqs: int = 128,
+    model: str = "llama-3.1-8b",
+    ahead: int = 1,
+) -> Cost:
+    return calibrated_cost(
+        load_gpu(gpu),
+        ENGINE.replace(schedule_ahead=ahead),
+        load_model(model),
+        tp,
+        weights,
+        "bf16",
+        seqs,
+        2048,
+    )
+
+
+@pytest.mark.parametrize("gpu", [gpu.path.stem for gpu in list_gpus() if gpu.mark != "textbook"])
+def test_no_step_beats_the_datasheet(gpu: str) -> None:
+    """One sequence reads every layer weight and the head; a large batch computes 2 FLOP per weight and
+    token."""
+    found, device = cost(gpu), load_gpu(gpu)
+    read = (MODEL.layer_weights() + MODEL.vocab * MODEL.hidden) * 2 / device.bandwidth
+    assert found.dense_ns[0, 1] * 1e-9 > read
+    assert found.dense_ns[1, 2048] * 1e-9 > MODEL.flops_per_token() * 2048 / device.peak_flops("bf16")
+    assert int(found.slope_fp) / 2**32 * 1e-9 > MODEL.flops_per_token() / device.peak_flops("bf16")
+
+
+def test_graph_sizes_are_visible_in_decode() -> None:
+    """9 to 16 sequences run in the graph of 16: the layers cost the same, only head and sampling grow."""
+    dense = cost().dense_ns[0]
+    assert dense[16] - dense[9] < 0.01 * dense[9]
+    assert dense[17] - dense[16] > 0
+    assert np.all(np.diff(cost().dense_ns[0][1:129]) >= 0)
+
+
+@pytest.mark.parametrize(("seqs", "limit"), [(128, 256), (32, 64), (512, 512)])
+def test_eager_above_the_largest_piecewise_graph(seqs: int, limit: int) -> None:
+    found = cost(seqs=seqs)
+    assert found.eager[1, limit] == 0 and found.eager[1, limit + 1] == 1
+    assert found.cpu_ns[1, limit + 1] > 2 * found.cpu_ns[1, limit]
+
+
+def test_full_graphs_reach_the_batch_limit() -> None:
+    assert np.all(cost().eager[0, :129] == 0)
+
+
+def test_launch_is_slower_with_more_layers() -> None:
+    assert cost(model="qwen2.5-14b").cpu_ns[1, 1024] > cost().cpu_ns[1, 1024]
+
+
+def test_tensor_parallel_halves_the_work_but_not_the_fixed_times() -> None:
+    one, two = cost("h200-sxm"), cost("h200-sxm", tp=2)
+    assert 0.5 < two.dense_ns[0, 64] / one.dense_ns[0, 64] < 0.8
+    assert two.decode_context_fp == pytest.approx(one.decode_context_fp / 2, rel=1e-9)
+    assert two.prefill_pair_fp == pytest.approx(one.prefill_pair_fp / 2, rel=1e-9)
+
+
+def test_launches_in_worker_processes_leave_the_scheduler_free() -> None:
+    one, two = cost("h200-sxm"), cost("h200-sxm", tp=2)
+    assert two.cpu_ns[1, 1024] < one.cpu_ns[1, 1024] / 5
+    assert two.dense_ns[1, 300] * 1e-6 > ENGINE.eager_cpu_worker_s * 1e3, (
+        "a launch longer than the GPU's work counts"
+    )
+
+
+def test_eight_bit_weights_read_half_as_much() -> None:
+    assert 0.5 < cost(weights="fp8").dense_ns[0, 1] / cost().dense_ns[0, 1] < 0.75
+
+
+def test_gpus_without_measurements_are_scaled_and_say_so() -> None:
+    times, reference = gpu_times(load_gpu("b200")), gpu_times(load_gpu("h100-sxm"))
+    ratio = load_gpu("b200").memory_gbps / load_gpu("h100-sxm").memory_gbps
+    assert times.decode_bandwidth == pytest.approx(reference.decode_bandwidth * ratio)
+    assert times.marks["decode_bandwidth"] == "scaled from H100-SXM5-80GB"
+    assert reference.marks["decode_bandwidth"] == "fitted"
+
+
+@pytest.mark.parametrize("engine", list_engines(), ids=lambda engine: engine.path.stem)
+def test_every_engine_profile_makes_a_cost(engine: object) -> None:
+    found = calibrated_cost(load_gpu("h100-sxm"), engine, MODEL, 1, "bf16", "bf16", 64, 2048)  # type: ignore[arg-type]
+    assert np.all(found.prep_ns <= found.cpu_ns)
+
+
+def test_bad_limits_are_refused() -> None:
+    with pytest.raises(ConfigError, match="must be >= 1, got 0 and 2048"):
+        calibrated_cost(load_gpu("h100-sxm"), ENGINE, MODEL, 1, "bf16", "bf16", 0, 2048)
+    with pytest.raises(ConfigError, match="tensor_parallel 3 does not divide"):
+        cost(tp=3)

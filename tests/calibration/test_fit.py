@@ -1,0 +1,136 @@
+"""Fits recover known parameters from synthetic measurements, and the shipped profiles are what the fit
+gives."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from calibration.fit import (
+    calibrate,
+    engine_values,
+    load_operators,
+    measured_block,
+    used_for_fit,
+    write_measured,
+)
+from calibration.fit_operators import fit_decode, fit_gemm, fit_prefill
+from simulator.cost.gemm import GemmTime
+from simulator.cost.gpu_times import gpu_times
+from simulator.engine_profile import load_engine
+from simulator.errors import CalibrationError
+from simulator.hardware import load_gpu
+
+TRUE = GemmTime(start_s=6e-6, bandwidth=2.5e12, rate=600e12, exponent=3.0)
+SHAPES = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
+
+
+def products(noise: float) -> list[dict[str, float]]:
+    """Products of a known GPU, times with relative noise."""
+    rng = np.random.default_rng(7)
+    rows = []
+    for m in (1, 8, 32, 64, 128, 256, 384, 512, 1024, 2048, 4096):
+        for n, k in SHAPES:
+            us = float(TRUE.seconds(np.array([float(m)]), n, k)[0]) * 1e6
+            rows.append({"m": m, "n": n, "k": k, "us": us * float(np.exp(noise * rng.standard_normal()))})
+    return rows
+
+
+def test_product_parameters_are_recovered() -> None:
+    fit = fit_gemm(products(noise=0.0))
+    assert fit.gemm.bandwidth == pytest.approx(TRUE.bandwidth, rel=1e-3)
+    assert fit.gemm.rate == pytest.approx(TRUE.rate, rel=1e-3)
+    assert fit.gemm.start_s == pytest.approx(TRUE.start_s, rel=1e-2)
+    assert fit.gemm.exponent == pytest.approx(TRUE.exponent, rel=1e-2)
+    assert fit.mean_error < 1e-4
+
+
+def test_product_parameters_survive_noise_and_an_outlier() -> None:
+    rows = products(noise=0.02)
+    rows[3]["us"] *= 5
+    fit = fit_gemm(rows)
+    assert fit.gemm.bandwidth == pytest.approx(TRUE.bandwidth, rel=0.04)
+    assert fit.gemm.rate == pytest.approx(TRUE.rate, rel=0.04)
+
+
+def test_decode_attention_is_recovered() -> None:
+    start, sequence, bandwidth = 12e-6, 0.1e-6, 1.5e12
+    rows = [
+        {"batch": b, "context": c, "us": (start + b * sequence + 4096 * b * c / bandwidth) * 1e6}
+        for b in (1, 8, 64)
+        for c in (512, 2048, 8192)
+    ]
+    fit = fit_decode(rows, kv_bytes_per_token=4096)
+    assert (fit.start_s, fit.sequence_s, fit.bandwidth) == pytest.approx(
+        (start, sequence, bandwidth), rel=1e-6
+    )
+
+
+def test_prefill_attention_is_recovered() -> None:
+    rate, token, flops = 400e12, 5e-9, 16384
+    rows = [
+        {"batch": b, "length": n, "us": (b * n * token + flops * b * n * (n + 1) / 2 / rate) * 1e6}
+        for b in (1, 4)
+        for n in (512, 2048, 8192)
+    ]
+    assert fit_prefill(rows, flops)[:2] == pytest.approx((rate, token), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"m": 1, "n": 2, "k": 3, "us": 4}] * 4, "needs 5 points or more, got 4"),
+        ([{"m": 1, "n": 2, "k": 3}] * 6, "'us' is missing or not a number"),
+    ],
+)
+def test_unusable_products_are_refused(rows: list[dict[str, float]], message: str) -> None:
+    with pytest.raises(CalibrationError, match=message):
+        fit_gemm(rows)
+
+
+def test_unreadable_operator_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ops.json"
+    path.write_text("{}")
+    with pytest.raises(CalibrationError, match="needs gemm, paged_decode_fa3 and paged_prefill_fa3"):
+        load_operators(path)
+
+
+def test_shipped_profiles_are_what_the_fit_gives() -> None:
+    """The numbers in hwprofiles come from the committed measurements, to their printed digits."""
+    fit = calibrate()
+    shipped = load_gpu("h100-sxm").measured
+    for key, entry in measured_block(fit).items():
+        if "value" in entry:
+            assert shipped[key]["value"] == pytest.approx(entry["value"], rel=5e-3, abs=1e-9), key  # type: ignore[index]
+    engine = yaml.safe_load(load_engine("vllm-0.24").path.read_text())
+    for key, value in engine_values(fit).items():
+        assert engine[key]["value"] == pytest.approx(value, rel=5e-3), key
+
+
+def test_fitted_gpu_respects_physical_limits() -> None:
+    """No rate above the datasheet's peak; the H100's decode attention below its measured read ceiling."""
+    for name in ("h100-sxm", "h200-sxm", "a100-sxm-80gb", "l40s", "rtx-4090", "rtx-pro-6000"):
+        gpu = load_gpu(name)
+        times = gpu_times(gpu)
+        assert times.gemm.bandwidth < gpu.bandwidth and times.decode_bandwidth < gpu.bandwidth, name
+        assert times.gemm.rate < gpu.peak_flops("bf16") and times.prefill_rate < gpu.peak_flops("bf16"), name
+    assert gpu_times(load_gpu("h100-sxm")).decode_bandwidth < 3036.2e9
+
+
+def test_writing_a_block_keeps_the_datasheet_part(tmp_path: Path) -> None:
+    source = load_gpu("h100-sxm").path
+    path = tmp_path / "h100-sxm.yaml"
+    path.write_text(source.read_text())
+    entry = {"value": 1.5, "unit": "TB/s", "mark": "fitted", "source": "test: 'quoted', with comma"}
+    write_measured(path, {"decode_bandwidth": entry})
+    before, after = yaml.safe_load(source.read_text()), yaml.safe_load(path.read_text())
+    assert after.pop("measured") == {"decode_bandwidth": entry}
+    before.pop("measured")
+    assert after == before
+
+
+def test_fit_runs_are_named() -> None:
+    assert used_for_fit("llama8b-h100/batch_b1") and used_for_fit("llama8b-h100-sync/conv_r10")
+    for name in ("llama8b-h100/conv_r5", "llama8b-h100-repeat/batch_b32", "qwen14b-h100/batch_b32"):
+        assert not used_for_fit(name)

@@ -1,0 +1,104 @@
+"""Predictions against committed runs of a real engine. Limits are the goals the project set itself, in
+percent."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibration.fit import MEASUREMENTS
+from calibration.measured import load_run
+from calibration.predict import predict, setup_of
+from calibration.public import load_public_run
+from calibration.report import validation_page
+from calibration.validate import figures, report, validate
+from simulator.uncertainty import METRICS
+
+GOALS = {
+    "output_tokens_per_s": 2.0,
+    "tpot_mean_s": 3.0,
+    "e2e_mean_s": 3.0,
+    "ttft_mean_s": 5.0,
+    "ttft_p99_s": 10.0,
+    "num_gpu_blocks": 1.0,
+}
+
+
+@pytest.fixture(scope="module")
+def result() -> dict[str, Any]:
+    return validate([MEASUREMENTS])
+
+
+@pytest.mark.parametrize("metric", GOALS)
+def test_mean_error_over_unused_runs_meets_the_goal(result: dict[str, Any], metric: str) -> None:
+    assert result["mean_abs_error_pct"][metric] <= GOALS[metric]
+
+
+def test_means_leave_out_the_runs_used_for_fitting(result: dict[str, Any]) -> None:
+    unused = [run for run in result["runs"] if not run["used_for_fit"]]
+    errors = [abs(run["metrics"]["ttft_mean_s"]["error_pct"]) for run in unused]
+    assert len(unused) == 18
+    assert result["mean_abs_error_pct"]["ttft_mean_s"] == pytest.approx(sum(errors) / len(errors), abs=0.01)
+
+
+def test_intervals_hold_as_often_as_they_say(result: dict[str, Any]) -> None:
+    """90 % intervals: 80-97 % of (run, metric) pairs of unused runs inside."""
+    assert 80 <= result["inside_interval_pct"] <= 97
+
+
+def test_every_kv_block_count_is_within_one_percent(result: dict[str, Any]) -> None:
+    cells = [run["metrics"]["num_gpu_blocks"] for run in result["runs"] if "num_gpu_blocks" in run["metrics"]]
+    assert len(cells) == 63
+    assert max(abs(cell["error_pct"]) for cell in cells) <= 1.0
+
+
+def test_result_is_plain_json(result: dict[str, Any]) -> None:
+    again = json.loads(json.dumps(result, allow_nan=False))
+    assert again == result
+    for run in result["runs"]:
+        assert set(run["metrics"]) <= set(METRICS)
+        for cell in run["metrics"].values():
+            assert cell["low"] <= cell["predicted"] <= cell["high"]
+
+
+def test_preemptions_of_a_small_cache(result: dict[str, Any]) -> None:
+    """2,500 blocks: 16 preemptions measured; whole-prompt admission keeps them few."""
+    run = next(run for run in result["runs"] if run["run"].startswith("llama8b-h100-smallkv"))
+    assert run["preemptions"]["measured"] == 16
+    assert 8 <= run["preemptions"]["predicted"] <= 32
+
+
+def test_step_counts_of_bursts_agree_with_the_engine() -> None:
+    """A burst leaves no room for timing: the scheduler's decisions are the engine's, step by step."""
+    for name in ("llama8b-h100/batch_b256", "llama8b-h100/ctx_b64_p4k", "llama8b-h100/batch_b64"):
+        run = load_run(MEASUREMENTS / name)
+        assert run.steps is not None
+        assert abs(predict(run).steps - len(run.steps)) <= 1, name
+
+
+def test_planning_ahead_is_taken_from_the_run() -> None:
+    assert setup_of(load_run(MEASUREMENTS / "llama8b-h100-sync/conv_r10")).engine.schedule_ahead == 0
+    assert setup_of(load_run(MEASUREMENTS / "llama8b-h100/conv_r5")).engine.schedule_ahead == 1
+
+
+def test_report_and_figures() -> None:
+    run = load_run(MEASUREMENTS / "llama8b-h100/batch_b8")
+    assert len(figures(run)) == 2
+    page = validation_page(report([(run, predict(run))]), [run.path])
+    assert page.startswith("<!doctype html>") and "llama8b-h100/batch_b8 (fit)" in page
+    assert "src=" not in page and page.count("<svg") == 2
+
+
+@pytest.mark.parametrize(("case", "ttft", "e2e"), [("rtxpro6000-llama-3.1-8b", 10.8, 2.0)])
+def test_public_runs_of_another_engine_version(data_dir: Path, case: str, ttft: float, e2e: float) -> None:
+    """Per request, mean absolute error below that of the simulator the public file carries (TTFT)."""
+    run = load_public_run(data_dir / "e2e", case)
+    found = predict(run)
+
+    def off(ours: Any, theirs: Any) -> float:
+        return 100 * float(abs(ours / theirs - 1).mean())
+
+    assert off(run.requests.peer_ttft_s, run.requests.ttft_s) == pytest.approx(ttft, abs=0.05)
+    assert off(found.first_s - found.arrival_s, run.requests.ttft_s.to_numpy()) < ttft
+    assert off(found.last_s - found.arrival_s, run.requests.e2e_s.to_numpy()) < e2e
