@@ -105,7 +105,6 @@ def vacate(req: Requests, rep: Replica, lim: Limits, i: int) -> None:
     """Take slot and KV memory from request i; the caller removes it from `running`."""
     rep.slots[req.slot[i]] = -1
     rep.c[KV_TOKENS] -= req.computed[i]
-    rep.c[VERSION] += 1
     release(req, rep, lim, i)
 
 
@@ -117,6 +116,7 @@ def preempt_last(req: Requests, rep: Replica, lim: Limits) -> int:
     computed again; it waits at the head of the queue. The next decision may differ from this one: HOLD is 0.
     """
     rep.c[HOLD] = 0
+    rep.c[VERSION] += 1
     rep.c[N_RUNNING] -= 1
     i = rep.running[rep.c[N_RUNNING]]
     vacate(req, rep, lim, i)
@@ -133,7 +133,12 @@ def preempt_last(req: Requests, rep: Replica, lim: Limits) -> int:
 
 @jitable
 def retire_finished(req: Requests, rep: Replica, lim: Limits) -> None:
-    """Free slot and KV memory of every sequence that has ended; the others keep their order."""
+    """Free slot and KV memory of every sequence that has ended; the others keep their order.
+
+    What is freed can change the next decision only when somebody waits for it.
+    """
+    if rep.c[N_WAITING] > 0:
+        rep.c[VERSION] += 1
     kept = 0
     for k in range(rep.c[N_RUNNING]):
         i = rep.running[k]

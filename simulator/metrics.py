@@ -46,7 +46,7 @@ DEFINITIONS: Final = {
     "busy_share": "time in which steps run / (makespan x replicas)",
     "batch": "per replica, weighted by the time of steps; running: slots held, scheduled: sequences computed",
     "queue": "waiting requests per replica as each step starts, weighted by the time of steps",
-    "kv": "shares of KV blocks, weighted by the time of steps; internal fragmentation: held but empty / held; "
+    "kv": "shares of blocks, weighted by the time of steps; internal fragmentation: held but empty / held; "
     "external: free but outside the longest free run / free; refused_by_fragmentation: null = not counted",
     "exposed_cpu_s": "time in which a step runs and the GPU does not",
     "stability": "does the number in the system grow between first and last "

@@ -85,7 +85,8 @@ N_BATCH: Final = 5         # entries of batch / tokens that the policy has fille
 FREE_BLOCKS: Final = 6
 WAKE: Final = 7            # [tick] the policy asks to be called again, NEVER = no
 HOLD: Final = 8            # steps for which the policy promises the same pure-decode decision, barring events
-VERSION: Final = 9         # changes with every arrival, admission, finish, preemption
+VERSION: Final = 9         # changes with all that can change a decision: arrival, admission, preemption,
+                           # a finish while somebody waits
 PAD_ROWS: Final = 10       # finished sequences computed all the same (static batch)    [policy writes]
 PAD_CONTEXT: Final = 11    # [tokens] context read for padding                          [policy writes]
 PAD_TOKENS: Final = 12     # [tokens] prefill padding                                   [policy writes]

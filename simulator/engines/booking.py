@@ -279,17 +279,15 @@ def itl_bin(gap: int) -> int:
 def weigh(stats: Column, rows_time: Column, step: Column, wall: int, short: int, count: int) -> None:
     """Add `count` equal steps that lasted `wall` ns together to the time-weighted totals.
 
-    `short` is the sum of each step's wall time >> 10. KV sums are left to the caller: within a run of equal
-    steps only they change.
+    `short` is the sum of each step's wall time >> 10. KV sums and held slots are left to the caller: within a
+    run of equal steps they change.
     """
     rows = step[S_DECODE] + step[S_PREFILL]
     stats[T_STEPS] += count
     stats[T_WALL] += wall
     stats[T_ROWS] += rows * wall
-    stats[T_RUNNING] += step[S_RUNNING] * wall
     stats[T_WAITING] += step[S_WAITING] * short
     stats[T_WALL_SHORT] += short
-    stats[T_PEAK_RUNNING] = max(stats[T_PEAK_RUNNING], step[S_RUNNING])
     rows_time[rows] += wall
 
 
@@ -333,6 +331,8 @@ def collect(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column,
             ended += 1
     short = wall >> 10
     weigh(stats, rows_time, step, wall, short, 1)
+    stats[T_RUNNING] += step[S_RUNNING] * wall
+    stats[T_PEAK_RUNNING] = max(stats[T_PEAK_RUNNING], step[S_RUNNING])
     stats[T_BLOCKS] += step[S_BLOCKS] * short
     stats[T_KV_TOKENS] += step[S_KV_TOKENS] * short
     stats[T_GAPS] += step[S_GAP] * short
@@ -395,7 +395,7 @@ def log_step(log: Column, ctl: Column, rep: Replica, r: int, step: Column, wall:
     """
     row = rep.c[LOG_ROW]
     fits = row >= 0 and step[S_PLAIN] == 1 and rep.c[LOG_VERSION] == step[S_VERSION] \
-        and log[row][4] == step[S_DECODE] and log[row][6] == 0
+        and log[row][4] == step[S_DECODE] and log[row][6] == 0 and log[row][9] == step[S_RUNNING]
     if not fits:
         row = ctl[LOG_ROWS]
         ctl[LOG_ROWS] = row + 1

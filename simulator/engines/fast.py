@@ -160,7 +160,7 @@ def _build(schedule: Callable[..., None], retire: Callable[..., None]) -> Callab
         c = rep.c
         while behind(c, limit, until):
             tick = c[EVENT_TICK]
-            if len(log) > 0 and ctl[LOG_ROWS] + 2 > len(log):
+            if len(log) > 0 and ctl[LOG_ROWS] + lim.schedule_ahead + 2 > len(log):
                 return LOG_FULL
             c[NOW] = tick
             c[BOUND] = 0

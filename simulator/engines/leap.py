@@ -18,8 +18,10 @@ from simulator.state import (
     GPU_FREE,
     HOLD,
     KV_TOKENS,
+    LARGEST_GAP,
     LAST_OUTPUT,
     N_FLIGHT,
+    N_RUNNING,
     NOW,
     S_BLOCKS,
     S_CONTEXT,
@@ -29,6 +31,7 @@ from simulator.state import (
     S_KV_TOKENS,
     S_PAD_ROWS,
     S_PLAIN,
+    S_RUNNING,
     S_START,
     S_VERSION,
     S_YIELD,
@@ -44,6 +47,8 @@ from simulator.state import (
     T_OUTPUT,
     T_PAD_ROWS,
     T_PEAK_BLOCKS,
+    T_PEAK_RUNNING,
+    T_RUNNING,
     VERSION,
     VISIBLE,
     Column,
@@ -105,6 +110,8 @@ def leap(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column, it
     now = c[NOW]
     context = model[S_CONTEXT]
     free = c[FREE_BLOCKS]
+    running = c[N_RUNNING]
+    scattered = free - c[LARGEST_GAP] if lim.contiguous == 1 else 0
     kv_tokens = c[KV_TOKENS]
     gpu_free = c[GPU_FREE]
     last_output = c[LAST_OUTPUT]
@@ -116,13 +123,11 @@ def leap(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column, it
     next_tick = now
     next_phase = SCHEDULE
     gpu_launched = 0
-    sums_gpu = 0
-    first_wall = 0
     sums_wall = 0
     sums_short = 0
     longest = 0
-    last_blocks = 0
-    last_kv = 0
+    peak_blocks = 0
+    sums_running = 0
     while launched < most and now < limit and now <= until:
         need = crossings[phase]
         if need > free:
@@ -143,6 +148,8 @@ def leap(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column, it
         step[S_GPU_END] = gpu_free
         step[S_GPU_NS] = gpu
         step[S_CONTEXT] = context
+        step[S_RUNNING] = running
+        step[S_GAP] = scattered
         step[S_BLOCKS] = lim.num_blocks - free
         step[S_KV_TOKENS] = kv_tokens
         c[CPU_FREE] = cpu_free
@@ -162,20 +169,18 @@ def leap(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column, it
         stats[T_BLOCKS] += old[S_BLOCKS] * short
         stats[T_KV_TOKENS] += old[S_KV_TOKENS] * short
         stats[T_GAPS] += old[S_GAP] * short
-        last_blocks = old[S_BLOCKS]
-        last_kv = old[S_KV_TOKENS]
+        peak_blocks = max(peak_blocks, old[S_BLOCKS])
         gap = output - last_output
+        sums_running += old[S_RUNNING] * wall
+        c[NOW] = output
+        if len(log) > 0:
+            log_step(log, ctl, rep, r, old, wall, 1, old[S_BLOCKS], old[S_KV_TOKENS], old[S_GPU_NS])
         if collected == 0:
-            c[NOW] = output
-            first_wall = wall
+            stats[T_PEAK_RUNNING] = max(stats[T_PEAK_RUNNING], old[S_RUNNING])
             _first_output(req, lim, itl, rep.flight[first_place], rows, output + cost.frontend_out_ns)
-            if len(log) > 0:
-                log_step(log, ctl, rep, r, old, wall, 1, last_blocks, last_kv, old[S_GPU_NS])
-        else:
-            if lim.stream == 1:
-                itl[itl_bin(gap)] += rows
-                longest = max(longest, gap)
-            sums_gpu += old[S_GPU_NS]
+        elif lim.stream == 1:
+            itl[itl_bin(gap)] += rows
+            longest = max(longest, gap)
         collected += 1
         sums_wall += wall
         sums_short += short
@@ -209,10 +214,9 @@ def leap(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column, it
         c[VISIBLE] = last_output + cost.frontend_out_ns
         stats[T_LAST] = last_output
         stats[T_OUTPUT] += rows * collected
-        stats[T_PEAK_BLOCKS] = max(stats[T_PEAK_BLOCKS], last_blocks)
+        stats[T_PEAK_BLOCKS] = max(stats[T_PEAK_BLOCKS], peak_blocks)
+        stats[T_RUNNING] += sums_running
         weigh(stats, rows_time, model, sums_wall, sums_short, collected)
-        if len(log) > 0 and collected > 1:
-            log_step(log, ctl, rep, r, model, sums_wall - first_wall, collected - 1, last_blocks, last_kv, sums_gpu)
     return True
 
 
@@ -227,6 +231,8 @@ def _steps_possible(req: Requests, lim: Limits, flight: Column, rows: int, cross
         i = flight[k]
         left = min(req.limit[i], req.output[i]) - req.planned[i]
         most = min(most, left)
+        if most < 1:
+            return 0
         spare = req.blocks[i] * size - req.computed[i]
         if spare < size:
             crossings[spare] += 1
