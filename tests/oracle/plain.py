@@ -10,7 +10,7 @@ a Python int. It is slow and it is meant to be read beside the rules it states:
 - at one tick: outputs, then arrivals, then alarms, then planning; within each by index;
 - the policies as their papers and docstrings have them.
 
-`Oracle` takes the numbers of a scenario (Limits, Cost: data, no behaviour); `run` fills its requests and replicas.
+`Oracle` takes the numbers of a scenario (Limits, Cost: data, no behaviour); `run` fills in its requests.
 """
 
 import heapq
@@ -151,7 +151,7 @@ class Replica:
         self.running.append(seq)
 
     def preempt_last(self) -> Seq:
-        """The last admitted loses KV and tokens in flight and waits at the head; what the client has stays."""
+        """The last admitted loses KV and tokens in flight, waits at the head, keeps what the client has."""
         seq = self.running.pop()
         self.memory.give_back(seq)
         for step in self.flight:
@@ -206,7 +206,7 @@ def vllm_v0(rep: Replica, now: int) -> Work:
 
 
 def chunked(rep: Replica, now: int) -> Work:
-    """One token budget: running sequences first, the rest to waiting ones; a step that preempts admits nobody."""
+    """One token budget: running sequences first, the rest to waiting; a step that preempts admits nobody."""
     work, budget, preempted, lim = Work(), rep.lim.max_num_batched_tokens, False, rep.lim
     most = lim.long_prefill_token_threshold or 10**9
     for seq in list(rep.running):

@@ -1,4 +1,4 @@
-"""Random small simulations, full of ties: arrivals on few ticks, steps of few ticks, memories of few blocks."""
+"""Random small simulations, full of ties: arrivals and steps of few ticks, memories of few blocks."""
 
 from dataclasses import dataclass
 from typing import Any

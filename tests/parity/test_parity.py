@@ -1,0 +1,122 @@
+"""The two engines leave the same: every request column, totals, histograms and step log, leaps on and off."""
+
+import hashlib
+import json
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from parity.cases import Case, cases, outcome, run
+
+from policies.registry import POLICIES
+from policies.routers import ROUTERS
+from simulator.cost.unit import unit_cost
+from simulator.state import Limits
+
+COMMON: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+
+
+def differences(case: Case) -> dict[str, Any]:
+    """What differs from the reference engine: {"fast: column": (reference, found)}."""
+    wanted = outcome(run(case, "reference"))
+    found: dict[str, Any] = {}
+    for engine in ("fast", "fast without leaps"):
+        got = outcome(run(case, engine))
+        found |= {
+            f"{engine}: {name}": (wanted[name], got[name]) for name in wanted if got[name] != wanted[name]
+        }
+    return found
+
+
+@settings(max_examples=200, **COMMON)
+@given(case=cases())
+def test_engines_agree(case: Case) -> None:
+    assert differences(case) == {}
+
+
+@pytest.mark.nightly
+@settings(max_examples=10_000, **COMMON)
+@given(case=cases(most=40))
+def test_engines_agree_nightly(case: Case) -> None:
+    assert differences(case) == {}
+
+
+def long_case(policy: str, seed: int, ahead: int) -> Case:
+    """Hundreds of requests of hundreds of tokens on memory for a handful: long leaps, cut by arrivals and blocks."""
+    rng = np.random.default_rng(seed)
+    n = 150
+    output = rng.integers(1, 300, n)
+    limits = Limits(
+        max_num_seqs=12, max_num_batched_tokens=256, long_prefill_token_threshold=0, watermark_blocks=1,
+        reserve_prompt=1, block_size=16, num_blocks=130, max_model_len=4096, contiguous=0, reserve_tokens=0,
+        batch_window=0, length_bucket=0, stream=1, schedule_ahead=ahead, whole_prompt=int(policy == "vllm_v0"),
+    )  # fmt: skip
+    cost = unit_cost(7)._replace(decode_context_fp=np.int64(2**30), prefill_token_fp=np.int64(2**32))
+    return Case(
+        policy, tuple(np.sort(rng.integers(0, 12_000, n)).tolist()), tuple(rng.integers(1, 200, n).tolist()),
+        tuple(output.tolist()), tuple((output + rng.integers(0, 2, n) * 40).tolist()), (0,) * n,
+        tuple(rng.integers(0, 99, n).tolist()), limits, cost, replicas=2, router=list(ROUTERS)[seed % len(ROUTERS)],
+    )  # fmt: skip
+
+
+LONG = [(policy, seed, ahead) for policy in sorted(POLICIES) for seed, ahead in ((0, 0), (1, 1), (2, 1))]
+
+
+@pytest.mark.parametrize(("policy", "seed", "ahead"), LONG)
+def test_long_answers(policy: str, seed: int, ahead: int) -> None:
+    assert differences(long_case(policy, seed, ahead)) == {}
+
+
+def test_long_answers_preempt() -> None:
+    """The cases above would say little if memory never ran out in them."""
+    for policy in ("chunked", "vllm_v0"):
+        assert run(long_case(policy, 1, 1), "fast").req.preempted.sum() > 10
+
+
+def test_one_request_a_replica_never_meets() -> None:
+    """More replicas than requests: the idle ones leave no trace."""
+    case = replace(long_case("chunked", 0, 1), replicas=400, router="least_outstanding")
+    assert differences(case) == {}
+
+
+def digest(policy: str, seed: int, ahead: int) -> str:
+    """Fingerprint of a run, to compare across processes."""
+    found = outcome(run(long_case(policy, seed, ahead), "fast"))
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
+
+
+def test_same_in_other_processes() -> None:
+    """Two fresh processes, each loading the compiled engine anew, leave what this one leaves."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(2, mp_context=context) as pool:
+        theirs = list(pool.map(digest, *zip(*LONG, strict=True)))
+    assert theirs == [digest(*each) for each in LONG]
+
+
+def test_cases_are_hard() -> None:
+    """The random scenarios do contain what they are for: ties, preemption, refusals, waste, closed clients."""
+    seen: set[str] = set()
+
+    @settings(max_examples=400, phases=[Phase.generate], database=None, derandomize=True, **COMMON)
+    @given(case=cases())
+    def look(case: Case) -> None:
+        req = run(case, "reference").req
+        marks = {
+            "preempted": req.preempted.max() > 0, "tie": len(set(case.arrival)) < len(case.arrival),
+            "early end": bool((req.output < req.limit).any()), "refused": req.status.max() > 3,
+            "finished": bool((req.status == 3).any()), case.load: True, case.policy: True, case.router: True,
+            "contiguous": case.limits.contiguous == 1, f"ahead {case.limits.schedule_ahead}": True,
+            "cut by the horizon": case.until is not None and bool((req.status < 3).any()),
+            "arrival as an output is seen": bool(np.isin(req.queued, req.last).any()),
+        }  # fmt: skip
+        seen.update(name for name, there in marks.items() if there)
+
+    look()
+    wanted = {"preempted", "tie", "early end", "refused", "finished", "contiguous", "cut by the horizon",
+              "arrival as an output is seen", "open", "closed", "grouped", "ahead 0", "ahead 1", "ahead 2",
+              *POLICIES, *ROUTERS}  # fmt: skip
+    assert seen == wanted
