@@ -1,0 +1,131 @@
+"""Best points and the heat map, from tables written by hand; and both commands end to end."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from sweep_cases import make
+
+from simulator.cli import main
+from simulator.errors import ConfigError, UnknownNameError
+from simulator.sweep_show import (
+    best_points,
+    errors_table,
+    grid_of,
+    heat_map,
+    load_table,
+    point_means,
+    save_heat_map,
+)
+
+P99 = "ttft_s.p99"
+
+
+def table(*rows: tuple[int, int, int, float | None, str | None]) -> pd.DataFrame:
+    """Rows of (point, a, b, ttft_s.p99, error)."""
+    frame = pd.DataFrame(rows, columns=["point", "a", "b", P99, "error"])
+    return frame.assign(**{"replication": 0, "stability.verdict": "stable", P99: frame[P99].astype(float)})
+
+
+def test_mean_and_standard_error_over_replications() -> None:
+    frame = table((0, 1, 1, 2.0, None), (0, 1, 1, 4.0, None), (1, 2, 1, 5.0, None))
+    means = point_means(frame, ["a", "b"], P99)
+    assert means["mean"].tolist() == [3.0, 5.0]
+    assert means["sem"][0] == 1.0  # sample deviation sqrt(2) over sqrt(2 replications)
+    assert np.isnan(means["sem"][1])
+
+
+def test_a_point_with_a_missing_replication_has_no_mean_and_comes_last() -> None:
+    frame = table((0, 1, 1, 0.1, None), (0, 1, 1, None, None), (1, 2, 1, 9.0, None), (2, 3, 1, None, "boom"))
+    means = point_means(frame, ["a", "b"], P99)
+    assert best_points(means, P99, 3)["point"].tolist() == [1, 0, 2]
+    assert means["failed"].tolist() == [0, 0, 1]
+
+
+def test_latency_is_best_low_and_throughput_best_high() -> None:
+    frame = table((0, 1, 1, 1.0, None), (1, 2, 1, 2.0, None)).assign(**{"goodput.attained": [0.2, 0.9]})
+    assert best_points(point_means(frame, ["a"], P99), P99, 1)["point"].tolist() == [0]
+    goodput = point_means(frame, ["a"], "goodput.attained")
+    assert best_points(goodput, "goodput.attained", 1)["point"].tolist() == [1]
+
+
+def test_the_grid_takes_the_best_over_the_other_keys() -> None:
+    frame = table((0, 1, 7, 3.0, None), (1, 1, 7, 2.0, None), (2, 2, 7, 5.0, None), (3, 2, 8, None, "boom"))
+    grid = grid_of(point_means(frame, ["a", "b"], P99), "a", "b", P99)
+    assert grid.loc[7].tolist() == [2.0, 5.0]
+    assert np.isnan(grid.loc[8].to_numpy()).all()
+
+
+def test_unknown_names_list_the_known() -> None:
+    means = point_means(table((0, 1, 1, 1.0, None)), ["a", "b"], P99)
+    with pytest.raises(ConfigError, match="c is not swept; swept: a, b"):
+        grid_of(means, "a", "c", P99)
+    with pytest.raises(UnknownNameError, match=r"unknown metric 'speed'; known: .*ttft_s.p99"):
+        point_means(table((0, 1, 1, 1.0, None)), ["a"], "speed")
+
+
+def test_the_heat_map_shows_every_finite_cell(tmp_path: Path) -> None:
+    grid = grid_of(point_means(table((0, 1, 1, 0.125, None), (1, 2, 1, 0.25, None), (2, 1, 2, None, "x")),
+                               ["a", "b"], P99), "a", "b", P99)
+    figure = heat_map(grid, P99)
+    assert {text.get_text() for text in figure.axes[0].texts} == {"0.125", "0.25"}
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["1", "2"]
+    save_heat_map(grid, P99, tmp_path / "a.png")
+    save_heat_map(grid, P99, tmp_path / "b.png")
+    assert (tmp_path / "a.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.png", "b.png"]
+
+
+def test_errors_are_listed() -> None:
+    assert errors_table(table((0, 1, 1, 1.0, None))) is None
+    listed = errors_table(table((0, 1, 1, None, "[bold]boom")))
+    assert listed is not None and listed.row_count == 1
+
+
+def write(folder: Path, axes: list[dict[str, Any]]) -> str:
+    """A sweep file."""
+    file = folder / "s.yaml"
+    file.write_text(yaml.safe_dump(make(axes).model_dump(mode="json", exclude_none=True)))
+    return str(file)
+
+
+def test_sweep_and_show_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(tmp_path, [{"grid": {"policy.max_num_seqs": [2, 64, 0], "workload.arrivals.rate": [2, 8]}}])
+    out = str(tmp_path / "out")
+    assert main(["sweep", file, "--out", out, "--jobs", "1"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"6 points, 6 rows, 2 failed (see the column error); results in {out}\n"
+    assert main(["sweep", "show", out, "--top", "1"]) == 0
+    captured = capsys.readouterr()
+    frame = load_table(out)
+    best = frame.loc[frame[P99].idxmin()]
+    shown = [line.split() for line in captured.out.splitlines()]
+    expected = [str(best["point"]), str(best["policy.max_num_seqs"])]
+    assert expected == next(words[:2] for words in shown if words[0].isdigit())
+    assert "policy.max_num_seqs must be >= 1, got 0" in captured.err
+    assert (tmp_path / "out" / "heatmap.png").exists()
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["points"] == 6
+
+
+@pytest.mark.parametrize(("more", "says"), [
+    (["--jobs", "2", "--dask", "tcp://x:1"], "--jobs has no effect with --dask"),
+    (["--jobs", "0"], "--jobs"),
+])
+def test_bad_options_are_one_line_and_write_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                                    more: list[str], says: str) -> None:
+    file = write(tmp_path, [{"grid": {"policy.max_num_seqs": [2]}}])
+    assert main(["sweep", "run", file, "--out", str(tmp_path / "out"), *more]) == 2
+    error = capsys.readouterr().err
+    assert says in error and error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_show_of_a_folder_without_a_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "show", str(tmp_path)]) == 2
+    assert "holds no sweep" in capsys.readouterr().err
