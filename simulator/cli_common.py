@@ -88,7 +88,7 @@ def read_scenario(name: str, assignments: Sequence[str] = (), flags: Mapping[str
     """Scenario file, overridden by `--set` assignments, overridden by explicit flags. Raises ConfigError.
 
     `flags` maps dotted keys to values, None = not given. `trace` (from the working directory) replaces the
-    workload's file, or the whole workload where that is no file; `--set workload.trace....` says how to read it.
+    workload's file, or a workload that is no file; `--set workload.trace....` says how to read it.
     """
     from simulator.scenario import load_scenario
 

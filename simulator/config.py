@@ -123,7 +123,16 @@ def validate(model: type[M], document: Document, data: Mapping[str, Any] | None 
     except ValidationError as error:
         first = error.errors()[0]
         key = (*prefix, *(part for part in first["loc"] if not _is_tag(part)))
+        if first["type"] == "value_error" and not first["loc"]:
+            key = (*prefix, *_named_key(model, first["msg"]))
         raise ConfigError(f"{document.where(key)}: {_problem(model, first, key)}") from None
+
+
+def _named_key(model: type[BaseModel], message: str) -> Key:
+    """The dotted key that a message of a whole-file check starts with, () when it starts with none."""
+    name = message.removeprefix("Value error, ").split(" ")[0].rstrip(":")
+    parts = tuple(name.split("."))
+    return parts if parts[0] in model.model_fields else ()
 
 
 def _is_tag(part: str | int) -> bool:

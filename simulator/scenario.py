@@ -14,8 +14,12 @@ from policies.registry import policy_named
 from policies.routers import ROUTERS
 from simulator.config import Document, validate
 from simulator.errors import ConfigError, ServecastError, UnknownNameError
-from simulator.workload.build import Workload
-from simulator.workload.spec import parse_workload
+from simulator.workload.build import inline_trace
+from simulator.workload.spec import Inline, Workload, parse_workload
+
+LOOKED_UP = ("model", "engine.name", "hardware.gpu", "hardware.weight_dtype", "hardware.kv_dtype",
+             "hardware.tensor_parallel")
+"""Keys whose values are names or sizes that setup.prepare looks up; their lines are kept for its messages."""
 
 
 class _Section(BaseModel):
@@ -109,6 +113,7 @@ class Scenario(_Section):
     horizon_s: float | None = Field(default=None, gt=0)
     _base: Path = PrivateAttr(default=Path())
     _parsed: Workload | None = PrivateAttr(default=None)
+    _places: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -135,6 +140,10 @@ class Scenario(_Section):
     def base(self) -> Path:
         """Folder that relative paths are taken from."""
         return self._base
+
+    def place(self, key: str) -> str:
+        """`file:line: key` of one of LOOKED_UP, for the start of a message; the key alone for plain data."""
+        return f"{self._places[key]}: {key}" if key in self._places else key
 
     def parsed_workload(self) -> Workload:
         """The workload section as typed description."""
@@ -180,9 +189,12 @@ def scenario_from(data: Mapping[str, Any], base: str | Path = ".", name: str = "
 def _finish(document: Document, base: Path) -> Scenario:
     scenario = validate(Scenario, document)
     scenario._base = base
+    scenario._places = {key: document.where(tuple(key.split("."))) for key in LOOKED_UP}
     _check_policy(scenario, document)
     try:
-        scenario.parsed_workload()
+        workload = scenario.parsed_workload()
+        if isinstance(workload, Inline):
+            inline_trace(workload)
     except ServecastError as error:
         text = str(error)
         key = text.split(" ")[0].split(":")[0]
@@ -199,7 +211,7 @@ def _check_policy(scenario: Scenario, document: Document) -> None:
     try:
         policy = policy_named(name)
     except UnknownNameError as error:
-        raise ConfigError(f"{document.where(('policy', 'name'))}: {error}") from None
+        raise ConfigError(f"{document.where(('policy', 'name'))}: policy.name: {error}") from None
     for knob, value in scenario.policy.model_dump(exclude={"name"}).items():
         if value is not None and knob not in policy.knobs:
             raise ConfigError(f"{document.where(('policy', knob))}: policy.{knob} has no effect under {name}; "

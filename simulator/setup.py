@@ -1,5 +1,7 @@
 """Scenario + trace -> a Job: profiles are looked up, KV memory counted, step times filled in."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,10 +17,10 @@ from simulator.cost.unit import unit_cost
 from simulator.engine_profile import EngineProfile, load_engine
 from simulator.engines.booking import CLOSED, GROUPED, OPEN
 from simulator.engines.job import Job, array_job, list_job, request_columns
-from simulator.errors import ConfigError
+from simulator.errors import ConfigError, ServecastError
 from simulator.hardware import Gpu, load_gpu
 from simulator.memory import KvCapacity, kv_capacity
-from simulator.model import ModelShape, load_model
+from simulator.model import KV_BYTES, WEIGHT_BYTES, ModelShape, dtype_name, load_model
 from simulator.scenario import Scenario
 from simulator.state import Limits
 from simulator.units import NEVER, to_ticks
@@ -44,22 +46,48 @@ class Setup:
 
 def prepare(scenario: Scenario) -> Setup:
     """Look up the profiles and derive limits and step times. Raises ConfigError, CapacityError."""
-    gpu = load_gpu(scenario.hardware.gpu)
-    engine = load_engine("unit" if gpu.name == "unit" else scenario.engine.name)
+    with _named(scenario, "hardware.gpu"):
+        gpu = load_gpu(scenario.hardware.gpu)
+    with _named(scenario, "engine.name"):
+        engine = load_engine("unit" if gpu.name == "unit" else scenario.engine.name)
     if scenario.engine.schedule_ahead is not None:
         engine = engine.replace(schedule_ahead=scenario.engine.schedule_ahead)
     if not scenario.engine.cuda_graphs:
         engine = engine.replace(graph_tokens_max=0)
-    path = scenario.base / scenario.model
-    model = load_model(path if path.suffix == ".json" or path.is_dir() else scenario.model)
+    model = _model(scenario)
     policy = policy_named(scenario.policy.name or engine.policy)
     seqs = scenario.policy.max_num_seqs or engine.max_num_seqs
     budget = scenario.policy.max_num_batched_tokens or engine.max_num_batched_tokens
     max_model_len = scenario.max_model_len or model.max_positions
-    capacity = None if gpu.name == "unit" else _capacity(scenario, gpu, engine, model, seqs, budget)
+    with _named(scenario, "model"):
+        capacity = None if gpu.name == "unit" else _capacity(scenario, gpu, engine, model, seqs, budget)
     limits = _limits(scenario, engine, policy, seqs, budget, max_model_len, capacity)
     return Setup(scenario, gpu, engine, model, policy, capacity, limits,
                  _cost(scenario, gpu, engine, model, seqs, budget))
+
+
+@contextmanager
+def _named(scenario: Scenario, key: str) -> Iterator[None]:
+    """Put file, line and key in front of what goes wrong inside."""
+    try:
+        yield
+    except ServecastError as error:
+        error.args = (f"{scenario.place(key)}: {error}",)
+        raise
+
+
+def _model(scenario: Scenario) -> ModelShape:
+    """The model, with number formats and tensor-parallel size checked against it."""
+    hardware, path = scenario.hardware, scenario.base / scenario.model
+    with _named(scenario, "model"):
+        model = load_model(path if path.suffix == ".json" or path.is_dir() else scenario.model)
+    with _named(scenario, "hardware.weight_dtype"):
+        dtype_name(hardware.weight_dtype, WEIGHT_BYTES)
+    with _named(scenario, "hardware.kv_dtype"):
+        dtype_name(hardware.kv_dtype, KV_BYTES)
+    with _named(scenario, "hardware.tensor_parallel"):
+        model.check_tp(hardware.tensor_parallel)
+    return model
 
 
 def _capacity(scenario: Scenario, gpu: Gpu, engine: EngineProfile, model: ModelShape, seqs: int,

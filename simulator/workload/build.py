@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from simulator.errors import ConfigError, TraceError
 from simulator.units import column_to_ticks
@@ -42,6 +43,16 @@ def file_trace(spec: TraceFile) -> Trace:
     return load_trace(**options)
 
 
+def _check_arrivals(arrival_s: npt.NDArray[np.float64]) -> None:
+    """Refuse times that are negative or out of order, in the units they were written in."""
+    for k, value in enumerate(arrival_s):
+        if value < 0:
+            raise ConfigError(f"workload.requests.arrival_s: row {k + 1} must be >= 0, got {value}")
+        if k and value < arrival_s[k - 1]:
+            raise ConfigError(f"workload.requests.arrival_s: row {k + 1} must not be before the row above, "
+                              f"got {value} after {arrival_s[k - 1]}")
+
+
 def inline_trace(spec: Inline) -> Trace:
     """Columns of an Inline. Raises ConfigError naming the first entry that is not accepted."""
     n = len(spec.output)
@@ -50,6 +61,7 @@ def inline_trace(spec: Inline) -> Trace:
     arrival = np.asarray(spec.arrival_s, dtype=np.float64)
     if arrival.ndim == 0:
         arrival = np.repeat(arrival, n)
+    _check_arrivals(arrival)
     try:
         trace = make_trace(
             column_to_ticks(arrival),
