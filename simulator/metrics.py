@@ -266,7 +266,7 @@ def _per_class(result: "Result", fate: Fates, span: int) -> Block:
 
 
 def resolved_scenario(result: "Result") -> Block:
-    """The scenario with what the engine profile filled in: policy and limits, block size, max_model_len."""
+    """The scenario with what the engine profile filled in (policy, limits, block size); can be rerun."""
     setup, limits = result.setup, result.setup.limits
     data: Block = result.scenario.model_dump(mode="json")
     data["policy"] |= {"name": setup.policy.name} | {
@@ -276,6 +276,8 @@ def resolved_scenario(result: "Result") -> Block:
     }
     data["kv"]["block_size"] = limits.block_size
     data["max_model_len"] = limits.max_model_len
+    if setup.gpu.name != "unit":
+        del data["hardware"]["step_s"]
     return data
 
 

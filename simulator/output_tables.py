@@ -204,7 +204,8 @@ def _cells(row: _Row, values: Sequence[float | None]) -> list[Text]:
     if not compared:
         return []
     best = None if row.better == 0 else max(compared) if row.better > 0 else min(compared)
-    differ = len(values) > 1 and any(v != values[0] for v in values)
+    given = [v for v in values if v is None or v == v]
+    differ = any(v != given[0] for v in given)
     return [
         _cell(row, value, values[0], differ and value == best, first=k == 0) for k, value in enumerate(values)
     ]
