@@ -111,8 +111,8 @@ def test_answers_returned_whole_have_no_tpot_or_itl() -> None:
     assert got["ttft_s"]["p50"] == got["e2e_s"]["p50"] == 4
 
 
-# Preemption: two requests of 1 + 5 tokens, 6 usable blocks of one token. Both have 3 tokens at 3 s; step 4 needs
-# 8 blocks, so B is preempted. A ends at 5 s; B computes its 4 known tokens in step 6 and ends at 7 s.
+# Preemption: two requests of 1 + 5 tokens, 6 usable blocks of one token. Both have 3 tokens at 3 s; step 4
+# needs 8 blocks, so B is preempted. A ends at 5 s; B computes its 4 known tokens in step 6 and ends at 7 s.
 
 
 def test_preemption_by_hand() -> None:
@@ -220,7 +220,7 @@ def test_per_class() -> None:
 
 
 def test_fragmentation_of_reserved_and_paged_memory() -> None:
-    """One request of 1 + 3 tokens: 10 reserved, 1, 2, 3 filled as its steps run; paged by the token: no waste."""
+    """One request of 1 + 3 tokens: 10 reserved, 1, 2, 3 filled as steps run; paged by the token: no waste."""
     reserved = run(
         unit(
             [3],

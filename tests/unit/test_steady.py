@@ -114,14 +114,14 @@ def test_judge_on_given_paths() -> None:
 
 
 def test_little_by_hand() -> None:
-    """D/D/1, 51 arrivals 2 s apart, 1 s of service, to the last arrival: L = 50/100, lambda = 51/100, W = 1."""
+    """D/D/1, 51 arrivals 2 s apart, 1 s of service, up to the last: L = 50/100, lambda = 51/100, W = 1."""
     got = little(run(queue(0.5, 51, kind="constant")))
     assert got["mean_in_system"] == pytest.approx(0.5) and got["mean_time_in_system_s"] == pytest.approx(1.0)
     assert got["arrival_rate"] == pytest.approx(0.51) and got["relative_gap"] == pytest.approx(0.02)
 
 
 def test_little_gap_is_small_when_stable_and_large_under_overload() -> None:
-    """At twice the capacity request k waits k/2 s, so W = n/4, lambda W = n/2; N(t) = t until n/2 s, so L = n/4."""
+    """At twice the capacity request k waits k/2 s: W = n/4, lambda W = n/2; N(t) = t until n/2 s: L = n/4."""
     stable, over = little(run(queue(0.8))), little(run(queue(2.0)))
     assert stable["relative_gap"] is not None and abs(stable["relative_gap"]) < 0.02
     assert over["relative_gap"] == pytest.approx(1.0, abs=0.1)
