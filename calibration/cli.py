@@ -9,7 +9,6 @@ import typer
 from simulator.cli_common import JsonOption, note, print_json, show
 
 if TYPE_CHECKING:
-
     from calibration.fit import Calibration
 
 _PARTS = typer.Typer(no_args_is_help=True, help="Measure this machine's GPU, fit profiles to measurements.")

@@ -6,7 +6,6 @@ FIT_RUNS and FIT_BLOCKS are read; every other run is left for testing (calibrati
 """
 
 import fnmatch
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from calibration.fit_operators import DecodeFit, GemmFit, fit_decode, fit_gemm, 
 from calibration.fit_steps import FREE, StepFit, fit_steps, with_values
 from calibration.harness import write_atomically
 from calibration.measured import find_runs, load_run
+from calibration.operators import Operators, elementwise_bandwidth, layer_start_us, load_operators
 from simulator.cost.gpu_times import UNITS
 from simulator.errors import CalibrationError
 from simulator.hardware import Gpu, load_gpu
@@ -38,6 +38,11 @@ COLD_RUNS: Final = ("llama8b-h100-sync/pre_*",)
 TRAFFIC_RUN: Final = "llama8b-h100-sync/conv_r10"
 FIT_BLOCKS: Final = ("llama8b-h100/batch_b1", "llama8b-h100-seqs32/conv_burst200")
 """Runs whose block counts (not times) give the memory parts: 128 and 32 sequences."""
+HARNESS: Final = "ops-h100.json"
+LIBRARY: Final = "operators-h100.json"
+"""Our harness's measurements (products, elementwise kernels) and those of FA3 (attention)."""
+TRAFFIC: Final = 2.0 * (8 * 4096 + 2 * (4096 + 1024) + 4 * 1024 + 3 * 14336)
+"""[bytes] one token moves through a layer's elementwise kernels (cost.calibrated), Llama-3.1-8B."""
 KV_BYTES: Final = 4096
 PAIR_FLOPS: Final = 4 * 32 * 128
 """One layer of Llama-3.1-8B: KV bytes per token (8 heads of 128, keys and values, 16 bits), FLOP per
@@ -89,24 +94,14 @@ def used_for_fit(name: str) -> bool:
     return any(fnmatch.fnmatch(name, pattern) for pattern in FIT_RUNS)
 
 
-def load_operators(path: Path) -> dict[str, Any]:
-    """Operator measurements as JSON. Raises CalibrationError for an unreadable or unknown file."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CalibrationError(f"{path}: not a readable JSON file: {error}") from error
-    if not isinstance(content, dict) or not {"gemm", "paged_decode_fa3", "paged_prefill_fa3"} <= set(content):
-        raise CalibrationError(f"{path}: needs gemm, paged_decode_fa3 and paged_prefill_fa3")
-    return content
-
-
 def calibrate(measurements: Path = MEASUREMENTS, gpu_name: str = "h100-sxm") -> Calibration:
     """Fit everything from the committed measurements. Raises CalibrationError where a needed run is
     missing."""
-    operators = load_operators(measurements / "operators-h100.json")
-    gemm = fit_gemm(operators["gemm"])
-    decode = fit_decode(operators["paged_decode_fa3"], KV_BYTES)
-    prefill = fit_prefill(operators["paged_prefill_fa3"], PAIR_FLOPS)
+    harness = load_operators(measurements / HARNESS)
+    library = load_operators(measurements / LIBRARY)
+    gemm = fit_gemm(harness.gemm)
+    decode = fit_decode(library.decode, KV_BYTES)
+    prefill = fit_prefill(library.prefill, PAIR_FLOPS)
     runs = [load_run(folder) for folder in find_runs([measurements])]
     fit = [run for run in runs if used_for_fit(run.name) and not _matches(run.name, COLD_RUNS)]
     ahead = [run for run in fit if run.engine.async_scheduling]
@@ -115,21 +110,22 @@ def calibrate(measurements: Path = MEASUREMENTS, gpu_name: str = "h100-sxm") -> 
     blocks = [run for run in runs if run.name in FIT_BLOCKS]
     if traffic is None or not ahead or len(blocks) != len(FIT_BLOCKS):
         raise CalibrationError(f"{measurements}: needs the runs {', '.join((*FIT_RUNS, *FIT_BLOCKS))}")
-    base = with_values(load_gpu(gpu_name), operator_values(gemm, decode))
-    steps = fit_steps(ahead, base, priors(gemm, operators))
+    base = with_values(load_gpu(gpu_name), operator_values(gemm, decode, harness))
+    steps = fit_steps(ahead, base, priors(gemm, harness, library))
     fitted = with_values(base, {**steps.values, "mixed_lengths": UNEVEN_US})
     return Calibration(
         gemm, decode, prefill, steps, fit_host(sync, ahead, traffic, fitted), fit_memory(blocks), fitted
     )
 
 
-def operator_values(gemm: GemmFit, decode: DecodeFit) -> dict[str, float]:
+def operator_values(gemm: GemmFit, decode: DecodeFit, harness: Operators) -> dict[str, float]:
     """Components that the operators alone decide, in profile units, and zeros for those fitted later."""
     return {
         "gemm_start": gemm.gemm.start_s * 1e6,
         "gemm_bandwidth": gemm.gemm.bandwidth / 1e12,
         "gemm_rate": gemm.gemm.rate / 1e12,
         "gemm_exponent": gemm.gemm.exponent,
+        "fp8_gain": harness.fp8_gain or 1.0,
         "layer_fixed": 0.0,
         "step_fixed": 0.0,
         "elementwise_bandwidth": gemm.gemm.bandwidth / 1e12,
@@ -143,24 +139,23 @@ def operator_values(gemm: GemmFit, decode: DecodeFit) -> dict[str, float]:
     }
 
 
-def priors(gemm: GemmFit, operators: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+def priors(gemm: GemmFit, harness: Operators, library: Operators) -> dict[str, tuple[float, float]]:
     """(value, standard error) that the step logs start from, in profile units.
 
-    A product measured alone pays its whole start-up; inside a graph part of it overlaps: between none and
-    all. Rates measured in short runs drop under sustained load (power limit): one tenth either way.
-    Attention: between the best and the median measured.
+    Start-ups: as measured in CUDA graphs. Rates measured in short runs drop under sustained load (the power
+    limit was reached in the harness too): one tenth either way. Attention: between the best and the median
+    measured.
     """
-    best = max(row["kv_GBps"] for row in operators["paged_decode_fa3"]) / 1e3
-    prefill = float(
-        np.median([row["TFLOPs"] for row in operators["paged_prefill_fa3"] if row["length"] >= 1024])
-    )
-    start = gemm.gemm.start_s * 1e6
-    rate, bandwidth = gemm.gemm.rate / 1e12, gemm.gemm.bandwidth / 1e12
+    best = max(float(row["kv_GBps"]) for row in library.decode) / 1e3
+    prefill = float(np.median([row["TFLOPs"] for row in library.prefill if row["length"] >= 1024]))
+    start, rate = gemm.gemm.start_s * 1e6, gemm.gemm.rate / 1e12
+    fixed = layer_start_us(harness) or 4.0 * start
+    moved = (elementwise_bandwidth(harness, TRAFFIC) or gemm.gemm.bandwidth) / 1e12
     return {
-        "gemm_start": (0.7 * start, 0.35 * start),
-        "layer_fixed": (4.0, 6.0),
+        "gemm_start": (start, 0.3 * start),
+        "layer_fixed": (fixed, 0.3 * fixed),
         "gemm_rate": (rate, 0.1 * rate),
-        "elementwise_bandwidth": (bandwidth, 0.15 * bandwidth),
+        "elementwise_bandwidth": (moved, 0.15 * moved),
         "decode_bandwidth": (best, 0.1),
         "sample_sequence": (2.0, 3.0),
         "prefill_rate": (prefill, 0.15 * prefill),
@@ -176,7 +171,7 @@ def measured_block(fit: Calibration) -> dict[str, Any]:
     decode = fit.steps.gaps[fit.steps.gaps.kind == 0].error.abs()
     prefill = fit.steps.gaps[fit.steps.gaps.kind == 1].error.abs()
     logs = "output gaps of vLLM 0.24.0 step logs (calibration/measurements/llama8b-h100)"
-    ops = "calibration/measurements/operators-h100.json"
+    ops = f"calibration/measurements/{LIBRARY}"
     block: dict[str, Any] = {}
     curves = {
         key: entry
@@ -194,10 +189,18 @@ def measured_block(fit: Calibration) -> dict[str, Any]:
                 error,
                 f"1..128 sequences, 1..2048 tokens; standard error {fit.steps.errors[key]:.2g}",
             )
+    block["fp8_gain"] = _entry(
+        harness_gain(fit), "fp8_gain", f"calibration/measurements/{HARNESS}", "measured", 0.05, "m 1024..8192"
+    )
     for key in ("gemm_bandwidth", "gemm_exponent"):
         value = getattr(fit.gemm.gemm, key.removeprefix("gemm_")) / UNITS[key][1]
         block[key] = _entry(
-            value, key, ops, "fitted", fit.gemm.mean_error, f"m {fit.gemm.rows[0]}..{fit.gemm.rows[1]}"
+            value,
+            key,
+            f"calibration/measurements/{HARNESS}",
+            "fitted",
+            fit.gemm.mean_error,
+            f"m {fit.gemm.rows[0]}..{fit.gemm.rows[1]}",
         )
     block["decode_sequence"] = _entry(
         fit.decode.sequence_s * 1e6,
@@ -284,29 +287,42 @@ def write_engine(path: Path, values: Mapping[str, float]) -> None:
     write_atomically(path, text)
 
 
+def harness_gain(fit: Calibration) -> float:
+    """Gain of 8-bit products as fitted."""
+    entry: Any = fit.gpu.measured["fp8_gain"]
+    return float(entry["value"])
+
+
 def operator_block(path: Path) -> dict[str, Any]:
     """`measured:` block from an operator JSON alone: rates as measured in short runs, no engine in it.
 
-    Start-ups inside an engine's graphs and sustained rates come from step logs only (`calibrate`); here the
-    products' own start-up stands for the first, and the rest is scaled from the reference GPU.
+    What a layer costs beside its products, and rates under sustained load, come from step logs only
+    (`calibrate`); without them the first is what the elementwise kernels and attention take alone, where
+    measured.
     """
     operators = load_operators(path)
-    gemm = fit_gemm(operators["gemm"])
-    decode = fit_decode(operators["paged_decode_fa3"], KV_BYTES)
-    rate, token, error = fit_prefill(operators["paged_prefill_fa3"], PAIR_FLOPS)
+    gemm = fit_gemm(operators.gemm)
+    decode = fit_decode(operators.decode, KV_BYTES)
+    rate, token, error = fit_prefill(operators.prefill, PAIR_FLOPS)
     rows = f"m {gemm.rows[0]}..{gemm.rows[1]}"
     contexts = f"context {decode.contexts[0]}..{decode.contexts[1]}"
+    moved = elementwise_bandwidth(operators, TRAFFIC) or gemm.gemm.bandwidth
     numbers = {
         "gemm_start": (gemm.gemm.start_s, gemm.mean_error, rows),
         "gemm_bandwidth": (gemm.gemm.bandwidth, gemm.mean_error, rows),
         "gemm_rate": (gemm.gemm.rate, gemm.mean_error, rows),
         "gemm_exponent": (gemm.gemm.exponent, gemm.mean_error, rows),
-        "elementwise_bandwidth": (gemm.gemm.bandwidth, gemm.mean_error, rows),
+        "elementwise_bandwidth": (moved, gemm.mean_error, rows),
         "decode_bandwidth": (decode.bandwidth, decode.mean_error, contexts),
         "decode_sequence": (decode.sequence_s, decode.mean_error, contexts),
         "prefill_rate": (rate, error, ""),
         "prefill_token": (token, error, ""),
     }
+    fixed = layer_start_us(operators)
+    if fixed is not None:
+        numbers["layer_fixed"] = (fixed * 1e-6, 0.1, "smallest batch")
+    if operators.fp8_gain is not None:
+        numbers["fp8_gain"] = (operators.fp8_gain, 0.05, "m 1024 and more")
     return {
         key: _entry(value / UNITS[key][1], key, path.name, "fitted", off, valid)
         for key, (value, off, valid) in numbers.items()

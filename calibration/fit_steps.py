@@ -157,7 +157,7 @@ def fit_steps(runs: Sequence[MeasuredRun], gpu: Gpu, priors: Mapping[str, tuple[
     gaps = table.gap_s.to_numpy()
 
     def relative(x: Array) -> Array:
-        values = dict(zip(FREE, np.maximum(x, 1e-6), strict=True))
+        values = dict(zip(FREE, x, strict=True))
         cost = _cost(runs[0], with_values(gpu, values), setup.engine, setup.model)
         off: Array = gpu_seconds(cost, table) / gaps - 1.0
         return off
@@ -165,7 +165,8 @@ def fit_steps(runs: Sequence[MeasuredRun], gpu: Gpu, priors: Mapping[str, tuple[
     def residual(x: Array) -> Array:
         return np.concatenate([relative(x) / scale, (x - centre) / width])
 
-    found = least_squares(residual, centre, loss="soft_l1", x_scale=width, diff_step=1e-4)
+    bounds = (np.maximum(centre - 6 * width, 1e-6), centre + 6 * width)
+    found = least_squares(residual, centre, bounds=bounds, loss="soft_l1", x_scale=width, diff_step=1e-4)
     spread = np.sqrt(np.diag(np.linalg.inv(found.jac.T @ found.jac)))
     return StepFit(
         dict(zip(FREE, map(float, found.x), strict=True)),

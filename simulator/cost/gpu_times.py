@@ -27,6 +27,7 @@ UNITS: Final[Mapping[str, tuple[str, float]]] = {
     "gemm_bandwidth": ("TB/s", 1e12),
     "gemm_rate": ("TFLOP/s", 1e12),
     "gemm_exponent": ("1", 1.0),
+    "fp8_gain": ("1", 1.0),
     "layer_fixed": ("us", 1e-6),
     "step_fixed": ("us", 1e-6),
     "elementwise_bandwidth": ("TB/s", 1e12),
@@ -50,6 +51,7 @@ class GpuTimes:
 
     name: str
     gemm: GemmTime
+    fp8_gain: float  # how much faster products with 8-bit operands run when limited by arithmetic
     layer_fixed_s: float  # kernels of a layer besides its products: start and drain
     step_fixed_s: float  # per step, whatever is in it
     elementwise_bandwidth: float  # [B/s] norms, rotary, activation, residual
@@ -94,6 +96,7 @@ def gpu_times(gpu: Gpu) -> GpuTimes:
     return GpuTimes(
         name=gpu.name,
         gemm=gemm,
+        fp8_gain=values["fp8_gain"],
         layer_fixed_s=values["layer_fixed"],
         step_fixed_s=values["step_fixed"],
         elementwise_bandwidth=values["elementwise_bandwidth"],

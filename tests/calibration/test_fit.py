@@ -8,14 +8,16 @@ import pytest
 import yaml
 
 from calibration.fit import (
+    MEASUREMENTS,
     calibrate,
     engine_values,
-    load_operators,
     measured_block,
+    operator_block,
     used_for_fit,
     write_measured,
 )
 from calibration.fit_operators import fit_decode, fit_gemm, fit_prefill
+from calibration.operators import load_operators
 from simulator.cost.gemm import GemmTime
 from simulator.cost.gpu_times import gpu_times
 from simulator.engine_profile import load_engine
@@ -134,3 +136,13 @@ def test_fit_runs_are_named() -> None:
     assert used_for_fit("llama8b-h100/batch_b1") and used_for_fit("llama8b-h100-sync/conv_r10")
     for name in ("llama8b-h100/conv_r5", "llama8b-h100-repeat/batch_b32", "qwen14b-h100/batch_b32"):
         assert not used_for_fit(name)
+
+
+def test_operators_alone_make_a_profile_block() -> None:
+    """Both layouts; the two measured the same card, so attention and rates agree within their errors."""
+    ours = operator_block(MEASUREMENTS / "ops-h100.json")
+    library = operator_block(MEASUREMENTS / "operators-h100.json")
+    for key in ("gemm_bandwidth", "gemm_rate", "decode_bandwidth"):
+        assert ours[key]["value"] == pytest.approx(library[key]["value"], rel=0.1), key
+    assert 1.5 < ours["fp8_gain"]["value"] < 2.0
+    assert "fp8_gain" not in library
