@@ -28,7 +28,7 @@ from simulator.cli_run import (
     simulate_scenario,
     wants_log,
 )
-from simulator.errors import ConfigError
+from simulator.errors import ConfigError, UnknownNameError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -57,7 +57,7 @@ def compare(scenarios: ScenariosArgument,
             quiet: QuietOption = False) -> None:
     """Run scenarios side by side; ratios are against the first. All see the same arrivals and lengths."""
     read = [read_scenario(name, assignments or (), {"seed": seed}, trace) for name in scenarios]
-    names = [part.strip() for part in policies.split(",")] if policies else []
+    names = policy_names(policies)
     stems = [Path(name).stem for name in scenarios]
     cases = under_policies(read, names, quiet) if names else distinct(read, stems)
     check_out(out)
@@ -73,6 +73,19 @@ def compare(scenarios: ScenariosArgument,
         print_comparison(summaries, [scenario.name for scenario in read], len(names))
     if out is not None:
         note(f"results in {out}", quiet)
+
+
+def policy_names(given: str | None) -> list[str]:
+    """`a,b` -> ["a", "b"]. Raises ConfigError naming the known ones for a name that is unknown or given twice."""
+    from policies.registry import POLICIES
+
+    names = [part.strip() for part in given.split(",")] if given is not None else []
+    for name in names:
+        if name not in POLICIES:
+            raise UnknownNameError("policy", name, POLICIES, "--policies")
+        if names.count(name) > 1:
+            raise ConfigError(f"--policies: {name} given twice; known: {', '.join(POLICIES)}")
+    return names
 
 
 def print_comparison(summaries: Sequence[Summary], scenarios: Sequence[str], policies: int) -> None:

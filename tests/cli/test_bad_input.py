@@ -1,0 +1,164 @@
+"""Input that is not accepted: exit code 2, one line that names place, key, value and what is accepted, no output."""
+
+from pathlib import Path
+
+import pytest
+
+GOOD = """\
+name: test
+workload:
+  arrivals: {kind: poisson, rate: 5, requests: 20}
+  prompt: 100
+  output: 10
+"""
+
+SCENARIOS = {
+    "unknown key": (GOOD + "polcy: chunked\n", ["in.yaml:6", "polcy", "did you mean policy?", "known here", "model"]),
+    "mistyped key below": (GOOD + "policy: {name: chunked, max_num_seq: 4}\n",
+                           ["in.yaml:6", "policy.max_num_seq ", "did you mean max_num_seqs?", "known here"]),
+    "mistyped workload key": (GOOD.replace("rate:", "rat:"), ["in.yaml:3", "workload.arrivals.rat", "accepted", "rate"]),
+    "wrong type": (GOOD + "cluster:\n  replicas: two\n", ["in.yaml:7", "cluster.replicas", "integer", "'two'"]),
+    "out of range": (GOOD + "cluster:\n  replicas: 0\n", ["in.yaml:7", "cluster.replicas", ">= 1", "0"]),
+    "rate 0": (GOOD.replace("rate: 5", "rate: 0"), ["in.yaml:3", "workload.arrivals.rate", "> 0", "0"]),
+    "rate below 0": (GOOD.replace("rate: 5", "rate: -2"), ["in.yaml:3", "workload.arrivals.rate", "> 0", "-2"]),
+    "unknown policy": (GOOD + "policy: chunk\n", ["in.yaml:6", "policy", "'chunk'", "chunked", "static"]),
+    "unknown GPU": (GOOD + "hardware:\n  gpu: h1000\n", ["in.yaml:7", "hardware.gpu", "'h1000'", "h100-sxm"]),
+    "unknown model": (GOOD + "model: llama-9\n", ["in.yaml:6", "model", "'llama-9'", "llama-3.1-8b"]),
+    "unknown engine": (GOOD + "engine: vllm-9\n", ["in.yaml:6", "engine", "'vllm-9'", "vllm-0.24"]),
+    "unknown router": (GOOD + "cluster: {router: best}\n", ["in.yaml:6", "cluster.router", "'best'", "round_robin"]),
+    "unknown weight format": (GOOD + "hardware: {weight_dtype: bf17}\n",
+                              ["in.yaml:6", "hardware.weight_dtype", "'bf17'", "bf16"]),
+    "GPUs that do not divide": (GOOD + "hardware: {tensor_parallel: 3}\n",
+                                ["in.yaml:6", "hardware.tensor_parallel", "3", "32 heads"]),
+    "model larger than the GPU": (GOOD + "model: llama-3.1-70b\n",
+                                  ["in.yaml:6", "llama-3.1-70b", "needs at least 2 GPUs"]),
+    "knob without effect": (GOOD + "policy: {name: orca, stream: true}\n",
+                            ["in.yaml:6", "policy.stream", "orca", "max_num_seqs"]),
+    "key twice": (GOOD + "name: again\n", ["in.yaml:6", "'name'", "twice"]),
+    "not YAML": (GOOD + "model: [1\n", ["in.yaml:7", "not readable YAML"]),
+    "not a mapping": ("- 1\n", ["in.yaml", "mapping", "list"]),
+    "nothing in it": ("", ["in.yaml:1", "workload is missing"]),
+    "negative time": ("workload:\n  requests:\n    output: [3, 4]\n    arrival_s: [-1.0, 0.0]\n",
+                      ["in.yaml:4", "workload.requests.arrival_s", "row 1", ">= 0", "-1.0"]),
+    "times out of order": ("workload:\n  requests:\n    output: [3, 4]\n    arrival_s: [2.0, 1.0]\n",
+                           ["in.yaml:4", "workload.requests.arrival_s", "row 2", "1.0 after 2.0"]),
+    "zero tokens": ("workload:\n  requests: {output: [3, 0]}\n",
+                    ["in.yaml:2", "workload.requests", "row 2", "output", "1..", "got 0"]),
+    "no requests": ("workload:\n  requests: {output: []}\n", ["in.yaml:2", "workload.requests", "empty", "at least 1"]),
+}
+
+HEADER = "arrival_s,prompt_tokens,output_tokens\n"
+TRACES = {
+    "negative time": (HEADER + "0,5,5\n-1,5,5\n", ["row 2 (line 3)", "arrival", ">= 0", "'-1'"]),
+    "times out of order": (HEADER + "3,5,5\n1,5,5\n", ["row 2 (line 3)", "arrival", "1.0", "3.0", "sort: true"]),
+    "zero tokens": (HEADER + "3,5,0\n", ["row 1 (line 2)", "output", ">= 1", "'0'"]),
+    "not a number": (HEADER + "1,5,5\n2,five,5\n", ["row 2 (line 3)", "prompt", "whole number", "'five'"]),
+    "missing arrival": (HEADER + "1,5,5\n,5,5\n", ["row 2 (line 3)", "arrival", "missing"]),
+    "no rows": (HEADER, ["empty trace"]),
+    "empty file": ("", ["empty trace"]),
+    "no such columns": ("a,b\n1,5\n", ["arrival, prompt, output", "the file has: a, b", "columns"]),
+}
+
+
+def refused(outcome, folder: Path, before: list[Path], fragments: list[str]) -> None:
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert outcome.err.endswith("\n") and outcome.err.count("\n") == 1
+    for fragment in fragments:
+        assert fragment in outcome.err
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_scenario_is_refused_in_one_line_and_nothing_is_written(name, servecast, tmp_path):
+    text, fragments = SCENARIOS[name]
+    (tmp_path / "in.yaml").write_text(text)
+    before = sorted(tmp_path.rglob("*"))
+    refused(servecast("run", tmp_path / "in.yaml", "--out", tmp_path / "out"), tmp_path, before, fragments)
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_trace_is_refused_in_one_line_with_row_and_nothing_is_written(name, servecast, tmp_path):
+    text, fragments = TRACES[name]
+    (tmp_path / "in.csv").write_text(text)
+    (tmp_path / "in.yaml").write_text("workload: {trace: in.csv}\nhardware: unit\n")
+    before = sorted(tmp_path.rglob("*"))
+    refused(servecast("run", tmp_path / "in.yaml", "--out", tmp_path / "out"), tmp_path, before,
+            ["in.csv", *fragments])
+
+
+def test_good_twin_of_the_refused_scenarios_runs(servecast, tmp_path):
+    (tmp_path / "in.yaml").write_text(GOOD)
+    assert servecast("run", tmp_path / "in.yaml", "--quiet") == (0, "", "")
+
+
+def test_sort_true_takes_times_out_of_order_and_keeps_ties_in_file_order(servecast, tmp_path):
+    (tmp_path / "in.csv").write_text(HEADER + "3,5,1\n1,6,2\n1,7,3\n")
+    (tmp_path / "in.yaml").write_text("workload: {trace: {path: in.csv, sort: true}}\nhardware: unit\n")
+    assert servecast("run", tmp_path / "in.yaml", "--out", tmp_path / "out", "--no-report", "-q").code == 0
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(tmp_path / "out" / "requests.parquet").to_pydict()
+    assert rows["prompt_tokens"] == [6, 7, 5]
+
+
+@pytest.mark.parametrize("assignment, fragments", [
+    ("polcy=static", ["--set", "polcy", "policy"]),
+    ("policy.max_num_seqs=x", ["--set", "policy.max_num_seqs", "integer", "'x'"]),
+    ("workload.arrivals.rate=0", ["--set", "workload.arrivals.rate", "> 0"]),
+    ("hardware.gpu=zz", ["--set", "hardware.gpu", "'zz'", "h100-sxm"]),
+    ("policy", ["--set policy", "key=value"]),
+    ("a..b=3", ["--set a..b=3", "key=value"]),
+    ("cluster.replicas=[", ["--set cluster.replicas=[", "YAML"]),
+])
+def test_bad_override_is_refused(assignment, fragments, servecast, tmp_path):
+    (tmp_path / "in.yaml").write_text(GOOD)
+    before = sorted(tmp_path.rglob("*"))
+    outcome = servecast("run", tmp_path / "in.yaml", "--set", assignment, "--out", tmp_path / "out")
+    refused(outcome, tmp_path, before, fragments)
+
+
+@pytest.mark.parametrize("arguments, fragments", [
+    (["run"], ["SCENARIO"]),
+    (["run", "nowhere.yaml"], ["nowhere.yaml", "No such file"]),
+    (["frobnicate"], ["frobnicate"]),
+    (["run", "chat", "--seed", "-1"], ["--seed", "0"]),
+    (["run", "chat", "--engine", "slow"], ["--engine", "slow", "fast", "reference"]),
+    (["run", "chat", "--frob"], ["--frob"]),
+    (["run", "chat", "--trace", "nowhere.csv"], ["nowhere.csv", "workload.trace.path"]),
+    (["compare", "chat", "chat"], ["chat", "2 times"]),
+    (["compare", "chat", "--policies", "static,chunky"], ["--policies", "'chunky'", "chunked"]),
+    (["compare", "chat", "--policies", "orca,orca"], ["--policies", "orca", "twice"]),
+    (["kv", "llama-3.1-8b", "h1000"], ["'h1000'", "h100-sxm"]),
+    (["kv", "llama-3.1-70b", "rtx-4090"], ["llama-3.1-70b", "GPUs"]),
+    (["toy", "0"], ["LENGTHS", "1"]),
+    (["scenarios", "nothing"], ["'nothing'", "chat"]),
+    (["trace", "inspect", "nowhere.csv"], ["nowhere.csv"]),
+    (["trace", "inspect", "nowhere.csv", "--column", "arrival"], ["--column arrival", "PART=NAME"]),
+])
+def test_command_line_is_refused_in_one_line(arguments, fragments, servecast):
+    outcome = servecast(*arguments)
+    assert outcome.code == 2 and outcome.out == ""
+    assert outcome.err.count("\n") == 1
+    for fragment in fragments:
+        assert fragment in outcome.err
+
+
+def test_yaml_is_data_nothing_in_it_executes(servecast, tmp_path):
+    mark = tmp_path / "executed"
+    (tmp_path / "in.yaml").write_text(GOOD + f"model: !!python/object/apply:os.mkdir ['{mark}']\n")
+    outcome = servecast("run", tmp_path / "in.yaml")
+    assert outcome.code == 2 and "in.yaml:6" in outcome.err
+    assert not mark.exists()
+
+
+def test_prompt_that_can_never_fit_is_rejected_and_counted_and_the_run_goes_on(servecast, tmp_path):
+    (tmp_path / "in.yaml").write_text(
+        "workload: {requests: {prompt: [10, 500, 10], output: [5, 5, 5]}}\nhardware: unit\n"
+        "kv: {block_size: 10, num_gpu_blocks: 11}\n")
+    outcome = servecast("run", tmp_path / "in.yaml", "--json")
+    import json
+
+    counted = json.loads(outcome.out)["requests"]
+    assert outcome.code == 0
+    assert (counted["arrived"], counted["completed"], counted["rejected"]) == (3, 2, 1)
