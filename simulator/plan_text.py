@@ -1,0 +1,169 @@
+"""A plan on the terminal: the answer in words, then tables. Works on the data of plan.json."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+Data = Mapping[str, Any]
+
+
+def seconds(value: float | None) -> str:
+    """A time in s or ms; unbounded when null."""
+    if value is None:
+        return "unbounded"
+    return f"{value * 1000:.3g} ms" if value < 1 else f"{value:.3g} s"
+
+
+def level_value(row: Data, key: str) -> str:
+    """A cell of a service level: times, or a share for attainment."""
+    value = row[key]
+    if row["name"].startswith("requests that miss"):
+        return "unbounded" if value is None else f"{value:.2%}"
+    return seconds(value)
+
+
+def fleet_words(fleet: Data) -> str:
+    """`7 x h100-sxm (1 of them spare)`."""
+    spare = f", {fleet['spare']} of them spare" if fleet["spare"] else ""
+    replicas = f"{fleet['replicas']} replicas" if fleet["replicas"] > 1 else "1 replica"
+    return f"{replicas} of {fleet['label']}, {fleet['gpus']} GPUs{spare}"
+
+
+def answer_lines(data: Data) -> list[str]:
+    """The answer in plain words, most important first."""
+    best = data["recommended"]
+    if best is None:
+        return _no_answer(data)
+    lines = [
+        f"Buy {fleet_words(best)}: {best['usd_per_hour']:.2f} USD/h, {best['usd_per_month']:,.0f} USD/month, "
+        f"{best['usd_per_million_output_tokens']:.3g} USD per million output tokens."
+    ]
+    for level in best["levels"]:
+        lines.append(
+            f"{level['name']}: {level_value(level, 'value')} ({level_value(level, 'low')} to "
+            f"{level_value(level, 'high')}) against a limit of {level_value(level, 'limit')}."
+        )
+    answer = data["answer"]
+    if answer and answer["relief"]:
+        more = "more than " if answer["headroom_capped"] else ""
+        lines.append(
+            f"Headroom: {more}{answer['headroom_pct']:.0f} % more traffic until a limit breaks "
+            f"({answer['wall_rate']:.3g} requests/s); the bottleneck there is {answer['bottleneck']}."
+        )
+        lines += _next_change(answer)
+    return lines + [f"{text}." for text in data["cannot_be_told_apart"]] + _unfinished(data)
+
+
+def _next_change(answer: Data) -> list[str]:
+    best = next(iter(answer["changes"]), None)
+    if best is None or best["per_dollar_gain_pct"] < 2:
+        return ["No single change of the settings carries 2 % more traffic per dollar."]
+    note = f" ({best['note']})" if best["note"] else ""
+    return [
+        f"The next change that pays most: {best['change']}, {best['per_dollar_gain_pct']:.0f} % more traffic "
+        f"per dollar at the wall{note}."
+    ]
+
+
+def _unfinished(data: Data) -> list[str]:
+    return (
+        []
+        if data["complete"]
+        else ["The search stopped at search.max_simulations: this is the best so far, not the answer."]
+    )
+
+
+def _no_answer(data: Data) -> list[str]:
+    lines = ["No fleet among the candidates meets the service levels."]
+    near = data["nearest"]
+    if near:
+        value, limit = (
+            level_value({"name": near["binding"], "v": near["value"]}, "v"),
+            level_value({"name": near["binding"], "v": near["limit"]}, "v"),
+        )
+        lines.append(f"Binding: {near['binding']}, {value} against {limit} ({near['label']}).")
+        if near["traffic_share"]:
+            lines.append(
+                f"Nearest feasible point: {near['replicas']} replicas of {near['label']} carry "
+                f"{near['traffic_share']:.0%} of the traffic. That is the cap on replicas, not an answer."
+            )
+        else:
+            lines.append(
+                f"Nearest feasible point: a limit of {value} for {near['binding']}, reached by "
+                f"{near['label']} nearly idle."
+            )
+    return lines + _unfinished(data)
+
+
+def plan_tables(data: Data) -> Iterator[Any]:
+    """What `servecast plan` prints."""
+    asked = data["question"]
+    yield Text(
+        f"{data['name']}: {asked['requests_per_s']:.3g} requests/s, {asked['prompt_mean']:.0f} + "
+        f"{asked['output_mean']:.0f} tokens, {asked['model']}",
+        style="bold",
+    )
+    for line in answer_lines(data):
+        yield Text(line)
+    yield _candidates(data)
+    answer = data["answer"]
+    if answer:
+        if answer["growth"]:
+            yield table(
+                "More traffic, same configuration",
+                ("traffic", "replicas", "USD/h"),
+                [
+                    (
+                        f"{g['factor']:g} x",
+                        str(g["replicas"] or g["status"]),
+                        f"{g['usd_per_hour']:.2f}" if g["usd_per_hour"] else "-",
+                    )
+                    for g in answer["growth"]
+                ],
+            )
+        if answer["hourly"]:
+            day = answer["hourly"]
+            yield Text(
+                f"Resized every hour: {day['saving_pct']:.0f} % fewer replica hours, "
+                f"{day['usd_per_day_saved']:.2f} USD a day."
+            )
+    if data["export"]:
+        yield Text(data["export"]["vllm"])
+
+
+def _candidates(data: Data) -> Table:
+    fleets = {f["label"]: f for f in [data["recommended"], *data["runners_up"]] if f}
+    rows = []
+    for o in sorted(
+        data["candidates"], key=lambda o: list(fleets).index(o["label"]) if o["label"] in fleets else 999
+    ):
+        f = fleets.get(o["label"])
+        if f:
+            low, high = f["serving_range"]
+            rows.append(
+                (
+                    o["label"],
+                    o["status"],
+                    f"{f['replicas']} ({low + f['spare']}-{high + f['spare']})",
+                    str(f["gpus"]),
+                    f"{f['usd_per_hour']:.2f}",
+                    "; ".join(f"{level['name']} {level_value(level, 'value')}" for level in f["levels"]),
+                )
+            )
+        else:
+            rows.append((o["label"], o["status"], "-", "-", "-", o["reason"]))
+    return table(
+        "Candidates", ("candidate", "", "replicas", "GPUs", "USD/h", "service levels, or why not"), rows
+    )
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A rich table, numbers to the right."""
+    made = Table(title=title, title_justify="left")
+    for name in columns:
+        made.add_column(name, justify="right" if name in ("replicas", "GPUs", "USD/h") else "left")
+    for row in rows:
+        made.add_row(*row)
+    return made
