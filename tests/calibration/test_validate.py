@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from calibration.fit import MEASUREMENTS
-from calibration.measured import load_run
-from calibration.predict import predict, setup_of
+from calibration.measured import MeasuredRun, load_run
+from calibration.predict import Prediction, predict, setup_of
 from calibration.public import load_public_run
 from calibration.report import validation_page
 from calibration.validate import figures, report, validate
@@ -90,15 +90,46 @@ def test_report_and_figures() -> None:
     assert "src=" not in page and page.count("<svg") == 2
 
 
-@pytest.mark.parametrize(("case", "ttft", "e2e"), [("rtxpro6000-llama-3.1-8b", 10.8, 2.0)])
-def test_public_runs_of_another_engine_version(data_dir: Path, case: str, ttft: float, e2e: float) -> None:
-    """Per request, mean absolute error below that of the simulator the public file carries (TTFT)."""
-    run = load_public_run(data_dir / "e2e", case)
-    found = predict(run)
+def public(data: Path, case: str) -> tuple[MeasuredRun, Prediction]:
+    run = load_public_run(data / "e2e", case)
+    return run, predict(run)
 
-    def off(ours: Any, theirs: Any) -> float:
-        return 100 * float(abs(ours / theirs - 1).mean())
 
-    assert off(run.requests.peer_ttft_s, run.requests.ttft_s) == pytest.approx(ttft, abs=0.05)
-    assert off(found.first_s - found.arrival_s, run.requests.ttft_s.to_numpy()) < ttft
-    assert off(found.last_s - found.arrival_s, run.requests.e2e_s.to_numpy()) < e2e
+def off(ours: Any, theirs: Any) -> float:
+    """Mean absolute error per request in percent."""
+    return 100 * float(abs(ours / theirs - 1).mean())
+
+
+CASES = ("rtxpro6000-llama-3.1-8b", "rtx4090-llama-3.1-8b")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_public_runs_end_to_end_within_two_percent(data_dir: Path, case: str) -> None:
+    run, found = public(data_dir, case)
+    assert off(found.last_s - found.arrival_s, run.requests.e2e_s.to_numpy()) < 2.0
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_public_runs_mean_tpot_within_two_percent(data_dir: Path, case: str) -> None:
+    run, found = public(data_dir, case)
+    tpot = (found.last_s - found.first_s) / (run.requests.output_tokens.to_numpy() - 1)
+    assert abs(tpot.mean() / run.requests.tpot_s.mean() - 1) < 0.02
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        CASES[0],
+        pytest.param(
+            CASES[1],
+            marks=pytest.mark.xfail(
+                strict=True,
+                reason="4.0 against 3.8 %: KV is short there and blocks of shared prefixes are counted twice",
+            ),
+        ),
+    ],
+)
+def test_public_runs_first_token_closer_than_the_peer_in_the_file(data_dir: Path, case: str) -> None:
+    run, found = public(data_dir, case)
+    peer = off(run.requests.peer_ttft_s, run.requests.ttft_s)
+    assert off(found.first_s - found.arrival_s, run.requests.ttft_s.to_numpy()) < peer
