@@ -57,7 +57,7 @@ def _level_panel(ax: Axes, result: Result, seen: Level, title: str, colour: str)
     ax.stairs(seen.peak, left, baseline=0, fill=True, color=colour, alpha=0.18, linewidth=0)
     ax.stairs(seen.mean, left, baseline=None, color=colour, linewidth=1.2)
     ax.set_xlim(left[0], left[-1])
-    ax.set_ylim(0, max(float(seen.peak.max(initial=0)) * 1.12, 1e-9))
+    ax.set_ylim(0, 1.12 * float(seen.peak.max(initial=0)) or 1.0)
     ax.set_title(title if seen.exact else f"{title} (estimated)")
 
 
@@ -114,6 +114,8 @@ def distribution(result: Result, key: str) -> tuple[Floats, Floats]:
     if key == "itl_s":
         filled = np.flatnonzero(result.itl)
         share = np.cumsum(result.itl[filled]) / max(int(result.itl.sum()), 1)
+        if len(filled) == 1:
+            return np.array([result.summary[key]["mean"]]), share
         return log_bin_edges()[filled] / NS_PER_S, share
     fate, able = fates(result), due(result, key)
     rows = fate.measured if able is None else fate.measured & able

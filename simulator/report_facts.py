@@ -50,6 +50,7 @@ def setting(result: Result) -> str:
     """Model, GPUs, replicas, policy, engine and load in one line."""
     scenario, setup = result.scenario, result.setup
     hardware = scenario.hardware
+    engine = "textbook" if setup.engine.name == "unit" else f"{setup.engine.name} {setup.engine.version}"
     gpus = (
         f"{hardware.tensor_parallel} x {setup.gpu.name}" if hardware.tensor_parallel > 1 else setup.gpu.name
     )
@@ -61,7 +62,7 @@ def setting(result: Result) -> str:
     )
     return (
         f"{what} · policy {setup.policy.name}, up to {setup.limits.max_num_seqs} sequences · "
-        f"engine {setup.engine.name} · {load}"
+        f"engine {engine} · {load}"
     )
 
 

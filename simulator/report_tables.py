@@ -121,7 +121,7 @@ def assumptions(result: Result) -> list[str]:
         if setup.gpu.unverified:
             lines.append(f"Unverified numbers in the GPU profile: {', '.join(setup.gpu.unverified)}.")
     lines.append(
-        f"Schedule ahead: {setup.limits.schedule_ahead} steps. Longest request: "
+        f"Steps planned before the oldest output is seen: {setup.limits.schedule_ahead}. Longest request: "
         f"{setup.limits.max_model_len:,} tokens."
     )
     if scenario.warmup_fraction:
@@ -142,25 +142,25 @@ def components(result: Result) -> list[tuple[str, ...]]:
     for name, entry in result.setup.gpu.measured.items():
         if not isinstance(entry, dict):
             continue
-        points = entry.get("points")
-        value = (
-            f"{entry['value']:.4g} {entry.get('unit', '')}"
-            if "value" in entry
-            else f"{len(points)} points"
-            if points
-            else "—"
-        )
         error = entry.get("error_pct")
         rows.append(
             (
                 name.replace("_", " "),
-                value,
+                _value(entry),
                 str(entry.get("mark", "")),
                 "—" if error is None else f"{error:.3g} %",
                 str(entry.get("source", "")),
             )
         )
     return rows
+
+
+def _value(entry: dict[str, Any]) -> str:
+    """Value and unit of a profile entry; a curve as the number of its points."""
+    if isinstance(entry.get("value"), int | float):
+        unit = str(entry.get("unit", ""))
+        return f"{entry['value']:.4g} {'' if unit == '1' else unit}".rstrip()
+    return f"{len(entry['points'])} points" if entry.get("points") else "—"
 
 
 def engine_rows(result: Result) -> list[tuple[str, str, str]]:

@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from simulator.run import Result
 from simulator.svg import EMPTY, HELD, HELD_LINE, INK, MUTED, PAPER, REQUESTS, figure, style
@@ -79,15 +80,18 @@ def _slots_shown(result: Result, spans: Spans) -> int:
 
 
 def _window(results: Sequence[Result], spans: Sequence[Spans]) -> tuple[int, int]:
-    """[ns after the first arrival] what to show: all, or MAX_SPANS requests from the middle."""
-    whole = max(end_tick(result) - start_tick(result) for result in results)
-    most = max(len(own.row) for own in spans)
-    if most <= MAX_SPANS:
-        return 0, whole
-    k = int(np.argmax([len(own.row) for own in spans]))
-    starts = np.sort(spans[k].start) - start_tick(results[k])
-    middle = len(starts) // 2
-    return int(starts[middle - MAX_SPANS // 2]), int(starts[min(middle + MAX_SPANS // 2, len(starts) - 1)])
+    """[ns after the first arrival] what to show: all, or MAX_SPANS requests in mid-run."""
+    lengths = [end_tick(result) - start_tick(result) for result in results]
+    if max(len(own.row) for own in spans) <= MAX_SPANS:
+        return 0, max(lengths)
+    middle = min(lengths) // 2
+    half = middle
+    for result, own in zip(results, spans, strict=True):
+        if len(own.row) > MAX_SPANS:
+            away = np.abs(own.start - start_tick(result) - middle)
+            half = min(half, int(np.partition(away, MAX_SPANS)[MAX_SPANS]))
+    half = max(half, middle // 100, 1)
+    return max(middle - half, 0), middle + half
 
 
 def _slot_panel(
@@ -123,7 +127,10 @@ def _slot_panel(
     ax.set_xlim(low / unit, high / unit)
     ax.set_ylim(count - 0.5, -0.5)
     ax.set_ylabel("slot")
-    ax.set_yticks(range(count) if count <= 8 else np.linspace(0, count, 5)[:-1].astype(int))
+    if count <= 8:
+        ax.set_yticks(range(count))
+    else:
+        ax.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     ax.set_title(_slot_title(result, name, spans, count))
 
 
@@ -139,7 +146,7 @@ def _name_bar(
 def _slot_title(result: Result, name: str, spans: Spans, count: int) -> str:
     summary, limits = result.summary, result.setup.limits
     use = summary["slot_utilization"]
-    parts = [name, f"{summary['steps']:,} steps"]
+    parts = [label_of(name, 32), f"{summary['steps']:,} steps"]
     if use is not None:
         parts.append(f"slot use {100 * use:.4g} %")
     if result.scenario.cluster.replicas > 1:
@@ -147,7 +154,7 @@ def _slot_title(result: Result, name: str, spans: Spans, count: int) -> str:
     if limits.max_num_seqs > count:
         parts.append(f"first {count} of {limits.max_num_seqs} slots")
     if len(spans.row) < np.count_nonzero((result.requests.slot >= 0) & (result.requests.replica == 0)):
-        parts.append("a window of the run")
+        parts.append("part of the run")
     if not spans.exact:
         parts.append("ends inside batches estimated")
     return " · ".join(parts)

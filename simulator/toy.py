@@ -173,7 +173,7 @@ def _totals_table(results: Sequence[Result], lengths: Sequence[int]) -> Table:
         ("    answered after, mean [steps]", [f"{end.mean():.4g}" for end in ends]),
     ]
     for name, values in rows:
-        table.add_row(name, *values)
+        table.add_row(Text(name), *values)
     return table
 
 
