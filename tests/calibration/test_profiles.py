@@ -1,0 +1,87 @@
+"""Engine profiles, uncertainty widths and extrapolation notes: accepted, refused, and saying what they rest
+on."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from simulator.cost.ranges import extrapolations
+from simulator.engine_profile import MARKS, list_engines, load_engine, parse_engine
+from simulator.errors import ConfigError, UnknownNameError
+from simulator.hardware import load_gpu
+from simulator.uncertainty import METRICS, load_uncertainty
+
+NAMES = ("orca", "tensorrt-llm", "tgi", "unit", "vllm-0.15", "vllm-0.19", "vllm-0.24")
+
+
+def test_shipped_engines_carry_a_source_and_a_mark_for_every_number() -> None:
+    engines = list_engines()
+    assert tuple(engine.path.stem for engine in engines) == NAMES
+    for engine in engines:
+        assert all(engine.sources.values()) and set(engine.marks.values()) <= set(MARKS)
+        if engine.mark == "assumed":
+            assert "measured" not in engine.marks.values(), f"{engine.path.stem} was never measured"
+
+
+def test_engine_versions_are_found_with_and_without_patch_level() -> None:
+    assert load_engine("vllm-0.24.0") is load_engine("vllm-0.24")
+    with pytest.raises(UnknownNameError, match=r"unknown engine 'vllm-9'; known: orca, tensorrt-llm"):
+        load_engine("vllm-9")
+
+
+def test_graph_limits_follow_the_batch_limit() -> None:
+    engine = load_engine("vllm-0.24")
+    assert engine.graph_limits(128) == (256, 256)
+    assert engine.graph_limits(32) == (64, 64)
+    assert engine.graph_limits(1024) == (512, 512)
+    assert load_engine("unit").graph_limits(128) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("key", "entry", "message"),
+    [
+        (
+            "block_size",
+            {"value": 1.5, "unit": "tokens", "mark": "assumed", "source": "x"},
+            "must be a whole number, got 1.5",
+        ),
+        (
+            "decode_prep",
+            {"value": -1, "unit": "ms", "mark": "assumed", "source": "x"},
+            "must be a number >= 0, got -1",
+        ),
+        ("decode_prep", {"value": 1, "unit": "s", "mark": "assumed", "source": "x"}, "must have unit 'ms'"),
+        (
+            "decode_prep",
+            {"value": 1, "unit": "ms", "mark": "guess", "source": "x"},
+            "a mark of measured, fitted",
+        ),
+        ("decode_prep", 3, "must be {value, unit, source, mark}, got 3"),
+        ("speed", 3, r"unknown keys \['speed'\]"),
+    ],
+)
+def test_bad_engine_profiles_are_refused(key: str, entry: object, message: str) -> None:
+    profile = yaml.safe_load(load_engine("vllm-0.24").path.read_text())
+    profile[key] = entry
+    with pytest.raises(ConfigError, match=message):
+        parse_engine(profile, Path("mine.yaml"))
+
+
+def test_intervals_widen_with_worse_profiles() -> None:
+    widths = load_uncertainty()
+    assert set(widths.half_width) == set(METRICS)
+    low, high = widths.interval("ttft_mean_s", 1.0, "measured")
+    wider = widths.interval("ttft_mean_s", 1.0, "datasheet")
+    assert wider[0] < low < 1.0 < high < wider[1]
+    with pytest.raises(UnknownNameError, match="unknown metric 'speed'"):
+        widths.interval("speed", 1.0)
+
+
+def test_extrapolation_is_said() -> None:
+    assert extrapolations(load_gpu("h100-sxm"), 1, 128, 2048, 9000) == []
+    gpu = load_gpu("b200")
+    notes = extrapolations(gpu, 2, 512, 16384, 100_000)
+    starts = (gpu.name, gpu.name, "batches above 128", "steps above 8192", "contexts above 32768")
+    assert len(notes) == len(starts)
+    assert all(note.startswith(start) for note, start in zip(notes, starts, strict=True))
