@@ -13,6 +13,8 @@ from simulator.state import (
     FREE_BLOCKS,
     LARGEST_GAP,
     N_EXTENTS,
+    SCATTERED,
+    SCATTERED_FOR,
     Limits,
     Replica,
     Requests,
@@ -51,6 +53,9 @@ def grow(req: Requests, rep: Replica, lim: Limits, i: int, tokens: int, keep_fre
     if more > rep.c[FREE_BLOCKS] - keep_free:
         return False
     if lim.contiguous == 1 and not _place(req, rep, lim, i, more):
+        if rep.c[SCATTERED_FOR] != i:  # once a request, however often it is tried
+            rep.c[SCATTERED_FOR] = i
+            rep.c[SCATTERED] += 1
         return False
     req.blocks[i] += more
     rep.c[FREE_BLOCKS] -= more

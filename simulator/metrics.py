@@ -47,7 +47,7 @@ DEFINITIONS: Final = {
     "batch": "per replica, weighted by the time of steps; running: slots held, scheduled: sequences computed",
     "queue": "waiting requests per replica as each step starts, weighted by the time of steps",
     "kv": "shares of blocks, weighted by the time of steps; internal fragmentation: held but empty / held; "
-    "external: free but outside the longest free run / free; refused_by_fragmentation: null = not counted",
+    "external: free but outside the longest free run / free; refused_by_fragmentation: requests kept waiting although enough blocks were free in all",
     "exposed_cpu_s": "time in which a step runs and the GPU does not",
     "stability": "does the number in the system grow between first and last "
     "arrival (independent of the horizon)",
@@ -226,7 +226,7 @@ def _kv(result: "Result") -> Block:
         "external_fragmentation": _ratio(_total(result, state.T_GAPS), time - held)
         if limits.contiguous
         else 0.0,
-        "refused_by_fragmentation": (refused or None) if limits.contiguous else 0,
+        "refused_by_fragmentation": refused,
         "breakdown": sizes or None,
     }
 

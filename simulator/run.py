@@ -21,6 +21,9 @@ from simulator.state import (
     N_FLIGHT,
     N_RUNNING,
     N_WAITING,
+    SCATTERED,
+    T_FRAGMENTED,
+    T_PREEMPTIONS,
     WAKE,
     Requests,
 )
@@ -103,6 +106,9 @@ def simulate(scenario: Scenario, engine: Engine = "fast", *, trace: Trace | None
 
         job = run_reference(job, ready.policy)
     _check_progress(job)
+    job.stats[:, T_FRAGMENTED] = np.asarray(job.reps.c)[:, SCATTERED]
+    job.stats[:, T_PREEMPTIONS] = np.bincount(np.maximum(job.req.replica, 0), weights=job.req.preempted,
+                                              minlength=job.replicas)
     return Result(ready, trace, job.req, job.stats, job.itl, job.rows_time, _sorted_log(job) if log else None,
                   replication)
 

@@ -42,7 +42,7 @@ class HardwareSpec(_Section):
     weight_dtype: str = "bf16"
     kv_dtype: str = "bf16"
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
-    step_s: float = Field(default=1.0, ge=0, description="time of every step [s]; gpu: unit only")
+    step_s: float | None = Field(default=None, ge=0, description="time of every step [s], 1 if not given; gpu: unit only")
 
 
 class EngineSpec(_Section):
@@ -132,7 +132,7 @@ class Scenario(_Section):
             raise ValueError("load.width has no effect on an open load; it belongs to closed and grouped")
         if self.kv.layout == "paged" and self.kv.reserve_tokens is not None:
             raise ValueError("kv.reserve_tokens has no effect on paged memory; it belongs to layout: contiguous")
-        if self.hardware.gpu != "unit" and "step_s" in self.hardware.model_fields_set:
+        if self.hardware.gpu != "unit" and self.hardware.step_s is not None:
             raise ValueError("hardware.step_s has no effect on a real GPU; it belongs to gpu: unit")
         return self
 

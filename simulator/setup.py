@@ -126,7 +126,7 @@ def _limits(scenario: Scenario, engine: EngineProfile, policy: Policy, seqs: int
 def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, model: ModelShape, seqs: int, budget: int) -> Cost:
     hardware = scenario.hardware
     if gpu.name == "unit":
-        return unit_cost(to_ticks(hardware.step_s))
+        return unit_cost(to_ticks(1.0 if hardware.step_s is None else hardware.step_s))
     if scenario.cost_model == "roofline":
         times = EngineTimes(
             cpu_step_s=engine.decode_prep_s + engine.launch_tail_s, cpu_seq_s=engine.sequence_cpu_s,

@@ -107,7 +107,9 @@ N_ENDED: Final = 26        # requests that ended in the step being collected
 LOG_ROW: Final = 27        # row of the step log that may be extended, -1 = none
 LOG_VERSION: Final = 28    # VERSION of the steps in it
 BOUND: Final = 29          # [tick] OUTSTANDING cannot change before this (compiled engine)
-COUNTERS: Final = 30
+SCATTERED: Final = 30      # admissions refused although enough blocks were free in all (contiguous layout)
+SCATTERED_FOR: Final = 31  # the request last counted there
+COUNTERS: Final = 32
 
 # A step in flight, rep.steps[k][NAME].
 S_START: Final = 0         # [tick] scheduled
@@ -175,7 +177,7 @@ T_EAGER: Final = 19            # steps launched kernel by kernel
 T_PEAK_BLOCKS: Final = 20
 T_PEAK_RUNNING: Final = 21
 T_PEAK_WAITING: Final = 22
-T_FRAGMENTED: Final = 23       # admissions refused although enough blocks were free in all
+T_FRAGMENTED: Final = 23       # SCATTERED at the end
 T_LAST: Final = 24             # [tick] of the last output
 TOTALS: Final = 25
 
@@ -199,7 +201,7 @@ def log_bin_edges() -> np.ndarray[Any, np.dtype[np.float64]]:
 def empty_replica_counters(num_blocks: int) -> list[int]:
     """Scalars of a replica before anything has happened, in order of the index names."""
     c = [0] * COUNTERS
-    c[HEAD] = c[TAIL] = c[LOG_ROW] = -1
+    c[HEAD] = c[TAIL] = c[LOG_ROW] = c[SCATTERED_FOR] = -1
     c[EVENT_TICK], c[EVENT_PHASE] = NEVER, 3
     c[FREE_BLOCKS] = c[LARGEST_GAP] = num_blocks
     return c
