@@ -1,0 +1,150 @@
+"""The shipped scenarios run, fit the schema, and show what their comments say."""
+
+import json
+
+import jsonschema
+import numpy as np
+import pytest
+import yaml
+
+from scenarios import ROOT
+from simulator import load_scenario, simulate
+from simulator.cli_schema import scenario_schema
+from simulator.state import T_PAD_ROWS
+
+OTHER_KINDS = ("plan_", "sweep_", "whatif_")
+"""Files of other commands; their own tests run them."""
+SCENARIOS = sorted(path.stem for path in ROOT.glob("*.yaml") if not path.name.startswith(OTHER_KINDS))
+NEEDS_A_FILE = ("azure_conv",)
+
+
+def run(name, *assignments):
+    return simulate(load_scenario(ROOT / f"{name}.yaml", assignments))
+
+
+def steps(name, *assignments):
+    return run(name, *assignments).summary["steps"]
+
+
+def scheduled_s(result):
+    return (np.asarray(result.requests.scheduled) / 1e9).tolist()
+
+
+def last_s(result):
+    return (np.asarray(result.requests.last) / 1e9).tolist()
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_shipped_scenario_fits_the_schema_and_says_what_it_shows(name):
+    text = (ROOT / f"{name}.yaml").read_text()
+    data = yaml.safe_load(text)
+    jsonschema.Draft202012Validator(scenario_schema()).validate(data)
+    assert text.startswith("# ") and len(text.splitlines()[0]) < 130
+    assert data["name"] == name
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in NEEDS_A_FILE])
+def test_shipped_scenario_runs_to_its_end(name):
+    requests = run(name).summary["requests"]
+    assert requests["arrived"] == requests["completed"] > 0
+
+
+def test_azure_scenario_replays_the_whole_trace(servecast, data_dir):
+    trace = data_dir / "traces" / "AzureLLMInferenceTrace_conv.csv"
+    summary = json.loads(servecast("run", "azure_conv", "--trace", trace, "--no-report", "--json").out)
+    assert summary["requests"]["arrived"] == summary["requests"]["completed"] == 19_366
+
+
+@pytest.mark.parametrize("data, key", [
+    ({"workload": {"requests": {"output": [1]}}, "polcy": "static"}, "polcy"),
+    ({"workload": {"requests": {"output": [1]}, "trace": "a.csv"}}, "trace"),
+    ({"workload": {"arrivals": {"kind": "poisson", "rat": 3}, "prompt": 1, "output": 1}}, "rat"),
+    ({"workload": {"requests": {"output": [1]}}, "cluster": {"replicas": 0}}, "0"),
+    ({}, "workload"),
+])
+def test_schema_refuses_what_run_refuses(data, key):
+    with pytest.raises(jsonschema.ValidationError, match=key):
+        jsonschema.Draft202012Validator(scenario_schema()).validate(data)
+
+
+def test_schema_is_a_valid_schema_and_printed(servecast):
+    printed = json.loads(servecast("schema").out)
+    jsonschema.Draft202012Validator.check_schema(printed)
+    assert printed == scenario_schema()
+
+
+@pytest.mark.parametrize("policy, expected", [("static", 14), ("orca", 10), ("chunked", 10), ("vllm_v0", 11)])
+def test_four_slots(policy, expected):
+    assert steps("wx_four_slots", f"policy.name={policy}") == expected
+
+
+def test_four_slots_waiting_two():
+    """They start after step 10 under static; in the step after 4 and finish at 8 under continuous batching."""
+    assert scheduled_s(run("wx_four_slots"))[4:] == [10, 10]
+    continuous = run("wx_four_slots", "policy.name=orca")
+    assert scheduled_s(continuous)[4:] == [4, 4] and last_s(continuous)[4:] == [8, 8]
+
+
+def test_idle_slots():
+    """(5 + 200 + 3 + 150) / (4 x 200) = 44.75 %; without the wait of a batch, who waits enters at 3 and at 5."""
+    result = run("wx_idle_slots")
+    assert result.summary["slot_utilization"] == 0.4475 and result.summary["makespan_s"] == 200
+    assert last_s(result) == [5, 200, 3, 150]
+    for policy in ("orca", "chunked"):
+        waiting = run("wx_idle_slots_waiting", f"policy={policy}", "policy.max_num_seqs=4")
+        assert scheduled_s(waiting)[4:] == [3, 5]
+    assert scheduled_s(run("wx_idle_slots_waiting"))[4:] == [200, 200]
+
+
+def test_three_slots():
+    """A ends with its third step; D takes its slot at 3, and the rest run on."""
+    result = run("wx_three_slots")
+    assert scheduled_s(result) == [0, 1, 2, 3] and last_s(result) == [3, 7, 8, 7]
+    slots = np.asarray(result.requests.slot)
+    assert slots[3] == slots[0]
+
+
+def test_pair_wastes_990_iterations():
+    assert run("wx_pair_1000_10").totals[0, T_PAD_ROWS] == 990
+
+
+def test_reserved_memory_is_wasted_and_paged_memory_hardly():
+    """16,000 of 16,000 tokens held for two requests that come to 500 and 50; 32 + 4 blocks of 16 where paged."""
+    reserved = run("wx_reserved").summary["kv"]
+    assert reserved["peak_use"] == 1.0 and reserved["tokens_capacity"] == 16_000
+    paged = run("wx_paged").summary["kv"]
+    blocks = -(-500 // 16)
+    assert paged["peak_use"] == pytest.approx(blocks / 1000), "the short one has left when the long one needs its 32nd"
+    assert paged["internal_fragmentation"] < 16 / 50
+
+
+def gain(name):
+    """(throughput, E2E p95) gain of continuous batching over static, same slots."""
+    static, continuous = (run(name, f"policy={{name: {policy}, max_num_seqs: 16}}").summary
+                          for policy in ("static", "chunked"))
+    return (continuous["throughput"]["output_tokens_per_s"] / static["throughput"]["output_tokens_per_s"],
+            static["e2e_s"]["p95"] / continuous["e2e_s"]["p95"])
+
+
+def test_helps_more_where_it_is_said_to_help_much():
+    much = [gain(name) for name in SCENARIOS if name.startswith("help_much")]
+    little = [gain(name) for name in SCENARIOS if name.startswith("help_little")]
+    assert len(much) == len(little) == 3
+    for k in (0, 1):
+        assert min(each[k] for each in much) > max(each[k] for each in little)
+
+
+def test_compare_prints_one_table_of_gains(servecast):
+    names = [name for name in SCENARIOS if name.startswith("help_")]
+    lines = servecast("compare", *names, "--policies", "static,chunked").out.splitlines()
+    assert len(lines) == 2 + len(names)
+    for name, line in zip(names, lines[2:], strict=True):
+        assert name in line and " x " in line
+
+
+def test_continuous_beats_one_at_a_time_on_the_same_arrivals():
+    one, many = run("load_one_at_a_time"), run("load_continuous")
+    assert np.array_equal(one.trace.arrival_ns, many.trace.arrival_ns)
+    assert np.array_equal(one.trace.output, many.trace.output)
+    assert one.summary["stability"]["verdict"] == "overloaded" and many.summary["stability"]["verdict"] == "stable"
+    assert many.summary["e2e_s"]["p95"] < one.summary["e2e_s"]["p95"]
