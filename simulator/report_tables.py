@@ -5,6 +5,7 @@ from typing import Any
 from simulator.plots import seconds_text
 from simulator.report_facts import Rows, number, share
 from simulator.run import Result
+from simulator.slot_picture import textbook_step
 from simulator.units import GIB
 
 
@@ -112,7 +113,7 @@ def assumptions(result: Result) -> list[str]:
         "show the spread."
     ]
     if setup.gpu.name == "unit":
-        lines.append(f"Every step takes {seconds_text(scenario.hardware.step_s)}, whatever is in it.")
+        lines.append(f"Every step takes {seconds_text(textbook_step(result))}, whatever is in it.")
     else:
         lines.append(
             f"Step times: {scenario.cost_model} model; the GPU profile is marked {setup.gpu.mark}, the "

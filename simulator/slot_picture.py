@@ -41,8 +41,16 @@ def labels_of(results: Sequence[Result]) -> list[str]:
 
 def time_unit(result: Result) -> tuple[float, str]:
     """(seconds per unit, name) of a time axis: steps on the textbook GPU, else seconds."""
+    step = textbook_step(result)
+    return (step, "step") if step else (1.0, "time [s]")
+
+
+def textbook_step(result: Result) -> float:
+    """[s] length of every step on the textbook GPU, 0 on a real one."""
+    if result.setup.gpu.name != "unit":
+        return 0.0
     step = result.scenario.hardware.step_s
-    return (step, "step") if result.setup.gpu.name == "unit" and step > 0 else (1.0, "time [s]")
+    return 1.0 if step is None else step
 
 
 def slot_figure(results: Sequence[Result], labels: Sequence[str] | None = None, width: float = 9.2) -> Figure:
