@@ -46,20 +46,22 @@ def test_engines_agree_nightly(case: Case) -> None:
 
 
 def long_case(policy: str, seed: int, ahead: int) -> Case:
-    """Hundreds of requests of hundreds of tokens on memory for a handful: long leaps, cut by arrivals and blocks."""
+    """Hundreds of requests of hundreds of tokens, memory for a handful: leaps cut by arrivals and blocks."""
     rng = np.random.default_rng(seed)
     n = 150
     output = rng.integers(1, 300, n)
     limits = Limits(
         max_num_seqs=12, max_num_batched_tokens=256, long_prefill_token_threshold=0, watermark_blocks=1,
         reserve_prompt=1, block_size=16, num_blocks=130, max_model_len=4096, contiguous=0, reserve_tokens=0,
-        batch_window=0, length_bucket=0, stream=1, schedule_ahead=ahead, whole_prompt=int(policy == "vllm_v0"),
+        batch_window=0, length_bucket=0, stream=1, schedule_ahead=ahead,
+        whole_prompt=int(policy == "vllm_v0"),
     )  # fmt: skip
     cost = unit_cost(7)._replace(decode_context_fp=np.int64(2**30), prefill_token_fp=np.int64(2**32))
     return Case(
         policy, tuple(np.sort(rng.integers(0, 12_000, n)).tolist()), tuple(rng.integers(1, 200, n).tolist()),
         tuple(output.tolist()), tuple((output + rng.integers(0, 2, n) * 40).tolist()), (0,) * n,
-        tuple(rng.integers(0, 99, n).tolist()), limits, cost, replicas=2, router=list(ROUTERS)[seed % len(ROUTERS)],
+        tuple(rng.integers(0, 99, n).tolist()), limits, cost, replicas=2,
+        router=list(ROUTERS)[seed % len(ROUTERS)],
     )  # fmt: skip
 
 
@@ -98,7 +100,7 @@ def test_same_in_other_processes() -> None:
 
 
 def test_cases_are_hard() -> None:
-    """The random scenarios do contain what they are for: ties, preemption, refusals, waste, closed clients."""
+    """The random scenarios do contain ties, preemption, refusals, waste, closed clients."""
     seen: set[str] = set()
 
     @settings(max_examples=400, phases=[Phase.generate], database=None, derandomize=True, **COMMON)
