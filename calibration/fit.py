@@ -21,7 +21,13 @@ from calibration.fit_operators import DecodeFit, GemmFit, fit_decode, fit_gemm, 
 from calibration.fit_steps import FREE, StepFit, fit_steps, with_values
 from calibration.harness import write_atomically
 from calibration.measured import find_runs, load_run
-from calibration.operators import Operators, elementwise_bandwidth, layer_start_us, load_operators
+from calibration.operators import (
+    Operators,
+    all_reduce_curve,
+    elementwise_bandwidth,
+    layer_start_us,
+    load_operators,
+)
 from simulator.cost.gpu_times import UNITS
 from simulator.errors import CalibrationError
 from simulator.hardware import Gpu, load_gpu
@@ -39,8 +45,10 @@ TRAFFIC_RUN: Final = "llama8b-h100-sync/conv_r10"
 FIT_BLOCKS: Final = ("llama8b-h100/batch_b1", "llama8b-h100-seqs32/conv_burst200")
 """Runs whose block counts (not times) give the memory parts: 128 and 32 sequences."""
 HARNESS: Final = "ops-h100.json"
+PAIR: Final = "ops-h100-pair.json"
 LIBRARY: Final = "operators-h100.json"
-"""Our harness's measurements (products, elementwise kernels) and those of FA3 (attention)."""
+"""Our harness's measurements (products, elementwise kernels; all-reduce of two GPUs) and those of FA3
+(attention)."""
 TRAFFIC: Final = 2.0 * (8 * 4096 + 2 * (4096 + 1024) + 4 * 1024 + 3 * 14336)
 """[bytes] one token moves through a layer's elementwise kernels (cost.calibrated), Llama-3.1-8B."""
 KV_BYTES: Final = 4096
@@ -220,7 +228,9 @@ def measured_block(fit: Calibration) -> dict[str, Any]:
     )
     for key in ("step_fixed", "prefill_token"):
         block[key] = _entry(0.0, key, "contained in the other components", "assumed", 0.0, "")
-    return block | curves
+    pair = MEASUREMENTS / PAIR
+    measured = all_reduce_curve(pair, 2) if pair.is_file() else None
+    return block | curves | ({"all_reduce_2": measured} if measured else {})
 
 
 def _entry(value: float, key: str, source: str, mark: str, error: float, valid: str) -> dict[str, Any]:

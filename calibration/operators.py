@@ -52,6 +52,31 @@ def load_operators(path: Path) -> Operators:
     return Operators(path.name, content["gemm"], content["paged_decode_fa3"], content["paged_prefill_fa3"])
 
 
+def all_reduce_curve(path: Path, gpus: int, kernel: str = "NCCL") -> dict[str, Any] | None:
+    """Profile entry `all_reduce_N` from a harness file of several GPUs; None where it measured none.
+
+    Raises CalibrationError for a file that cannot be read.
+    """
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8")).get("all_reduce", [])
+    except (OSError, ValueError, AttributeError) as error:
+        raise CalibrationError(f"{path}: not a readable JSON file: {error}") from error
+    found = sorted(
+        (int(row["bytes"]), round(float(row["us"]), 2))
+        for row in rows
+        if row["gpus"] == gpus and row["kernel"] == kernel
+    )
+    if len(found) < 2:
+        return None
+    source = f"calibration/measurements/{path.name}: {kernel} in a CUDA graph"
+    return {
+        "points": [list(point) for point in found],
+        "unit": "[bytes, us]",
+        "mark": "measured",
+        "source": source,
+    }
+
+
 def _harness(content: dict[str, Any], path: Path) -> Operators:
     missing = [name for name in ("gemm", "paged_decode", "paged_prefill") if not content.get(name)]
     if missing:
