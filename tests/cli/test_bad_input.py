@@ -1,4 +1,4 @@
-"""Input that is not accepted: exit code 2, one line that names place, key, value and what is accepted, no output."""
+"""Input that is not accepted: exit code 2, one line with place, key, value and what is accepted, no output."""
 
 from pathlib import Path
 
@@ -13,19 +13,24 @@ workload:
 """
 
 SCENARIOS = {
-    "unknown key": (GOOD + "polcy: chunked\n", ["in.yaml:6", "polcy", "did you mean policy?", "known here", "model"]),
+    "unknown key": (GOOD + "polcy: chunked\n",
+                    ["in.yaml:6", "polcy", "did you mean policy?", "known here", "model"]),
     "mistyped key below": (GOOD + "policy: {name: chunked, max_num_seq: 4}\n",
                            ["in.yaml:6", "policy.max_num_seq ", "did you mean max_num_seqs?", "known here"]),
-    "mistyped workload key": (GOOD.replace("rate:", "rat:"), ["in.yaml:3", "workload.arrivals.rat", "accepted", "rate"]),
-    "wrong type": (GOOD + "cluster:\n  replicas: two\n", ["in.yaml:7", "cluster.replicas", "integer", "'two'"]),
+    "mistyped workload key": (GOOD.replace("rate:", "rat:"),
+                              ["in.yaml:3", "workload.arrivals.rat", "accepted", "rate"]),
+    "wrong type": (GOOD + "cluster:\n  replicas: two\n",
+                   ["in.yaml:7", "cluster.replicas", "integer", "'two'"]),
     "out of range": (GOOD + "cluster:\n  replicas: 0\n", ["in.yaml:7", "cluster.replicas", ">= 1", "0"]),
     "rate 0": (GOOD.replace("rate: 5", "rate: 0"), ["in.yaml:3", "workload.arrivals.rate", "> 0", "0"]),
-    "rate below 0": (GOOD.replace("rate: 5", "rate: -2"), ["in.yaml:3", "workload.arrivals.rate", "> 0", "-2"]),
+    "rate below 0": (GOOD.replace("rate: 5", "rate: -2"),
+                     ["in.yaml:3", "workload.arrivals.rate", "> 0", "-2"]),
     "unknown policy": (GOOD + "policy: chunk\n", ["in.yaml:6", "policy", "'chunk'", "chunked", "static"]),
     "unknown GPU": (GOOD + "hardware:\n  gpu: h1000\n", ["in.yaml:7", "hardware.gpu", "'h1000'", "h100-sxm"]),
     "unknown model": (GOOD + "model: llama-9\n", ["in.yaml:6", "model", "'llama-9'", "llama-3.1-8b"]),
     "unknown engine": (GOOD + "engine: vllm-9\n", ["in.yaml:6", "engine", "'vllm-9'", "vllm-0.24"]),
-    "unknown router": (GOOD + "cluster: {router: best}\n", ["in.yaml:6", "cluster.router", "'best'", "round_robin"]),
+    "unknown router": (GOOD + "cluster: {router: best}\n",
+                       ["in.yaml:6", "cluster.router", "'best'", "round_robin"]),
     "unknown weight format": (GOOD + "hardware: {weight_dtype: bf17}\n",
                               ["in.yaml:6", "hardware.weight_dtype", "'bf17'", "bf16"]),
     "GPUs that do not divide": (GOOD + "hardware: {tensor_parallel: 3}\n",
@@ -44,7 +49,8 @@ SCENARIOS = {
                            ["in.yaml:4", "workload.requests.arrival_s", "row 2", "1.0 after 2.0"]),
     "zero tokens": ("workload:\n  requests: {output: [3, 0]}\n",
                     ["in.yaml:2", "workload.requests", "row 2", "output", "1..", "got 0"]),
-    "no requests": ("workload:\n  requests: {output: []}\n", ["in.yaml:2", "workload.requests", "empty", "at least 1"]),
+    "no requests": (
+        "workload:\n  requests: {output: []}\n", ["in.yaml:2", "workload.requests", "empty", "at least 1"]),
 }
 
 HEADER = "arrival_s,prompt_tokens,output_tokens\n"
