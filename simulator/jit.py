@@ -11,7 +11,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numba
 from numba.core import config as numba_config
@@ -25,7 +25,10 @@ _JITABLE_SOURCES = ("policies/*.py", "simulator/engines/*.py", "simulator/cost/s
 
 
 def jitable(function: F) -> F:
-    """Mark a function as runnable by the interpreter and by the compiled engine alike."""
+    """Mark a function as runnable by the interpreter and by the compiled engine alike.
+
+    Compiled without reference counting (it may not allocate) and inlined by LLVM: docs/architecture.md says why.
+    """
     marked: F = register_jitable(_nrt=False, forceinline=True)(function)
     return marked
 
@@ -50,10 +53,12 @@ def cache_folder() -> Path:
 
 def compiled(function: F) -> F:
     """Compile with numba and keep the machine code in `cache_folder()`; the global numba setting is restored."""
-    before = numba_config.CACHE_DIR
-    numba_config.CACHE_DIR = str(cache_folder())
+    settings: Any = numba_config
+    njit: Any = numba.njit
+    before = settings.CACHE_DIR
+    settings.CACHE_DIR = str(cache_folder())
     try:
-        result: F = numba.njit(cache=True, _nrt=False)(function)
+        result: F = njit(cache=True, _nrt=False)(function)
     finally:
-        numba_config.CACHE_DIR = before
+        settings.CACHE_DIR = before
     return result

@@ -47,7 +47,8 @@ DEFINITIONS: Final = {
     "batch": "per replica, weighted by the time of steps; running: slots held, scheduled: sequences computed",
     "queue": "waiting requests per replica as each step starts, weighted by the time of steps",
     "kv": "shares of blocks, weighted by the time of steps; internal fragmentation: held but empty / held; "
-    "external: free but outside the longest free run / free; refused_by_fragmentation: requests kept waiting although enough blocks were free in all",
+    "external: free but outside the longest free run / free; refused_by_fragmentation: requests kept "
+    "waiting although enough blocks were free in all",
     "exposed_cpu_s": "time in which a step runs and the GPU does not",
     "stability": "does the number in the system grow between first and last "
     "arrival (independent of the horizon)",
@@ -276,8 +277,6 @@ def resolved_scenario(result: "Result") -> Block:
     }
     data["kv"]["block_size"] = limits.block_size
     data["max_model_len"] = limits.max_model_len
-    if setup.gpu.name != "unit":
-        del data["hardware"]["step_s"]
     return data
 
 

@@ -42,7 +42,7 @@ class HardwareSpec(_Section):
     weight_dtype: str = "bf16"
     kv_dtype: str = "bf16"
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
-    step_s: float | None = Field(default=None, ge=0, description="time of every step [s], 1 if not given; gpu: unit only")
+    step_s: float | None = Field(default=None, ge=0, description="time of every step, default 1; gpu: unit only")
 
 
 class EngineSpec(_Section):
@@ -118,7 +118,7 @@ class Scenario(_Section):
     @model_validator(mode="before")
     @classmethod
     def _short_forms(cls, data: Any) -> Any:
-        """`engine: vllm-0.24` for `engine: {name: vllm-0.24}`, likewise policy, hardware (its gpu) and load (its kind)."""
+        """`engine: vllm-0.24` for `engine: {name: vllm-0.24}`, so too policy, hardware (its gpu), load (its kind)."""
         if isinstance(data, Mapping):
             keys = {"engine": "name", "policy": "name", "hardware": "gpu", "load": "kind"}
             return {k: {keys[k]: v} if k in keys and isinstance(v, str) else v for k, v in data.items()}

@@ -9,6 +9,7 @@ indexes one element at a time and so runs on both.
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from simulator.units import NEVER
 
@@ -190,7 +191,7 @@ ITL_BITS: Final = 8
 ITL_BINS: Final = 64 * 2**ITL_BITS
 
 
-def log_bin_edges() -> np.ndarray[Any, np.dtype[np.float64]]:
+def log_bin_edges() -> npt.NDArray[np.float64]:
     """[ns] lower edges of the ITL bins, shape (ITL_BINS + 1,); exact below 2^8 ns."""
     index = np.arange(ITL_BINS + 1, dtype=np.float64)
     octave = np.floor(index / 2**ITL_BITS)

@@ -8,12 +8,15 @@ s + prep, its CPU work done at L = s + cpu, and its GPU work done at
     G = max(G_before, s + prep) + gpu        (when eager: not before L)
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from simulator.jit import jitable
+
+Whole = Any
+"""A whole number: int or numpy.int64."""
 
 FP_BITS = 32
 """Linear coefficients are fixed-point int64 in 2^-32 ns: whole nanoseconds would be 1-3 % off per context token."""
@@ -31,17 +34,17 @@ class Cost(NamedTuple):
     cpu_ns: npt.NDArray[np.int64]        # CPU time of schedule + launch
     prep_ns: npt.NDArray[np.int64]       # part of cpu_ns before the GPU can start
     eager: npt.NDArray[np.int64]         # 1 where kernels are launched one by one (GPU cannot end before the CPU)
-    slope_fp: np.int64                   # [2^-32 ns/token] dense time beyond the table
-    decode_context_fp: np.int64          # [2^-32 ns/token] decode attention per context token (the new one counted)
-    decode_seq_fp: np.int64              # [2^-32 ns/seq]   decode attention per sequence
-    prefill_pair_fp: np.int64            # [2^-32 ns/pair]  prefill attention per query-key pair
-    prefill_token_fp: np.int64           # [2^-32 ns/token] prefill attention per query token
-    prefill_seq_fp: np.int64             # [2^-32 ns/seq]   prefill attention per sequence
-    cpu_seq_ns: np.int64                 # [ns/seq] CPU time per scheduled sequence
-    prep_seq_ns: np.int64                # [ns/seq] of it before the GPU can start
-    frontend_in_ns: np.int64             # [ns] submission -> waiting queue
-    frontend_each_ns: np.int64           # [ns] serial front-end time per request (a burst queues here)
-    frontend_out_ns: np.int64            # [ns] step output -> client
+    slope_fp: Whole                      # [2^-32 ns/token] dense time beyond the table
+    decode_context_fp: Whole             # [2^-32 ns/token] decode attention per context token (the new one counted)
+    decode_seq_fp: Whole                 # [2^-32 ns/seq]   decode attention per sequence
+    prefill_pair_fp: Whole               # [2^-32 ns/pair]  prefill attention per query-key pair
+    prefill_token_fp: Whole              # [2^-32 ns/token] prefill attention per query token
+    prefill_seq_fp: Whole                # [2^-32 ns/seq]   prefill attention per sequence
+    cpu_seq_ns: Whole                    # [ns/seq] CPU time per scheduled sequence
+    prep_seq_ns: Whole                   # [ns/seq] of it before the GPU can start
+    frontend_in_ns: Whole                # [ns] submission -> waiting queue
+    frontend_each_ns: Whole              # [ns] serial front-end time per request (a burst queues here)
+    frontend_out_ns: Whole               # [ns] step output -> client
 
 
 @jitable

@@ -17,12 +17,12 @@ from simulator.cost.step import (
 from simulator.jit import jitable
 from simulator.kv import reservation
 from simulator.state import (
+    CPU_FREE,
     FINISHED,
     FIRST_FLIGHT,
     FREE_BLOCKS,
     FUTURE,
     GPU_FREE,
-    CPU_FREE,
     HOLD,
     ITL_BITS,
     KV_TOKENS,

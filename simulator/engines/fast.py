@@ -6,12 +6,12 @@ on its own up to the tick that matters: the next arrival. `leap` jumps over step
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from policies.registry import Policy
 from policies.routers import LEAST_OUTSTANDING, route
+from simulator.cost.step import Cost
 from simulator.engines.booking import (
     ARRIVE,
     COMPLETE,
@@ -30,7 +30,6 @@ from simulator.engines.booking import (
     output_tick,
     start_load,
 )
-from simulator.cost.step import Cost
 from simulator.engines.job import Job
 from simulator.engines.leap import leap, leap_rows
 from simulator.jit import compiled, jitable

@@ -88,7 +88,8 @@ def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool) -
     job = array_job(req, lim, cost, replicas, log)
     columns = Requests(*(column.tolist() for column in req))
     reps = [Replica(*(column[r].tolist() for column in job.reps)) for r in range(replicas)]
-    plain = Cost(*(f if isinstance(f, np.ndarray) else int(f) for f in cost))
+    fields: Any = (f if isinstance(f, np.ndarray) else int(f) for f in cost)
+    plain = Cost(*fields)
     return Job(columns, reps, lim, plain, job.stats.tolist(), job.itl.tolist(), job.rows_time.tolist(),
                job.aux.tolist(), job.ctl.tolist(), [] if log else None, replicas)
 
@@ -98,5 +99,7 @@ def as_arrays(job: Job) -> Job:
     req = Requests(*(np.array(column, dtype=np.int32 if name in COUNT_FIELDS else np.int64)
                      for name, column in zip(Requests._fields, job.req, strict=True)))
     reps = Replica(*(np.array([getattr(rep, name) for rep in job.reps], dtype=np.int64) for name in Replica._fields))
-    numbers = {name: np.array(getattr(job, name), dtype=np.int64) for name in ("stats", "itl", "rows_time", "aux", "ctl")}
+    numbers: dict[str, Any] = {
+        name: np.array(getattr(job, name), dtype=np.int64) for name in ("stats", "itl", "rows_time", "aux", "ctl")
+    }
     return replace(job, req=req, reps=reps, **numbers)

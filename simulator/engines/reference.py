@@ -37,7 +37,6 @@ from simulator.state import (
     N_BATCH,
     N_ENDED,
     N_FLIGHT,
-    N_WAITING,
     NOW,
     S_BLOCKS,
     S_GPU_NS,
@@ -56,7 +55,8 @@ class _Tick(simpy.Event):
     def __init__(self, env: simpy.Environment, tick: int, phase: int, index: int) -> None:
         super().__init__(env)
         self._ok, self._value = True, None
-        env.schedule(self, priority=(phase << 32) + index, delay=tick - env.now)
+        priority: Any = (phase << 32) + index
+        env.schedule(self, priority=priority, delay=tick - env.now)
 
 
 class _Run:
@@ -104,7 +104,7 @@ class _Run:
             else:
                 yield self.tick(output_tick(rep), COMPLETE, r)
                 self.complete(r)
-                yield self.tick(self.env.now, SCHEDULE, r)
+                yield self.tick(int(self.env.now), SCHEDULE, r)
 
     def sleep(self, r: int) -> Steps:
         """Until a request arrives or the policy's wake-up comes; ends in the SCHEDULE phase of that tick."""
@@ -114,7 +114,7 @@ class _Run:
             yield self.bells[r] | self.tick(wake, TIMER, r)
         else:
             yield self.bells[r]
-        yield self.tick(self.env.now, SCHEDULE, r)
+        yield self.tick(int(self.env.now), SCHEDULE, r)
 
     def arrive(self, i: int) -> None:
         job = self.job
@@ -123,12 +123,12 @@ class _Run:
             if not self.bells[r].triggered:
                 self.bells[r].succeed()
         else:
-            self.ended(1, self.env.now)
+            self.ended(1, int(self.env.now))
 
     def plan(self, r: int) -> bool:
         """Let the policy plan a step and launch it; False when it plans nothing."""
         job, rep = self.job, self.job.reps[r]
-        rep.c[NOW] = self.env.now
+        rep.c[NOW] = int(self.env.now)
         clear_plan(rep)
         self.policy.schedule(job.req, rep, job.lim, job.aux[r])
         if rep.c[N_BATCH] == 0:
@@ -139,7 +139,7 @@ class _Run:
     def complete(self, r: int) -> None:
         """Collect the oldest output, let the policy free what ended, tell the clients."""
         job, rep = self.job, self.job.reps[r]
-        rep.c[NOW] = self.env.now
+        rep.c[NOW] = int(self.env.now)
         step = rep.steps[rep.c[FIRST_FLIGHT]]
         wall = collect(job.req, rep, job.lim, job.cost, job.stats[r], job.itl, job.rows_time)
         if job.log is not None:
