@@ -121,7 +121,7 @@ def heat_map(grid: pd.DataFrame, metric: str) -> "Figure":
     axes = figure.add_subplot()
     colours = colormaps["viridis_r" if higher_is_better(metric) else "viridis"].with_extremes(bad="0.85")
     values = np.ma.masked_invalid(grid.to_numpy(dtype=float))
-    image = axes.imshow(values, aspect="auto", cmap=colours, origin="lower")
+    image = axes.imshow(values, aspect="auto", cmap=colours, origin="lower", norm=_scale(values))
     axes.set_xticks(range(columns), [_text(v) for v in grid.columns], rotation=45 if columns > 8 else 0)
     axes.set_yticks(range(rows), [_text(v) for v in grid.index])
     axes.set_xlabel(str(grid.columns.name))
@@ -137,6 +137,12 @@ def save_heat_map(grid: pd.DataFrame, metric: str, path: Path) -> None:
     """Write the heat map as PNG, whole or not at all, without date or version inside."""
     with atomic(path) as temporary:
         heat_map(grid, metric).savefig(temporary, format="png", dpi=130, metadata={"Software": None})
+
+
+def _scale(values: "np.ma.MaskedArray[Any, Any]") -> str:
+    """Logarithmic colours when positive values span more than a factor of 20."""
+    known = values.compressed()
+    return "log" if known.size and known.min() > 0 and known.max() > 20 * known.min() else "linear"
 
 
 def _write_cells(axes: Any, values: "np.ma.MaskedArray[Any, Any]", image: Any) -> None:
