@@ -49,9 +49,7 @@ def tables(draw: Any, tick: int) -> Cost:
 
     def table(most: int) -> Any:
         return np.array(
-            draw(
-                st.lists(st.lists(st.integers(0, most), min_size=wide, max_size=wide), min_size=2, max_size=2)
-            ),
+            draw(st.lists(st.lists(st.integers(0, most), min_size=wide, max_size=wide), min_size=2, max_size=2)),
             dtype=np.int64,
         )
 
@@ -86,9 +84,7 @@ def tables(draw: Any, tick: int) -> Cost:
 
 
 @st.composite
-def limits(
-    draw: Any, policy: str, tick: int, max_len: int, contiguous: bool | None, ahead: int | None
-) -> Limits:
+def limits(draw: Any, policy: str, tick: int, max_len: int, contiguous: bool | None, ahead: int | None) -> Limits:
     """Limits that bind: few slots, budgets the size of a prompt, memories the size of a request."""
     seqs = draw(st.integers(1, 6))
     layout = draw(st.booleans()) if contiguous is None else contiguous

@@ -26,9 +26,7 @@ def differences(case: Case) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for engine in ("fast", "fast without leaps"):
         got = outcome(run(case, engine))
-        found |= {
-            f"{engine}: {name}": (wanted[name], got[name]) for name in wanted if got[name] != wanted[name]
-        }
+        found |= {f"{engine}: {name}": (wanted[name], got[name]) for name in wanted if got[name] != wanted[name]}
     return found
 
 

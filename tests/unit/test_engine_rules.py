@@ -1,0 +1,191 @@
+"""The rules of a step, one small run each, worked out by hand; ticks are ns."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from parity.cases import Case, run
+
+from simulator.cost.step import Cost
+from simulator.cost.unit import unit_cost
+from simulator.errors import NoProgressError, ServecastError
+from simulator.run import _check_progress
+from simulator.state import (
+    N_WAITING,
+    REJECTED_BUDGET,
+    REJECTED_KV,
+    REJECTED_LENGTH,
+    T_EAGER,
+    T_PREFILL,
+    T_STEPS,
+    T_WASTED,
+    Limits,
+)
+from simulator.units import NEVER
+
+ENGINES = pytest.mark.parametrize("engine", ["reference", "fast", "fast without leaps"])
+LIMITS = Limits(
+    max_num_seqs=4, max_num_batched_tokens=100, long_prefill_token_threshold=0, watermark_blocks=0, reserve_prompt=0,
+    block_size=4, num_blocks=100, max_model_len=1000, contiguous=0, reserve_tokens=0, batch_window=0,
+    length_bucket=0, stream=1, schedule_ahead=0, whole_prompt=0,
+)  # fmt: skip
+
+
+def requests(arrival: list[int], prompt: list[int], output: list[int], policy: str = "chunked", cost: Any = None,
+             limit: list[int] | None = None, more: dict[str, Any] | None = None, **limits: int) -> Case:  # fmt: skip
+    """A case of these requests; `limits` change LIMITS, `more` changes the case."""
+    n = len(arrival)
+    return Case(policy, tuple(arrival), tuple(prompt), tuple(output), tuple(limit or output), (0,) * n, (0,) * n,
+                LIMITS._replace(**limits), cost or unit_cost(10), **(more or {}))  # fmt: skip
+
+
+def cost(dense: int, cpu: int = 0, prep: int = 0, eager: int = 0, **more: int) -> Cost:
+    """Every step: GPU `dense`, CPU `cpu` of which `prep` before the GPU may start."""
+    one = np.ones((2, 1), dtype=np.int64)
+    return unit_cost(dense)._replace(cpu_ns=cpu * one, prep_ns=prep * one, eager=eager * one,
+                                     **{name: np.int64(value) for name, value in more.items()})  # fmt: skip
+
+
+def times(done: Any) -> tuple[list[int], list[int], list[int]]:
+    return done.req.scheduled.tolist(), done.req.first.tolist(), done.req.last.tolist()
+
+
+@ENGINES
+def test_arrival_at_the_tick_of_an_output_joins_the_next_step(engine: str) -> None:
+    """Step 1 ends at 10; who comes at 10 is in the step that starts at 10, who comes at 11 in the one at 20."""
+    assert times(run(requests([0, 10, 11], [1] * 3, [5, 1, 1]), engine)) == ([0, 10, 20], [10, 20, 30], [50, 20, 30])
+
+
+@ENGINES
+def test_without_planning_ahead_cpu_and_gpu_take_turns(engine: str) -> None:
+    """prep 2, GPU 10, launch done at 3: a step every 12."""
+    assert times(run(requests([0], [1], [3], cost=cost(10, 3, 2)), engine)) == ([0], [12], [36])
+
+
+@ENGINES
+def test_planning_ahead_hides_the_cpu(engine: str) -> None:
+    """Step 2 is launched at 3, its GPU work queues behind step 1 (12): outputs at 12, 22, 32."""
+    done = run(requests([0], [1], [3], cost=cost(10, 3, 2), schedule_ahead=1), engine)
+    assert times(done) == ([0], [12], [32])
+
+
+@ENGINES
+def test_a_long_launch_delays_the_output_before_it(engine: str) -> None:
+    """CPU 30 > GPU 10. Step 1 launched 0-30, G = 10. Step 2 launched 30-60: output 1 is seen at max(10, 60) = 60.
+    Step 3 launched 60-90: output 2 at max(G2 = 40, 90) = 90; nothing more to launch: output 3 at max(70, 90) = 90."""
+    done = run(requests([0], [1], [3], cost=cost(10, 30), schedule_ahead=1), engine)
+    assert times(done) == ([0], [60], [90])
+
+
+@ENGINES
+def test_an_eager_step_ends_no_sooner_than_its_launch(engine: str) -> None:
+    done = run(requests([0], [1], [2], cost=cost(10, 30, eager=1)), engine)
+    assert times(done) == ([0], [30], [60])
+    assert done.stats[0, T_EAGER] == 2
+
+
+@ENGINES
+def test_front_end_serves_one_at_a_time(engine: str) -> None:
+    """5 each, then 7 on the way in and 2 on the way out: queued at 12 and 17. The first is alone until 22."""
+    done = run(requests([0, 0], [1, 1], [1, 1],
+                        cost=cost(10, frontend_each_ns=5, frontend_in_ns=7, frontend_out_ns=2)), engine)  # fmt: skip
+    assert done.req.queued.tolist() == [12, 17]
+    assert times(done) == ([12, 22], [24, 34], [24, 34])
+
+
+@ENGINES
+def test_budget_is_shared_running_first(engine: str) -> None:
+    """Budget 8: 8 of the first's 11 tokens; then its 3 and 5 of the second's 6; then 1 decode and the last 1."""
+    done = run(requests([0, 0], [11, 6], [3, 2], max_num_batched_tokens=8), engine)
+    assert np.asarray(done.log)[:3, 7].tolist() == [8, 8, 1]
+    assert times(done) == ([0, 10], [20, 30], [40, 40])
+
+
+@ENGINES
+def test_early_end_wastes_the_step_planned_ahead(engine: str) -> None:
+    """max_tokens 9, end after 2: planned one ahead, a third row is computed for nobody."""
+    done = run(requests([0], [1], [2], limit=[9], schedule_ahead=1), engine)
+    assert (done.stats[0, T_WASTED], done.stats[0, T_STEPS]) == (1, 3)
+    done = run(requests([0], [1], [2], limit=[2], schedule_ahead=1), engine)
+    assert (done.stats[0, T_WASTED], done.stats[0, T_STEPS]) == (0, 2)
+
+
+@ENGINES
+def test_memory_runs_out_last_admitted_is_recomputed(engine: str) -> None:
+    """Blocks of 4, 4 in all; two prompts of 7 hold 2 each, room for 8 tokens. Step 1 computes both prompts, step 2
+    token 8 of both. Step 3 (token 9): the first finds no block, the second is preempted with 2 tokens seen. The
+    first then runs alone, 2 more steps to its 4th token at 40. The second then recomputes 9 tokens."""
+    done = run(requests([0, 0], [7, 7], [4, 4], num_blocks=4), engine)
+    assert done.req.preempted.tolist() == [0, 1]
+    assert times(done) == ([0, 0], [10, 10], [40, 60])
+    assert done.stats[0, T_PREFILL] == 7 + 7 + 9
+    assert done.req.itl_max.tolist() == [10, 30]
+
+
+@ENGINES
+@pytest.mark.parametrize(("watermark", "start"), [(0, 0), (1, 40)])
+def test_watermark_keeps_newcomers_out(watermark: int, start: int, engine: str) -> None:
+    """4 blocks, 2 for each prompt: with 1 to be kept free the second waits until the first has its 4 tokens, at 40."""
+    done = run(requests([0, 0], [5, 8], [4, 1], num_blocks=4, watermark_blocks=watermark), engine)
+    assert done.req.scheduled.tolist() == [0, start]
+
+
+@ENGINES
+@pytest.mark.parametrize(
+    ("policy", "prompt", "output", "limits", "status"),
+    [
+        ("chunked", 10, 91, {"max_model_len": 100}, REJECTED_LENGTH),
+        ("chunked", 10, 11, {"num_blocks": 5}, REJECTED_KV),
+        ("vllm_v0", 101, 1, {"whole_prompt": 1}, REJECTED_BUDGET),
+        ("orca", 10, 11, {"num_blocks": 5, "contiguous": 1}, REJECTED_KV),
+    ],
+)
+def test_what_can_never_run_is_refused(policy: str, prompt: int, output: int, limits: dict[str, int], status: int,
+                                       engine: str) -> None:  # fmt: skip
+    """One token too many; with one less it runs; the others do not notice."""
+    done = run(requests([0, 0], [prompt, 1], [output, 1], policy, **limits), engine)
+    assert done.req.status.tolist() == [status, 3]
+    assert done.req.first[0] == NEVER
+    less = (prompt - 1, output) if status == REJECTED_BUDGET else (prompt, output - 1)
+    done = run(requests([0, 0], [less[0], 1], [less[1], 1], policy, **limits), engine)
+    assert done.req.status.tolist() == [3, 3]
+
+
+@ENGINES
+def test_static_closed_client_waits_for_the_whole_batch(engine: str) -> None:
+    """Two clients; both answers come at 30 with the batch; only then do they go on."""
+    done = run(requests([0] * 3, [1] * 3, [1, 3, 1], "static", stream=0, max_num_seqs=2,
+                        more={"load": "closed", "width": 2}), engine)  # fmt: skip
+    assert done.req.arrival.tolist() == [0, 0, 30]
+    assert times(done) == ([0, 0, 30], [30, 30, 40], [30, 30, 40])
+
+
+@ENGINES
+def test_static_pads_to_its_own_longest(engine: str) -> None:
+    """1 ns a prefill token. The 8 does not fit beside the 2: the batch of the 2 is not padded for it."""
+    cheap = unit_cost(0)._replace(prefill_token_fp=np.int64(2**32))
+    done = run(requests([0, 0], [2, 8], [1, 1], "static", cheap, num_blocks=4), engine)
+    assert times(done)[1] == [2, 10]
+
+
+@ENGINES
+def test_static_batch_is_full_within_its_bucket(engine: str) -> None:
+    """Buckets of 4: the 9 does not fill the batch of the 1, which waits out its window of 25."""
+    done = run(requests([0, 0], [1, 9], [1, 1], "static", batch_window=25, length_bucket=4, max_num_seqs=2), engine)
+    assert done.req.scheduled.tolist() == [25, 35]
+
+
+@pytest.mark.xfail(strict=True, reason="an ended request of a batch not yet returned counts as answered")
+def test_static_answer_not_returned_by_the_horizon_is_unfinished() -> None:
+    done = run(requests([0, 0], [1, 1], [1, 9], "static", stream=0, more={"until": 50}), "fast")
+    assert done.req.first.tolist() == [NEVER, NEVER]
+
+
+def test_no_progress_is_told_with_a_diagnosis() -> None:
+    """A policy that never plans is found out, not waited for."""
+    done = run(requests([0], [1], [1]), "fast")
+    done.reps.c[0, N_WAITING] = 1
+    done.reps.c[0, 3] = 0
+    with pytest.raises(NoProgressError, match="replica 0 stands still: 1 requests wait"):
+        _check_progress(done)
+    assert issubclass(NoProgressError, ServecastError)
