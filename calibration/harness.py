@@ -18,13 +18,14 @@ import platform
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from calibration.clocks import ClockSampler
 from calibration.toolchain import Toolchain, find_toolchain
-from simulator.errors import CalibrationError
+from simulator.errors import CalibrationError, UnknownNameError
 
 SCHEMA = "servecast-ops/1"
 KERNELS = Path(__file__).resolve().parent / "kernels"
@@ -49,17 +50,23 @@ _DEVICE_QUERY = {
 }
 
 
-def run_harness(out: Path, quick: bool = False, sanitize: bool = False) -> Path:
+def run_harness(
+    out: Path, quick: bool = False, sanitize: bool = False, only: Sequence[str] = PROGRAMS
+) -> Path:
     """Measure this machine and write `out` (JSON, schema `servecast-ops/1`); return its path.
 
     `quick` measures a few points of each table; `sanitize` also runs every correctness check under
-    compute-sanitizer. Raises CalibrationError without nvcc or GPU, on a failed build, check or run.
+    compute-sanitizer; `only` names the programs to run. Raises CalibrationError without nvcc or GPU, on an
+    unknown program, on a failed build, check or run.
     """
     out = Path(out)
+    for name in only:
+        if name not in PROGRAMS:
+            raise UnknownNameError("benchmark program", name, PROGRAMS)
     tools = find_toolchain()
     before = query_devices(tools)
     with tempfile.TemporaryDirectory(prefix="servecast-kernels-") as folder:
-        programs = build(tools, Path(folder))
+        programs = build(tools, Path(folder), only)
         tables = check_programs(tools, programs)
         if sanitize:
             tables["sanitizer"] = sanitize_programs(tools, programs)
@@ -68,7 +75,7 @@ def run_harness(out: Path, quick: bool = False, sanitize: bool = False) -> Path:
                 _merge(tables, run_program(name, command(tools, programs, name, quick), RUN_LIMIT_S))
             tables.setdefault("clocks_under_load", []).append(clocks.row())
         _merge(tables, run_libraries(tools, quick))
-    result = assemble(tools, before, query_devices(tools), tables, quick)
+    result = assemble(tools, (before, query_devices(tools)), tables, quick, list(programs))
     problems = schema_problems(result)
     if problems:
         raise CalibrationError(f"{out}: not written: " + "; ".join(problems[:5]))
@@ -76,12 +83,12 @@ def run_harness(out: Path, quick: bool = False, sanitize: bool = False) -> Path:
     return out
 
 
-def build(tools: Toolchain, folder: Path) -> dict[str, Path]:
-    """Compile every program for the GPU found, in parallel; return program name -> binary.
+def build(tools: Toolchain, folder: Path, only: Sequence[str] = PROGRAMS) -> dict[str, Path]:
+    """Compile the programs named for the GPU found, in parallel; return program name -> binary.
 
     `gemm` is left out where no cuBLASLt header and library were found.
     """
-    names = [n for n in PROGRAMS if n != "gemm" or (tools.cublaslt_header and tools.cublaslt)]
+    names = [n for n in only if n != "gemm" or (tools.cublaslt_header and tools.cublaslt)]
 
     def compile_one(name: str) -> Path:
         binary = folder / name
@@ -194,14 +201,18 @@ def parse_device(line: str) -> Row:
     return row
 
 
-def assemble(tools: Toolchain, before: list[Row], after: list[Row], tables: Tables, quick: bool) -> Row:
-    """The result document: device and versions first, then one list a table."""
+def assemble(
+    tools: Toolchain, devices: tuple[list[Row], list[Row]], tables: Tables, quick: bool, programs: list[str]
+) -> Row:
+    """The result document: device (queried before and after) and versions first, then one list a table."""
+    before, after = devices
     versions: Row = {"nvcc": tools.nvcc_version, "python": platform.python_version()}
     for row in tables.pop("versions", []):
         versions.update(row)
     return {
         "schema": SCHEMA,
         "quick": quick,
+        "programs": programs,
         "device": before[0]["name"],
         "gpus": len(before),
         "devices_before": before,
@@ -219,7 +230,7 @@ def schema_problems(result: Row) -> list[str]:
     if result.get("schema") != SCHEMA:
         problems.append(f"schema is {result.get('schema')!r}, accepted: {SCHEMA!r}")
     for name, rows in result.items():
-        if not isinstance(rows, list) or name.startswith("devices_"):
+        if not isinstance(rows, list) or name == "programs" or name.startswith("devices_"):
             continue
         problems += [f"{name}[{i}]: {p}" for i, row in enumerate(rows) for p in _row_problems(row)]
     failed = [r for r in result.get("checks", []) if not r.get("passed")]
@@ -267,9 +278,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--quick", action="store_true", help="a few points of each table")
     parser.add_argument("--sanitize", action="store_true", help="also run the checks under compute-sanitizer")
+    parser.add_argument("--only", action="append", choices=PROGRAMS, help="run this program (repeatable)")
     args = parser.parse_args(argv)
     try:
-        print(run_harness(args.out, args.quick, args.sanitize))
+        print(run_harness(args.out, args.quick, args.sanitize, args.only or PROGRAMS))
     except CalibrationError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -28,16 +28,11 @@ struct Setup {
   int heads, kv_heads, block_size;
 };
 
-// Work items, longest first. When the query tiles alone leave SMs idle, each KV range is split, at least four tiles a part.
-std::vector<PrefillItem> plan_items(const Batch& b, const Setup& s, int sms, int& splits) {
-  int per_tile = kRows / (s.heads / s.kv_heads), ctas = 0, longest = 0;
-  for (int i = 0; i < b.size(); ++i) {
-    ctas += (b.queries[i] + per_tile - 1) / per_tile * s.kv_heads;
-    longest = std::max(longest, (b.kv_len(i) + kTileTokens - 1) / kTileTokens);
-  }
-  splits = std::max(1, std::min({32, sms / ctas, longest / 4}));
+// Work items with every KV range cut into at most `splits` parts, longest first.
+std::vector<PrefillItem> cut(const Batch& b, const Setup& s, int splits) {
+  int per_tile = kRows / (s.heads / s.kv_heads);
   std::vector<PrefillItem> items;
-  for (int i = 0; i < b.size(); ++i)
+  for (int i = 0, row = 0; i < b.size(); row += b.queries[i++])
     for (int q = 0; q < b.queries[i]; q += per_tile) {
       int last = std::min(q + per_tile, b.queries[i]) - 1;
       int tiles = (b.past[i] + last + kTileTokens) / kTileTokens;
@@ -45,7 +40,8 @@ std::vector<PrefillItem> plan_items(const Batch& b, const Setup& s, int sms, int
       for (int k = 0; k < parts; ++k)
         for (int h = 0; h < s.kv_heads; ++h)
           items.push_back({i, h, q, static_cast<int>(static_cast<long long>(tiles) * k / parts),
-                           static_cast<int>(static_cast<long long>(tiles) * (k + 1) / parts), k, splits});
+                           static_cast<int>(static_cast<long long>(tiles) * (k + 1) / parts), k, splits, b.past[i],
+                           b.queries[i], row});
     }
   std::stable_sort(items.begin(), items.end(), [](const PrefillItem& a, const PrefillItem& c) {
     return a.tile_hi - a.tile_lo > c.tile_hi - c.tile_lo;
@@ -54,8 +50,10 @@ std::vector<PrefillItem> plan_items(const Batch& b, const Setup& s, int sms, int
 }
 
 // Deal sorted items to CTAs, each to the one with the least work so far; reorders `items` by CTA.
-std::vector<int> deal(std::vector<PrefillItem>& items, int ctas) {
+// Returns the first item of each CTA, and one past the last; `most` gets the largest load in tiles.
+std::vector<int> deal(std::vector<PrefillItem>& items, int ctas, double& most) {
   constexpr double kItemCost = 0.7;  // start and end of an item, in tiles
+  most = 0;
   std::vector<std::vector<PrefillItem>> hands(ctas);
   std::priority_queue<std::pair<double, int>, std::vector<std::pair<double, int>>, std::greater<>> load;
   for (int i = 0; i < ctas; ++i) load.push({0.0, i});
@@ -63,7 +61,9 @@ std::vector<int> deal(std::vector<PrefillItem>& items, int ctas) {
     auto [work, cta] = load.top();
     load.pop();
     hands[cta].push_back(it);
-    load.push({work + it.tile_hi - it.tile_lo + kItemCost, cta});
+    work += it.tile_hi - it.tile_lo + kItemCost;
+    most = std::max(most, work);
+    load.push({work, cta});
   }
   std::vector<int> first{0};
   items.clear();
@@ -72,6 +72,32 @@ std::vector<int> deal(std::vector<PrefillItem>& items, int ctas) {
     first.push_back(static_cast<int>(items.size()));
   }
   return first;
+}
+
+struct Plan {
+  std::vector<PrefillItem> items;
+  std::vector<int> first;
+  int splits, ctas;
+};
+
+// The number of splits with the least estimated time: the longest hand at about 1.5 us a tile and, when split,
+// the second kernel's start and the partial results' way through memory. Parts keep at least four tiles.
+Plan make_plan(const Batch& b, const Setup& s, int head_size, int sms) {
+  int longest = 0;
+  for (int i = 0; i < b.size(); ++i) longest = std::max(longest, (b.kv_len(i) + kTileTokens - 1) / kTileTokens);
+  Plan best{};
+  double best_us = INFINITY;
+  for (int splits : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32}) {
+    double partial = 4.0 * splits * b.total() * s.heads * head_size;
+    if (splits > 1 && (splits > longest / 4 || partial > 256e6)) break;
+    Plan plan{cut(b, s, splits), {}, splits, 0};
+    plan.ctas = std::min(sms, static_cast<int>(plan.items.size()));
+    double most = 0;
+    plan.first = deal(plan.items, plan.ctas, most);
+    double us = 1.5 * most + (splits > 1 ? 4 + 2 * partial / 2.5e6 : 0);
+    if (us < best_us) best = plan, best_us = us;
+  }
+  return best;
 }
 
 template <int D>
@@ -107,21 +133,17 @@ class Bench {
     seqs_ = b.size();
     p_ = {};
     for (int i = 0; i < seqs_; ++i) p_.max_blocks = std::max(p_.max_blocks, (b.kv_len(i) + s_.block_size - 1) / s_.block_size);
-    std::vector<int> table(static_cast<size_t>(sets) * seqs_ * p_.max_blocks, -1), start;
+    std::vector<int> table(static_cast<size_t>(sets) * seqs_ * p_.max_blocks, -1);
     size_t used = 0;
     for (int set = 0; set < sets; ++set)
       for (int i = 0; i < seqs_; ++i)
         for (int x = 0; x < (b.kv_len(i) + s_.block_size - 1) / s_.block_size; ++x)
           table[(static_cast<size_t>(set) * seqs_ + i) * p_.max_blocks + x] = order_[used++];
-    for (int i = 0, at = 0; i < seqs_; at += b.queries[i++]) start.push_back(at);
-    std::vector<PrefillItem> items = plan_items(b, s_, sms_, p_.max_splits);
-    ctas_ = std::min(sms_, static_cast<int>(items.size()));
-    p_.first_item = keep(to_device(deal(items, ctas_)));
-    p_.items = keep(to_device(items));
+    Plan plan = make_plan(b, s_, D, sms_);
+    ctas_ = plan.ctas, p_.max_splits = plan.splits;
+    p_.first_item = keep(to_device(plan.first));
+    p_.items = keep(to_device(plan.items));
     table_ = keep(to_device(table));
-    p_.query_start = keep(to_device(start));
-    p_.query_len = keep(to_device(b.queries));
-    p_.past = keep(to_device(b.past));
     p_.block_size = s_.block_size, p_.cache_blocks = cache_.blocks, p_.heads = s_.heads, p_.kv_heads = s_.kv_heads;
     p_.total_queries = b.total();
     p_.scale_log2 = 1.4426950408889634f / std::sqrt(static_cast<float>(D));

@@ -2,25 +2,26 @@
 //
 // A work item is 128 rows = (128 / group) queries x all query heads of one KV head, and a range of 128-token KV
 // tiles, walked from the diagonal backwards. One CTA an SM works through a list of items the host balanced. Its
-// producer warp fills two stages of K and V by bulk tensor copies, one box per cache block and 64 head dimensions
-// (128-byte swizzle), and runs ahead into the next item; two consumer warpgroups of 64 rows overlap the softmax of
+// two producer warps fill three stages of K and of V by bulk tensor copies, one box per cache block and 64 head dimensions
+// (128-byte swizzle), and run ahead into the next item; two consumer warpgroups of 64 rows overlap the softmax of
 // a tile with the P V product of the tile before. (Making the warpgroups take turns in issuing their products was
 // tried and was 2 to 10 % slower.) Where items are fewer than SMs the KV range is split and a second kernel combines.
 #pragma once
 #include "hopper.cuh"
 #include "paged.cuh"
 
-constexpr int kRows = 128, kTileTokens = 128, kStages = 2;
+constexpr int kRows = 128, kTileTokens = 128, kStages = 3;
 constexpr int kPrefillThreads = 384;  // one producer warpgroup, two consumer warpgroups
 
 struct PrefillItem {
   int seq, kv_head, query0, tile_lo, tile_hi, split, splits;  // KV tiles [tile_lo, tile_hi)
+  int past, queries, row;  // of the sequence: earlier tokens, queries, its first row in q and out
 };
 
 struct PrefillParams {
   const PrefillItem* items;
   const int* first_item;  // per CTA, and one past the last
-  const int *table, *query_start, *query_len, *past;  // per sequence; query_start: first row in q and out
+  const int* table;       // [sequence][max_blocks]
   int max_blocks, block_size, cache_blocks, heads, kv_heads;
   int total_queries, max_splits;
   float scale_log2;
@@ -122,39 +123,43 @@ struct Pipe {
   }
 };
 
+// One producer warp fills K (kind 0, and Q), another V (kind 1).
 template <int D>
-__device__ void produce(const PrefillParams& p, const CUtensorMap* qm, const CUtensorMap* km, const CUtensorMap* vm, Pipe<D> pipe) {
+__device__ void produce(const PrefillParams& p, const CUtensorMap* qm, const CUtensorMap* map, int kind, Pipe<D> pipe) {
   using S = PrefillSmem<D>;
   const int lane = threadIdx.x & 31, group = p.heads / p.kv_heads;
   const int boxes = kTileTokens / p.block_size, box_bytes = p.block_size * 128;
   int base = 0;  // tiles of earlier items
   for (int n = p.first_item[blockIdx.x], item = 0; n < p.first_item[blockIdx.x + 1]; ++n, ++item) {
     const PrefillItem it = p.items[n];
-    const int used = (p.past[it.seq] + p.query_len[it.seq] + p.block_size - 1) / p.block_size;
+    const int used = (it.past + it.queries + p.block_size - 1) / p.block_size;
     const int* table = p.table + static_cast<size_t>(it.seq) * p.max_blocks;
-    if (item) barrier_wait(&pipe.bars[1], (item - 1) & 1);
-    if (lane == 0) {
-      barrier_expect(&pipe.bars[0], (kRows / group) * group * 128 * (D / 64));
-      for (int h = 0; h < D / 64; ++h)
-        tma_load_3d(pipe.smem + h * S::kHalf, qm, &pipe.bars[0], h * 64, it.kv_head * group, p.query_start[it.seq] + it.query0);
+    const int tiles = it.tile_hi - it.tile_lo;
+    auto block_of = [&](int i) {  // of this lane's box in the i-th tile; past the sequence's end: zero fill
+      int b = (it.tile_hi - 1 - i) * boxes + lane;
+      return lane < boxes && b < used && i < tiles ? table[b] : p.cache_blocks;
+    };
+    int block = block_of(0);
+    if (kind == 0) {
+      if (item) barrier_wait(&pipe.bars[1], (item - 1) & 1);
+      if (lane == 0) {
+        barrier_expect(&pipe.bars[0], (kRows / group) * group * 128 * (D / 64));
+        for (int h = 0; h < D / 64; ++h)
+          tma_load_3d(pipe.smem + h * S::kHalf, qm, &pipe.bars[0], h * 64, it.kv_head * group, it.row + it.query0);
+      }
     }
-    auto fill = [&](int kind, int i) {
+    for (int i = 0; i < tiles; ++i) {
+      int next = block_of(i + 1);  // its latency passes while waiting for the stage
       uint64_t* full = pipe.full(kind, base + i);
       pipe.wait_empty(kind, base + i);
       if (lane == 0) barrier_expect(full, S::kTile);
       __syncwarp();
       if (lane < boxes) {
-        int b = (it.tile_hi - 1 - i) * boxes + lane, block = b < used ? table[b] : p.cache_blocks;  // past the end: zero fill
         unsigned char* dst = pipe.tile(kind, base + i) + lane * box_bytes;
-        for (int h = 0; h < D / 64; ++h) tma_load_4d(dst + h * S::kHalf, kind ? vm : km, full, h * 64, it.kv_head, 0, block);
+        for (int h = 0; h < D / 64; ++h) tma_load_4d(dst + h * S::kHalf, map, full, h * 64, it.kv_head, 0, block);
       }
       __syncwarp();
-    };
-    int tiles = it.tile_hi - it.tile_lo;
-    fill(0, 0);
-    for (int i = 0; i < tiles; ++i) {
-      if (i + 1 < tiles) fill(0, i + 1);
-      fill(1, i);
+      block = next;
     }
     base += tiles;
   }
@@ -170,8 +175,8 @@ __device__ void write_rows(const PrefillParams& p, const PrefillItem& it, const 
     float total = sum[r];
     total += __shfl_xor_sync(~0u, total, 1);
     total += __shfl_xor_sync(~0u, total, 2);
-    if (row >= (kRows / group) * group || query >= p.query_len[it.seq]) continue;
-    size_t at = static_cast<size_t>(p.query_start[it.seq] + query) * p.heads + it.kv_head * group + row % group;
+    if (row >= (kRows / group) * group || query >= it.queries) continue;
+    size_t at = static_cast<size_t>(it.row + query) * p.heads + it.kv_head * group + row % group;
     if (it.splits == 1) {
       float inverse = 1.0f / total;
 #pragma unroll
@@ -202,8 +207,8 @@ __device__ void clear_tail(unsigned char* v, int valid) {
 template <int D>
 __device__ void consume_item(const PrefillParams& p, const PrefillItem& it, const Pipe<D>& pipe, int base, int item) {
   const int wg = threadIdx.x / 128 - 1, lane = threadIdx.x & 31, warp = (threadIdx.x & 127) >> 5;
-  const int group = p.heads / p.kv_heads, row0 = wg * 64 + warp * 16 + (lane >> 2), past = p.past[it.seq];
-  const int kv_len = past + p.query_len[it.seq];
+  const int group = p.heads / p.kv_heads, row0 = wg * 64 + warp * 16 + (lane >> 2), past = it.past;
+  const int kv_len = past + it.queries;
   const int limit[2] = {past + it.query0 + row0 / group, past + it.query0 + (row0 + 8) / group};
   const uint32_t q = smem_address(pipe.smem) + wg * 64 * 128;
   const bool signals = (threadIdx.x & 127) == 0;
@@ -285,10 +290,10 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
   __syncthreads();
   const Pipe<D> pipe{smem, bars};
   if (threadIdx.x < 128) {
-    registers_down<24>();
-    if (threadIdx.x < 32) produce<D>(p, &qm, &km, &vm, pipe);
+    registers_down<40>();
+    if (threadIdx.x < 64) produce<D>(p, &qm, threadIdx.x < 32 ? &km : &vm, threadIdx.x / 32, pipe);
   } else {
-    registers_up<240>();
+    registers_up<232>();
     consume<D>(p, pipe);
   }
 }
