@@ -50,9 +50,7 @@ _DEVICE_QUERY = {
 }
 
 
-def run_harness(
-    out: Path, quick: bool = False, sanitize: bool = False, only: Sequence[str] = PROGRAMS
-) -> Path:
+def run_harness(out: Path, quick: bool = False, sanitize: bool = False, only: Sequence[str] = PROGRAMS) -> Path:
     """Measure this machine and write `out` (JSON, schema `servecast-ops/1`); return its path.
 
     `quick` measures a few points of each table; `sanitize` also runs every correctness check under
@@ -104,9 +102,7 @@ def build(tools: Toolchain, folder: Path, only: Sequence[str] = PROGRAMS) -> dic
         return dict(zip(names, pool.map(compile_one, names), strict=True))
 
 
-def command(
-    tools: Toolchain, programs: dict[str, Path], name: str, quick: bool, check: bool = False
-) -> list[str]:
+def command(tools: Toolchain, programs: dict[str, Path], name: str, quick: bool, check: bool = False) -> list[str]:
     """Argument vector of one program, with the libraries it opens at run time."""
     argv = [str(programs[name])]
     if name == "gemm":

@@ -120,9 +120,7 @@ def test_a_run_with_stand_in_tools_collects_every_table(
         ("#!/bin/sh\necho '[1]'\n", "memory: output line 1 is not a row"),
     ],
 )
-def test_a_failing_program_leaves_the_old_file_alone(
-    bin_dir: Path, tmp_path: Path, program: str, message: str
-) -> None:
+def test_a_failing_program_leaves_the_old_file_alone(bin_dir: Path, tmp_path: Path, program: str, message: str) -> None:
     stand_in_nvcc(bin_dir, program)
     script(bin_dir, "nvidia-smi", SMI)
     out = tmp_path / "ops.json"
