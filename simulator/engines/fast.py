@@ -178,6 +178,8 @@ def _build(schedule: Callable[..., None], retire: Callable[..., None]) -> Callab
     def run(req: Requests, reps: Replica, lim: Limits, cost: Cost, stats: Column, itl: Column, rows_time: Column,
             aux: Column, ctl: Column, log: Column, replicas: int, router: int, load: int, width: int, until: int,
             leaps: bool, stop_at: int, crossings: Column) -> int:
+        if ctl[RELEASED] == 0:
+            start_load(req, cost, ctl, load, width)
         alone = load == OPEN or replicas == 1  # no other replica's event can cause an arrival here
         start = 0
         while True:
@@ -218,7 +220,6 @@ def _engine(policy: Policy) -> Callable[..., int]:
 def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[int], None] | None = None) -> None:
     """Run an array job to its end. `progress` is called with the number of requests that have arrived."""
     engine = _engine(policy)
-    _start(job.req, job.cost, job.ctl, job.load, job.width)
     total = len(job.req.arrival)
     slice_size = max(10_000, total // 100) if progress else total
     stop_at = slice_size
@@ -235,5 +236,3 @@ def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[i
             if progress:
                 progress(int(job.ctl[NEXT]))
 
-
-_start = compiled(start_load)
