@@ -84,7 +84,8 @@ def test_stopped_in_the_middle_of_writing_leaves_nothing(number, code, tmp_path)
     """The plot library is replaced by a wait, so that the signal arrives while the folder is half filled."""
     waiting = tmp_path / "waiting"
     program = (
-        "import sys, time, pathlib, simulator.output as output\n"
+        "import signal, sys, time, pathlib, simulator.output as output\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job starts with it ignored\n"
         "from simulator.cli import main\n"
         "def wait(*arguments):\n"
         f"    pathlib.Path({str(waiting)!r}).touch()\n"
