@@ -55,9 +55,7 @@ class Explain:
         spare = self.search.wall(self.candidate, self.fleet.replicas, self.rate) if self.fleet.spare else wall
         relief = list(self.relief(wall))
         named = max(relief, key=lambda row: row["wall_gain_pct"])
-        bottleneck = (
-            named["resource"] if named["wall_gain_pct"] > 100 * (SMALL_GAIN - 1) else "none stands out"
-        )
+        bottleneck = named["resource"] if named["wall_gain_pct"] > 100 * (SMALL_GAIN - 1) else "none stands out"
         return Answer(
             wall * self.per_unit,
             100 * (wall / self.rate - 1),
@@ -86,11 +84,7 @@ class Explain:
 
     def shares(self, wall: float) -> dict[str, float]:
         """Where a replica's time and room go at the wall."""
-        records = [
-            r
-            for r in self.search.judged(self.candidate, self.serving, wall, count=2).records
-            if not r["idle"]
-        ]
+        records = [r for r in self.search.judged(self.candidate, self.serving, wall, count=2).records if not r["idle"]]
         keys = (
             "compute_share",
             "bandwidth_share",
@@ -179,9 +173,7 @@ class Explain:
             found = ready(self.search.spec, self.candidate)
             got = self.search.solve(found, self.rate * factor)
             replicas = got.replicas + self.fleet.spare if got.status == "feasible" else None
-            price = (
-                price_of(self.search.spec, self.candidate.gpu).usd_per_hour * self.candidate.tensor_parallel
-            )
+            price = price_of(self.search.spec, self.candidate.gpu).usd_per_hour * self.candidate.tensor_parallel
             yield {
                 "factor": factor,
                 "status": got.status,
@@ -200,9 +192,7 @@ class Explain:
         need = [self._hour(rows, busiest) for rows in hourly]
         price = price_of(self.search.spec, self.candidate.gpu).usd_per_hour * self.candidate.tensor_parallel
         hours = int(trace.span_ns // HOUR_NS) + 1
-        sized = [min(n, self.serving) + self.fleet.spare for n in need] + [1 + self.fleet.spare] * (
-            hours - len(need)
-        )
+        sized = [min(n, self.serving) + self.fleet.spare for n in need] + [1 + self.fleet.spare] * (hours - len(need))
         constant = self.fleet.replicas * hours
         return {
             "hours": hours,
@@ -223,9 +213,7 @@ class Explain:
         return found or self.serving
 
 
-def check_whole(
-    search: Search, outcome: Outcome, rate: float, slow: float, most: int
-) -> tuple[Outcome, Judgement]:
+def check_whole(search: Search, outcome: Outcome, rate: float, slow: float, most: int) -> tuple[Outcome, Judgement]:
     """Simulate every replica of the fleet under its router; a replica more for as long as that misses.
 
     Returns the outcome, with its replicas raised if need be, and the judgement of the whole fleet.

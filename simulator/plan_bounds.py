@@ -80,9 +80,7 @@ def relieved(setup: Setup, resource: str) -> Setup:
         return _with_seqs(setup, int(limits.max_num_seqs * RELIEF))
     if resource == "scheduler CPU":
         names = ("cpu_ns", "prep_ns", "cpu_seq_ns", "prep_seq_ns")
-        return replace(
-            setup, cost=cost._replace(**{n: (getattr(cost, n) / RELIEF).astype(np.int64) for n in names})
-        )
+        return replace(setup, cost=cost._replace(**{n: (getattr(cost, n) / RELIEF).astype(np.int64) for n in names}))
     floor = cost.dense_ns[:, min(1, cost.dense_ns.shape[1] - 1)][:, None]
     floor = np.minimum(floor, cost.dense_ns)
     if resource == "bandwidth":
@@ -101,9 +99,7 @@ def relieved(setup: Setup, resource: str) -> Setup:
 
 
 def _with_seqs(setup: Setup, seqs: int) -> Setup:
-    scenario = setup.scenario.updated(
-        {"policy.max_num_seqs": seqs, "kv.num_gpu_blocks": setup.limits.num_blocks + 1}
-    )
+    scenario = setup.scenario.updated({"policy.max_num_seqs": seqs, "kv.num_gpu_blocks": setup.limits.num_blocks + 1})
     return prepare(scenario)
 
 
@@ -139,16 +135,10 @@ def request_seconds_bound(setup: Setup, trace: Trace) -> float:
     per_token = float((dense / tokens).min())
     if setup.policy.name in ("static", "orca") or cost.dense_ns.shape[1] <= 2:
         per_token = 0.0  # steps without a token budget: only the decode term holds
-    holders = min(
-        limits.max_num_seqs, max(1.0, limits.num_blocks * limits.block_size / max(1.0, float(whole.min())))
-    )
+    holders = min(limits.max_num_seqs, max(1.0, limits.num_blocks * limits.block_size / max(1.0, float(whole.min()))))
     ns = np.maximum((prompt + output - 1) * per_token, output / holders * float(dense.min()))
     context = (output - 1) * (whole + output / 2)
-    ns = (
-        ns
-        + context * (cost.decode_context_fp / 2**FP_BITS)
-        + prompt * whole / 2 * (cost.prefill_pair_fp / 2**FP_BITS)
-    )
+    ns = ns + context * (cost.decode_context_fp / 2**FP_BITS) + prompt * whole / 2 * (cost.prefill_pair_fp / 2**FP_BITS)
     return float(ns.sum()) / len(trace) / NS_PER_S
 
 
@@ -169,11 +159,7 @@ def likely_replicas(setup: Setup, trace: Trace, rate: float, tpot_s: float | Non
     batch = np.arange(1, max(most, 1) + 1)
     tokens = np.rint(batch * (1 + prompt / output)).astype(np.int64)
     dense = cost.dense_ns[1, np.minimum(tokens, cost.dense_ns.shape[1] - 1)].astype(np.float64)
-    step = (
-        dense
-        + batch * (context * cost.decode_context_fp + cost.decode_seq_fp) / 2**FP_BITS
-        + float(cost.cpu_seq_ns)
-    )
+    step = dense + batch * (context * cost.decode_context_fp + cost.decode_seq_fp) / 2**FP_BITS + float(cost.cpu_seq_ns)
     allowed = batch[step <= 0.7 * (tpot_s or np.inf) * NS_PER_S]
     b = int(allowed[-1]) if allowed.size else 1
     served = b / (output * step[b - 1] / NS_PER_S)

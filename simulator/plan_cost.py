@@ -25,9 +25,7 @@ def price_of(spec: PlanSpec, gpu: str) -> Price:
     if gpu in spec.prices:
         return Price(spec.prices[gpu], "given in the plan", False)
     profile = load_gpu(gpu)
-    return Price(
-        profile.price_usd_h, f"{profile.sources.get('price', 'profile')}; {profile.price_date}", True
-    )
+    return Price(profile.price_usd_h, f"{profile.sources.get('price', 'profile')}; {profile.price_date}", True)
 
 
 @dataclass(frozen=True)

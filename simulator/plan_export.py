@@ -59,7 +59,7 @@ def vllm_flags(spec: PlanSpec, setup: Setup) -> list[str]:
 def vllm_command(spec: PlanSpec, setup: Setup) -> str:
     """The flags as one shell command; empty where there is none."""
     flags = vllm_flags(spec, setup)
-    return "vllm serve " + shlex.join(flags) if flags else ""
+    return "vllm serve " + " \\\n  ".join(shlex.quote(flag) for flag in flags) if flags else ""
 
 
 def kubernetes(spec: PlanSpec, setup: Setup, fleet: Fleet) -> str:

@@ -144,9 +144,7 @@ def _counts(result: Result) -> dict[str, Any]:
 def _totals(result: Result) -> dict[str, Any]:
     total = result.totals.sum(axis=0).astype(float)
     limits, wall = result.setup.limits, max(1.0, float(total[T_WALL]))
-    floor = (
-        float(result.setup.cost.dense_ns[0, min(1, result.setup.cost.dense_ns.shape[1] - 1)]) * total[T_STEPS]
-    )
+    floor = float(result.setup.cost.dense_ns[0, min(1, result.setup.cost.dense_ns.shape[1] - 1)]) * total[T_STEPS]
     weights = min(float(total[T_DENSE]), floor)
     return {
         "steps": int(total[T_STEPS]),

@@ -186,9 +186,7 @@ def answer(a: Answer) -> dict[str, Any]:
     data = {k: v for k, v in vars(a).items() if k != "full"}
     full = a.full
     data["whole_fleet"] = (
-        None
-        if full is None
-        else {"replicas": a.full_replicas, "levels": levels(full, None, None), "holds": full.holds}
+        None if full is None else {"replicas": a.full_replicas, "levels": levels(full, None, None), "holds": full.holds}
     )
     return data
 
@@ -227,14 +225,12 @@ def assumptions(plan: Plan) -> list[str]:
             "replications draw other turns"
         )
     elif plan.trace.meta.source != "generated":
-        texts.append(
-            "one recorded trace is one sample: intervals hold for this traffic, not for another day's"
-        )
+        texts.append("one recorded trace is one sample: intervals hold for this traffic, not for another day's")
     texts.append("headroom, bottleneck, changes and curves use mean predictions without safety margin")
     return texts
 
 
-def provenance(plan: Plan) -> list[dict[str, Any]]:
+def provenance(plan: Plan) -> dict[str, Any]:
     """Profile, mark and error behind each candidate that was simulated, and the trace."""
     rows: list[dict[str, Any]] = []
     seen: set[tuple[str, str]] = set()
@@ -256,14 +252,12 @@ def provenance(plan: Plan) -> list[dict[str, Any]]:
             }
         )
     meta = plan.trace.meta
-    rows.append(
-        {
-            "trace": meta.format,
-            "sha256": meta.sha256,
-            "rows_read": meta.rows_read,
-            "rows_dropped": dict(meta.rows_dropped),
-            "copies": meta.copies,
-            "seed": plan.spec.seed,
-        }
-    )
-    return rows
+    traffic = {
+        "trace": meta.format,
+        "sha256": meta.sha256,
+        "rows_read": meta.rows_read,
+        "rows_dropped": dict(meta.rows_dropped),
+        "copies": meta.copies,
+        "seed": plan.spec.seed,
+    }
+    return {"profiles": rows, "traffic": traffic}

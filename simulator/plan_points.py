@@ -173,8 +173,7 @@ class Runner:
     def _simulate(self, points: list[Point]) -> list[dict[str, Any]]:
         self.simulated += len(points)
         sizes = [
-            len(self.bench.traffic.trace(self.bench.trace_number(p))) // (1 if p.full else p.replicas)
-            for p in points
+            len(self.bench.traffic.trace(self.bench.trace_number(p))) // (1 if p.full else p.replicas) for p in points
         ]
         self.requests += sum(sizes)
         if self.jobs == 1 or len(points) == 1 or sum(sizes) < PARALLEL_FROM:

@@ -70,9 +70,7 @@ class Search:
         symmetric = self.runner.symmetric(candidate) and not full
         wanted = self.spec.search.replications if count is None else count
         samples = self.runner.bench.traffic.samples(replicas, symmetric, wanted)
-        points = [
-            Point(candidate, replicas, rate, k, factor, not symmetric, relief, rows) for k in range(samples)
-        ]
+        points = [Point(candidate, replicas, rate, k, factor, not symmetric, relief, rows) for k in range(samples)]
         if self.runner.simulated + len(points) > self.spec.search.max_simulations:
             raise OutOfBudget(f"search.max_simulations ({self.spec.search.max_simulations}) is used up")
         return judge(self.spec, self.runner.run(points))
@@ -138,9 +136,7 @@ class Search:
         allowed = spec.candidates.allowed(candidate.tensor_parallel)
         counts = [n for n in allowed if n >= bound]
         if not allowed:
-            return Outcome(
-                candidate, "infeasible", "no layout of exactly the number of GPUs asked for", bound=bound
-            )
+            return Outcome(candidate, "infeasible", "no layout of exactly the number of GPUs asked for", bound=bound)
         if not counts:
             return self._failed(
                 candidate,

@@ -136,13 +136,7 @@ class ReplicaRange(_Section):
 
 
 def _listed(value: Any) -> Any:
-    return (
-        (value,)
-        if isinstance(value, str | int | float)
-        else tuple(value)
-        if isinstance(value, list)
-        else value
-    )
+    return (value,) if isinstance(value, str | int | float) else tuple(value) if isinstance(value, list) else value
 
 
 class Candidates(_Section):
@@ -157,9 +151,7 @@ class Candidates(_Section):
     kv_dtype: tuple[str, ...] = ("bf16",)
     router: tuple[str, ...] = ("round_robin",)
     replicas: ReplicaRange | tuple[int, ...] = ReplicaRange()
-    total_gpus: tuple[int, ...] | None = Field(
-        default=None, description="only layouts of exactly these sizes"
-    )
+    total_gpus: tuple[int, ...] | None = Field(default=None, description="only layouts of exactly these sizes")
 
     @model_validator(mode="before")
     @classmethod
@@ -193,9 +185,7 @@ class SearchSpec(_Section):
     confidence: float = Field(default=0.9, gt=0.5, lt=1)
     replications: int = Field(default=4, ge=2, le=64)
     max_simulations: int = Field(default=2000, ge=1)
-    calibration_error: float | None = Field(
-        default=None, ge=0, lt=1, description="relative error of step times"
-    )
+    calibration_error: float | None = Field(default=None, ge=0, lt=1, description="relative error of step times")
     max_rate_scale: float = Field(default=8.0, gt=1)
 
 
@@ -235,8 +225,7 @@ class PlanSpec(_Section):
         for gpu, price in self.prices.items():
             if gpu not in self.candidates.gpu:
                 raise ValueError(
-                    f"prices.{gpu} has no effect: no such GPU among candidates.gpu "
-                    f"({', '.join(self.candidates.gpu)})"
+                    f"prices.{gpu} has no effect: no such GPU among candidates.gpu ({', '.join(self.candidates.gpu)})"
                 )
             if not price > 0:
                 raise ValueError(f"prices.{gpu} must be > 0, got {price}")

@@ -136,9 +136,7 @@ def plan_tables(data: Data) -> Iterator[Any]:
 def _candidates(data: Data) -> Table:
     fleets = {f["label"]: f for f in [data["recommended"], *data["runners_up"]] if f}
     rows = []
-    for o in sorted(
-        data["candidates"], key=lambda o: list(fleets).index(o["label"]) if o["label"] in fleets else 999
-    ):
+    for o in sorted(data["candidates"], key=lambda o: list(fleets).index(o["label"]) if o["label"] in fleets else 999):
         f = fleets.get(o["label"])
         if f:
             low, high = f["serving_range"]
@@ -154,9 +152,7 @@ def _candidates(data: Data) -> Table:
             )
         else:
             rows.append((o["label"], o["status"], "-", "-", "-", o["reason"]))
-    return table(
-        "Candidates", ("candidate", "", "replicas", "GPUs", "USD/h", "service levels, or why not"), rows
-    )
+    return table("Candidates", ("candidate", "", "replicas", "GPUs", "USD/h", "service levels, or why not"), rows)
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

@@ -8,14 +8,14 @@ stands for the fleet, exactly, and its siblings are further replications.
 import functools
 import itertools
 from dataclasses import replace
-from typing import Final
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from policies.routers import RANDOM, ROUND_ROBIN, ROUTERS
 from simulator.errors import TraceError
-from simulator.plan_spec import PlanSpec
 from simulator.units import NS_PER_S, to_ticks
 from simulator.workload.build import build_trace, is_random
 from simulator.workload.spec import TraceFile, parse_workload
@@ -33,18 +33,32 @@ def is_symmetric(router: str) -> bool:
     return ROUTERS[router] in SYMMETRIC
 
 
+class Described(Protocol):
+    """What a plan and a scenario have in common."""
+
+    @property
+    def seed(self) -> int:
+        """Seed of every stream."""
+
+    @property
+    def workload(self) -> dict[str, Any]:
+        """The workload section."""
+
+    @property
+    def base(self) -> Path:
+        """Folder of relative paths."""
+
+
 class Traffic:
     """Traces of a plan by replication; built on first use, the latest few kept."""
 
-    def __init__(self, spec: PlanSpec) -> None:
+    def __init__(self, spec: Described) -> None:
         self.seed = spec.seed
         self._workload = parse_workload(spec.workload, spec.base)
         self._base_folder = spec.base
         self.random = is_random(self._workload)
         copies = self._workload.copies if isinstance(self._workload, TraceFile) else 1
-        self.rotates = (
-            copies > 1 and isinstance(self._workload, TraceFile) and self._workload.copy_shift_s is None
-        )
+        self.rotates = copies > 1 and isinstance(self._workload, TraceFile) and self._workload.copy_shift_s is None
         self._copies = copies
         self.trace = functools.lru_cache(maxsize=8)(self._trace)
         self._single = functools.cache(self._read_single)
@@ -98,9 +112,7 @@ def rotated_copies(trace: Trace, copies: int, seed: int, replication: int) -> Tr
     )
 
 
-def share_of_replica(
-    trace: Trace, router: str, replicas: int, index: int, seed: int, replication: int
-) -> Trace:
+def share_of_replica(trace: Trace, router: str, replicas: int, index: int, seed: int, replication: int) -> Trace:
     """Requests that replica `index` of `replicas` gets. Raises TraceError when that is none."""
     if replicas == 1:
         return trace
@@ -120,9 +132,7 @@ def share_of_replica(
 def hours_of(trace: Trace) -> list[tuple[int, int]]:
     """Row ranges [start, end) of the trace's clock hours, empty ones left out."""
     count = int(trace.span_ns // HOUR_NS) + 1
-    edges = np.searchsorted(
-        trace.arrival_ns, trace.arrival_ns[0] + HOUR_NS * np.arange(count + 1), side="left"
-    )
+    edges = np.searchsorted(trace.arrival_ns, trace.arrival_ns[0] + HOUR_NS * np.arange(count + 1), side="left")
     edges[-1] = len(trace)
     return [(int(a), int(b)) for a, b in itertools.pairwise(edges) if b > a]
 

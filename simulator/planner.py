@@ -59,9 +59,7 @@ class Plan:
     def nearest(self) -> Outcome | None:
         """When nothing is feasible: the candidate that carries most of the traffic, then the least broken."""
         tried = [o for o in self.outcomes if o.best_try is not None]
-        return max(
-            tried, key=lambda o: (o.rate_met, -o.best_try.binding.ratio if o.best_try else 0.0), default=None
-        )
+        return max(tried, key=lambda o: (o.rate_met, -o.best_try.binding.ratio if o.best_try else 0.0), default=None)
 
 
 def plan(
@@ -124,8 +122,7 @@ def _search_all(search: Search, found: Sequence[Ready], trace: Trace) -> tuple[l
             solved[id(f)] = Outcome(
                 f.candidate,
                 "pruned",
-                f"at least {bounds[id(f)]} replicas are needed to keep "
-                "up, which is already worse than the best found",
+                f"at least {bounds[id(f)]} replicas are needed to keep up, which is already worse than the best found",
                 bound=bounds[id(f)],
             )
             continue
@@ -171,9 +168,7 @@ def _settle(
     while choices[0].outcome.candidate not in checked:
         first = choices[0]
         most = spec.candidates.allowed(first.outcome.candidate.tensor_parallel)[-1]
-        outcome, whole = check_whole(
-            search, first.outcome, spec.growth, 1 + errors[first.outcome.candidate], most
-        )
+        outcome, whole = check_whole(search, first.outcome, spec.growth, 1 + errors[first.outcome.candidate], most)
         checked[outcome.candidate] = whole
         fleet = fleet_of(spec, outcome, token_rates(trace, spec.growth))
         choices = sorted(
@@ -184,9 +179,7 @@ def _settle(
     whole = checked[best.outcome.candidate]
     if not explain:
         return choices, Answer(full=whole, full_replicas=best.outcome.replicas)
-    return choices, Explain(search, best.fleet, best.outcome, spec.growth).answer(
-        whole, best.outcome.replicas
-    )
+    return choices, Explain(search, best.fleet, best.outcome, spec.growth).answer(whole, best.outcome.replicas)
 
 
 def _front(search: Search, choices: Sequence[Choice]) -> tuple[dict[str, Any], ...]:
@@ -216,9 +209,7 @@ def _front(search: Search, choices: Sequence[Choice]) -> tuple[dict[str, Any], .
 
 def _dominates(a: dict[str, Any], b: dict[str, Any]) -> bool:
     """a is not worse in cost and every level, and better in one."""
-    pairs = [(a["usd_per_hour"], b["usd_per_hour"])] + [
-        (a["latency_s"][k], b["latency_s"][k]) for k in b["latency_s"]
-    ]
+    pairs = [(a["usd_per_hour"], b["usd_per_hour"])] + [(a["latency_s"][k], b["latency_s"][k]) for k in b["latency_s"]]
     return all(x <= y for x, y in pairs) and any(x < y for x, y in pairs)
 
 
@@ -230,8 +221,7 @@ def _ties(choices: Sequence[Choice]) -> tuple[str, ...]:
     for other in (c.fleet for c in choices[1:]):
         if other.usd_range[0] <= best.usd_range[1]:
             both = " and ".join(
-                f"{f.candidate.label} ({f.usd_range[0]:.2f}-{f.usd_range[1]:.2f} USD/h)"
-                for f in (best, other)
+                f"{f.candidate.label} ({f.usd_range[0]:.2f}-{f.usd_range[1]:.2f} USD/h)" for f in (best, other)
             )
             texts.append(f"{both} cannot be told apart: within the profiles' error either may be the cheaper")
     return tuple(texts)

@@ -137,9 +137,7 @@ def test_a_budget_that_runs_out_is_said() -> None:
 
 
 def test_a_model_that_does_not_fit_is_a_reason_not_an_error() -> None:
-    found = plan(
-        chat(model="llama-3.1-70b", candidates={"gpu": "h100-sxm", "replicas": [1]}), jobs=1, explain=False
-    )
+    found = plan(chat(model="llama-3.1-70b", candidates={"gpu": "h100-sxm", "replicas": [1]}), jobs=1, explain=False)
     assert found.outcomes[0].status == "does not fit"
     assert "needs at least" in found.outcomes[0].reason
 
@@ -153,9 +151,7 @@ def test_survivors_alone_carry_the_load() -> None:
 
 
 def test_exactly_n_gpus() -> None:
-    spec = chat(
-        candidates={"gpu": "h100-sxm", "tensor_parallel": [1, 2], "total_gpus": [6]}, objective="min_gpus"
-    )
+    spec = chat(candidates={"gpu": "h100-sxm", "tensor_parallel": [1, 2], "total_gpus": [6]}, objective="min_gpus")
     found = plan(spec, jobs=1, explain=False)
     assert {c.fleet.gpus for c in found.choices} == {6}
     assert {(c.fleet.candidate.tensor_parallel, c.fleet.serving) for c in found.choices} <= {(1, 6), (2, 3)}

@@ -1,0 +1,174 @@
+"""The report: every value escaped, nothing fetched, one script by hash, the same facts in three forms."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from simulator.plan_charts import Series, axis, chart, columns
+from simulator.plan_plain import plain
+from simulator.plan_report import SORT_SCRIPT, render_markdown, render_plan, script_hash, write_plan
+from simulator.plan_spec import plan_from
+from simulator.plan_text import answer_lines, seconds
+from simulator.planner import plan
+
+EVIL = '<script>alert(1)</script> | `x` & "y"'
+
+
+def small(**changes: Any) -> dict[str, Any]:
+    spec = plan_from(
+        {
+            "name": EVIL,
+            "description": EVIL,
+            "workload": {"arrivals": {"kind": "poisson", "rate": 8, "requests": 600}, "prompt": 400, "output": 60},
+            "slo": {"ttft_p95_s": 0.4},
+            "candidates": {"gpu": ["h100-sxm", "l40s"], "replicas": {"max": 8}},
+            "max_model_len": 4096,
+            "search": {"replications": 2},
+            **changes,
+        }
+    )
+    return plain(plan(spec, jobs=1))
+
+
+@pytest.fixture(scope="module")
+def data() -> dict[str, Any]:
+    return small()
+
+
+class Page(HTMLParser):
+    """Collects what a page could fetch or run."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.scripts = 0
+        self.links: list[str] = []
+        self.handlers: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.scripts += tag == "script"
+        self.links += [v or "" for k, v in attrs if k in ("src", "href", "action", "xlink:href")]
+        self.handlers += [k for k, _ in attrs if k.startswith("on")]
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_page_escapes_input_and_fetches_nothing(data: dict[str, Any]) -> None:
+    page = Page(render_plan(data))
+    assert page.scripts == 1
+    assert page.links == [] and page.handlers == [] and page.open == []
+    assert "<script>alert" not in render_plan(data)
+
+
+def test_policy_names_the_hash_of_the_script_that_is_there(data: dict[str, Any]) -> None:
+    text = render_plan(data)
+    assert script_hash() in text and "default-src 'none'" in text
+    assert re.findall(r"<script>(.*?)</script>", text, re.S) == [SORT_SCRIPT]
+
+
+def test_equal_plans_give_equal_bytes() -> None:
+    assert render_plan(small()) == render_plan(small())
+
+
+def test_markdown_cells_cannot_break_the_table(data: dict[str, Any]) -> None:
+    text = render_markdown(data)
+    assert "<script>" not in text.replace("\\<script\\>", "")
+    for line in text.splitlines():
+        if line.startswith("| h100"):
+            assert len(re.findall(r"(?<!\\)\|", line)) == 7
+
+
+def test_three_forms_hold_the_same_fleet(data: dict[str, Any], tmp_path: Path) -> None:
+    write_plan(data, tmp_path / "out")
+    stored = json.loads((tmp_path / "out" / "plan.json").read_text())
+    fleet = stored["recommended"]
+    assert stored == json.loads(json.dumps(data))
+    for name in ("report.html", "report.md"):
+        assert f"{fleet['usd_per_hour']:.2f} USD/h" in (tmp_path / "out" / name).read_text()
+    deployment = next(yaml.safe_load_all((tmp_path / "out" / "deploy.yaml").read_text()))
+    assert deployment["spec"]["replicas"] == fleet["replicas"]
+
+
+def test_money_adds_up(data: dict[str, Any]) -> None:
+    fleet, asked = data["recommended"], data["question"]
+    assert fleet["usd_per_hour"] == pytest.approx(fleet["gpus"] * fleet["price_usd_per_gpu_hour"])
+    assert fleet["usd_per_month"] == pytest.approx(730 * fleet["usd_per_hour"])
+    tokens_per_hour = asked["requests_per_s"] * asked["output_mean"] * 3600
+    assert fleet["usd_per_million_output_tokens"] == pytest.approx(1e6 * fleet["usd_per_hour"] / tokens_per_hour)
+
+
+def test_answer_is_complete(data: dict[str, Any]) -> None:
+    answer = data["answer"]
+    assert answer["headroom_pct"] >= 0
+    assert {row["resource"] for row in answer["relief"]} == {
+        "compute",
+        "bandwidth",
+        "KV memory",
+        "scheduler CPU",
+        "slots",
+    }
+    assert [g["factor"] for g in answer["growth"]] == [1.5, 2.0, 4.0]
+    assert all(c["goodput_per_s"] <= c["requests_per_s"] * (1 + 1e-9) for c in answer["curve"])
+    assert answer["whole_fleet"]["holds"]
+    assert answer["hourly"] is None
+
+
+def test_infeasible_report_names_limit_and_nearest_point() -> None:
+    data = small(slo={"tpot_p50_s": 0.0005})
+    text = " ".join(answer_lines(data))
+    assert "Binding: p50 TPOT" in text and "Nearest feasible point" in text
+    assert data["recommended"] is None and data["nearest"]["value"] > 0.0005
+    render_plan(data)
+    render_markdown(data)
+
+
+def test_capped_report_does_not_recommend_the_cap() -> None:
+    data = small(
+        workload={"arrivals": {"kind": "poisson", "rate": 400, "requests": 4000}, "prompt": 900, "output": 300},
+        candidates={"gpu": "l40s", "replicas": {"max": 2}},
+    )
+    assert data["recommended"] is None
+    assert "cap on replicas, not an answer" in " ".join(answer_lines(data))
+
+
+def test_a_day_resized_by_the_hour_costs_no_more_than_the_constant_fleet() -> None:
+    day = small(
+        workload={
+            "arrivals": {"kind": "diurnal", "rate": 0.6, "amplitude": 0.9, "duration_s": 86400},
+            "prompt": 3000,
+            "output": 400,
+        },
+        slo={"tpot_p95_s": 0.05, "ttft_p95_s": 2.0},
+        candidates={"gpu": "l40s"},
+    )["answer"]["hourly"]
+    assert day["hours"] == 24 and len(day["replicas"]) == 24
+    assert 0 < day["replica_hours"] <= day["constant_replica_hours"]
+    assert min(day["replicas"]) < max(day["replicas"])
+
+
+def test_axis_ticks_cover_the_data_in_round_steps() -> None:
+    found = axis([0.0, 43.0])
+    assert found.ticks[0] == 0 and found.ticks[-1] >= 43 and found.ticks[1] in (5, 10, 20)
+
+
+def test_charts_escape_and_carry_hover_titles() -> None:
+    svg = chart([Series("<b>", [(1.0, 2.0, "a < b"), (2.0, 3.0, "c")])], "x", "y", "<t>")
+    assert svg.count("<title>") == 2 and "a &lt; b" in svg and "<b>" not in svg
+    assert columns([("0", 1.0, "h")], "y", "t", 2.0).count("<title>") == 1
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.25, "250 ms"), (2.5, "2.5 s"), (None, "unbounded")])
+def test_times_read_well(value: float | None, text: str) -> None:
+    assert seconds(value) == text

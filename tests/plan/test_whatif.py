@@ -1,0 +1,126 @@
+"""What if: paired differences on the same requests; overlays are checked; a change that does nothing is told so."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.config import Document
+from simulator.errors import ConfigError
+from simulator.plan_report import render_whatif
+from simulator.scenario import Scenario, scenario_from
+from simulator.whatif import asked_for, change_text, compare, load_overlays, transformed, whatif_tables
+from simulator.workload.build import build_trace
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+
+
+def base(**changes: Any) -> Scenario:
+    return scenario_from(
+        {
+            "name": "base",
+            "workload": {
+                "arrivals": {"kind": "poisson", "rate": 10, "requests": 800},
+                "prompt": {"kind": "lognormal", "mean": 600, "cv": 1.0, "max": 4000},
+                "output": {"kind": "lognormal", "mean": 120, "cv": 0.8, "max": 800},
+            },
+            "policy": {"name": "chunked", "max_num_seqs": 64},
+            "max_model_len": 8192,
+            "cluster": {"replicas": 2},
+            "slo": {"ttft_s": 0.5},
+            **changes,
+        }
+    )
+
+
+def run(text: str, **changes: Any) -> dict[str, Any]:
+    return compare(asked_for(base(**changes), Document("whatif.yaml", text=text)), jobs=1)
+
+
+def cells(data: dict[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(row for row in data["rows"] if row["name"] == name)["cells"]
+    return found
+
+
+def test_half_the_rate_is_half_the_throughput_and_slower_prompts_cost_ttft() -> None:
+    data = run("""
+replications: 3
+overlays:
+  - {name: half, traffic: 0.5}
+  - {name: long, prompt_scale: 2}
+  - {name: one lost, lose_replicas: 1}
+""")
+    half = cells(data, "half")["output tokens/s"]
+    assert half["pct"] == pytest.approx(-50, abs=3) and half["told_apart"]
+    assert cells(data, "long")["TTFT p50"]["pct_low"] > 0
+    assert cells(data, "one lost")["TPOT mean"]["pct_low"] > 0
+
+
+def test_common_random_numbers_an_overlay_without_effect_differs_by_nothing() -> None:
+    data = run("overlays: [{name: same, set: {kv.block_size: 16}}]")
+    for cell in cells(data, "same").values():
+        assert cell["pct"] == 0 and cell["told_apart"] is False
+
+
+def test_the_pairing_narrows_the_interval() -> None:
+    """Overlay and base share arrivals and lengths, so the change is known better than either value."""
+    data = run("replications: 6\noverlays: [{name: lost, lose_replicas: 1}]")
+    cell, own = cells(data, "lost")["E2E mean"], cells(data, "base")["E2E mean"]
+    of_value = (own["high"] - own["low"]) / own["value"]
+    of_change = (cell["pct_high"] - cell["pct_low"]) / 100
+    assert of_change < of_value
+
+
+def test_static_batches_have_no_tpot_and_are_slower_to_start() -> None:
+    data = run("overlays: [{name: static, set: {policy: {name: static, max_num_seqs: 8}}}]")
+    assert not cells(data, "static")["TPOT mean"]["defined"]
+    assert cells(data, "static")["TTFT p50"]["pct_low"] > 0
+    assert "–" in render_whatif(data)["report.html"] or "-" in render_whatif(data)["report.html"]
+
+
+def test_a_model_too_large_is_a_row_not_a_failure() -> None:
+    data = run("overlays: [{name: 70B, set: {model: llama-3.1-70b}}]")
+    assert "needs at least" in data["rows"][1]["error"]
+    assert list(whatif_tables(data))
+
+
+def test_factors_keep_requests_and_at_least_one_token() -> None:
+    asked = asked_for(base(), Document("w", text="overlays: [{name: short, output_scale: 0.001, traffic: 2}]"))
+    trace = build_trace(asked.base.workload)
+    short = transformed(trace, asked.whatif.overlays[0])
+    assert len(short) == len(trace)
+    assert short.output.min() == 1 and short.output.max() >= 1
+    assert short.span_ns == pytest.approx(trace.span_ns / 2, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("overlays: []", ["overlays"]),
+        ("overlays: [{name: x}]", ["changes nothing", "accepted"]),
+        ("overlays: [{name: x, traffic: 0}]", ["overlays.0.traffic", "> 0", "got 0"]),
+        ("overlays: [{name: x, traffic: 2}, {name: x, traffic: 3}]", ["'x'", "more than once"]),
+        ("overlays: [{name: x, lose_replicas: 2}]", ["whatif.yaml:1", "must leave one of 2", "got 2"]),
+        ("overlays: [{name: x, set: {policy.max_seqs: 3}}]", ["overlay 'x'", "max_seqs"]),
+        ("overlays: [{name: x, speed: 2}]", ["speed", "traffic"]),
+    ],
+)
+def test_overlays_that_are_not_accepted(text: str, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as error:
+        asked_for(base(), Document("whatif.yaml", text=text))
+    for word in words:
+        assert word in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name,assignments",
+    [
+        ("whatif_chat", ["workload.arrivals.requests=400"]),
+        ("whatif_fleet", ["workload.arrivals.requests=400", "cluster.replicas=3"]),
+    ],
+)
+def test_shipped_overlays_run(name: str, assignments: list[str]) -> None:
+    data = compare(load_overlays(SCENARIOS / "chat.yaml", SCENARIOS / f"{name}.yaml", assignments), jobs=1)
+    assert all(row["error"] is None for row in data["rows"])
+    assert change_text(data["rows"][1]["cells"]["E2E mean"]).startswith(("+", "-"))
+    assert "<script>" in render_whatif(data)["report.html"]
