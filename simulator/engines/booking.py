@@ -315,16 +315,17 @@ def collect(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column,
             continue
         given += 1
         done = req.done[i] + 1
-        if done == 1:
-            req.first[i] = visible
-        elif lim.stream == 1:
-            gap = visible - req.last[i]
-            if gap != same_gap:
-                same_gap = gap
-                same_bin = itl_bin(gap)
-            itl[same_bin] += 1
-            req.itl_max[i] = max(req.itl_max[i], gap)
-        req.last[i] = visible
+        if lim.stream == 1:
+            if done == 1:
+                req.first[i] = visible
+            else:
+                gap = visible - req.last[i]
+                if gap != same_gap:
+                    same_gap = gap
+                    same_bin = itl_bin(gap)
+                itl[same_bin] += 1
+                req.itl_max[i] = max(req.itl_max[i], gap)
+            req.last[i] = visible
         req.done[i] = done
         if done == req.output[i]:
             req.status[i] = FINISHED

@@ -177,10 +177,12 @@ def leap(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column, it
             log_step(log, ctl, rep, r, old, wall, 1, old[S_BLOCKS], old[S_KV_TOKENS], old[S_GPU_NS])
         if collected == 0:
             stats[T_PEAK_RUNNING] = max(stats[T_PEAK_RUNNING], old[S_RUNNING])
-            _first_output(req, lim, itl, rep.flight[first_place], rows, output + cost.frontend_out_ns)
-        elif lim.stream == 1:
-            itl[itl_bin(gap)] += rows
-            longest = max(longest, gap)
+        if lim.stream == 1:
+            if collected == 0:
+                _first_output(req, itl, rep.flight[first_place], rows, output + cost.frontend_out_ns)
+            else:
+                itl[itl_bin(gap)] += rows
+                longest = max(longest, gap)
         collected += 1
         sums_wall += wall
         sums_short += short
@@ -240,19 +242,18 @@ def _steps_possible(req: Requests, lim: Limits, flight: Column, rows: int, cross
 
 
 @jitable
-def _first_output(req: Requests, lim: Limits, itl: Column, flight: Column, rows: int, visible: int) -> None:
+def _first_output(req: Requests, itl: Column, flight: Column, rows: int, visible: int) -> None:
     """The first output of a leap: gaps may differ between sequences."""
     same_gap = -1
     same_bin = 0
     for k in range(rows):
         i = flight[k]
         gap = visible - req.last[i]
-        if lim.stream == 1:
-            if gap != same_gap:
-                same_gap = gap
-                same_bin = itl_bin(gap)
-            itl[same_bin] += 1
-            req.itl_max[i] = max(req.itl_max[i], gap)
+        if gap != same_gap:
+            same_gap = gap
+            same_bin = itl_bin(gap)
+        itl[same_bin] += 1
+        req.itl_max[i] = max(req.itl_max[i], gap)
         req.last[i] = visible
 
 
@@ -270,6 +271,6 @@ def _finish_rows(req: Requests, lim: Limits, flight: Column, rows: int, launched
         req.computed[i] += launched
         req.planned[i] += launched
         req.done[i] += collected
-        if collected > 0:
+        if collected > 0 and lim.stream == 1:
             req.last[i] = visible
         req.itl_max[i] = max(req.itl_max[i], longest)

@@ -479,8 +479,9 @@ class Oracle:
                 continue
             rep.tokens_out += 1
             seq.done += 1
-            seq.first = seen if seq.first is None else seq.first
-            seq.last = seen
+            if self.lim.stream:
+                seq.first = seen if seq.first is None else seq.first
+                seq.last = seen
             if seq.done == seq.output:
                 seq.state = "finished"
                 ended += 1

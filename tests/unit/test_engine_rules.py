@@ -175,7 +175,6 @@ def test_static_batch_is_full_within_its_bucket(engine: str) -> None:
     assert done.req.scheduled.tolist() == [25, 35]
 
 
-@pytest.mark.xfail(strict=True, reason="an ended request of a batch not yet returned counts as answered")
 def test_static_answer_not_returned_by_the_horizon_is_unfinished() -> None:
     done = run(requests([0, 0], [1, 1], [1, 9], "static", stream=0, more={"until": 50}), "fast")
     assert done.req.first.tolist() == [NEVER, NEVER]
