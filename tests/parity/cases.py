@@ -1,7 +1,8 @@
 """Random small simulations, full of ties: arrivals and steps of few ticks, memories of few blocks."""
 
+import random
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from hypothesis import strategies as st
@@ -42,103 +43,112 @@ class Case:
     until: int | None = None
 
 
-@st.composite
-def tables(draw: Any, tick: int) -> Cost:
+class Choose(Protocol):
+    """Where the numbers of a case come from."""
+
+    def among(self, *options: Any) -> Any:
+        """One of the options; repeat one to make it likelier."""
+
+    def numbers(self, n: int, low: int, high: int) -> list[int]:
+        """n numbers from low to high."""
+
+
+class Shrinking:
+    """Numbers drawn by hypothesis: favours extremes and repeats, and a failure shrinks to a small case."""
+
+    def __init__(self, draw: Any) -> None:
+        self.draw = draw
+
+    def among(self, *options: Any) -> Any:
+        return self.draw(st.sampled_from(options))
+
+    def numbers(self, n: int, low: int, high: int) -> list[int]:
+        return list(self.draw(st.lists(st.integers(low, high), min_size=n, max_size=n)))
+
+
+class Uniform:
+    """Numbers from a seed: every choice equally likely, so that rare combinations come up."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+
+    def among(self, *options: Any) -> Any:
+        return self.random.choice(options)
+
+    def numbers(self, n: int, low: int, high: int) -> list[int]:
+        return [self.random.randint(low, high) for _ in range(n)]
+
+
+def some_cost(choose: Choose, tick: int) -> Cost:
     """A cost with times of a few ticks: zero-length steps, steps bound by the CPU, eager steps."""
-    wide = draw(st.integers(1, 9))
+    wide = choose.among(1, 2, 5, 9)
 
     def table(most: int) -> Any:
-        return np.array(
-            draw(st.lists(st.lists(st.integers(0, most), min_size=wide, max_size=wide), min_size=2, max_size=2)),
-            dtype=np.int64,
-        )
+        return np.array([choose.numbers(wide, 0, most), choose.numbers(wide, 0, most)], dtype=np.int64)
 
     def linear() -> np.int64:
-        return np.int64(draw(st.sampled_from([0, ONE, ONE // 3, 2 * ONE + 12345])))
+        return np.int64(choose.among(0, ONE, ONE // 3, 2 * ONE + 12345))
 
     def few() -> np.int64:
-        return np.int64(draw(st.sampled_from([0, 0, 1, 2])) * tick)
+        return np.int64(choose.among(0, 0, 1, 2) * tick)
 
-    prep = table(draw(st.sampled_from([0, 1]))) * tick
-    prep_seq = few()
-    dense = (table(5) + draw(st.sampled_from([0, 1]))) * tick
+    prep, prep_seq = table(choose.among(0, 1)) * tick, few()
     return check_cost(
         Cost(
-            dense_ns=dense,
-            cpu_ns=prep + table(draw(st.sampled_from([0, 4]))) * tick,
-            prep_ns=prep,
-            eager=table(draw(st.sampled_from([0, 1]))),
-            slope_fp=linear(),
-            decode_context_fp=linear(),
-            decode_seq_fp=linear(),
-            prefill_pair_fp=linear(),
-            prefill_token_fp=linear(),
-            prefill_seq_fp=linear(),
-            cpu_seq_ns=prep_seq + few(),
-            prep_seq_ns=prep_seq,
-            frontend_in_ns=few(),
-            frontend_each_ns=few(),
+            dense_ns=(table(5) + choose.among(0, 1)) * tick, cpu_ns=prep + table(choose.among(0, 4)) * tick,
+            prep_ns=prep, eager=table(choose.among(0, 1)), slope_fp=linear(), decode_context_fp=linear(),
+            decode_seq_fp=linear(), prefill_pair_fp=linear(), prefill_token_fp=linear(), prefill_seq_fp=linear(),
+            cpu_seq_ns=prep_seq + few(), prep_seq_ns=prep_seq, frontend_in_ns=few(), frontend_each_ns=few(),
             frontend_out_ns=few(),
         )
-    )
+    )  # fmt: skip
 
 
-@st.composite
-def limits(draw: Any, policy: str, tick: int, max_len: int, contiguous: bool | None, ahead: int | None) -> Limits:
+def some_limits(choose: Choose, policy: str, tick: int, ahead: int | None) -> Limits:
     """Limits that bind: few slots, budgets the size of a prompt, memories the size of a request."""
-    seqs = draw(st.integers(1, 6))
-    layout = draw(st.booleans()) if contiguous is None else contiguous
+    seqs, layout, static = choose.among(1, 2, 3, 4, 6), choose.among(0, 0, 1), policy == "static"
     return Limits(
-        max_num_seqs=seqs,
-        max_num_batched_tokens=max(seqs, draw(st.sampled_from([1, 8, 20, 200]))),
-        long_prefill_token_threshold=draw(st.sampled_from([0, 0, 5])),
-        watermark_blocks=draw(st.sampled_from([0, 1, 2])),
-        reserve_prompt=draw(st.integers(0, 1)),
-        block_size=draw(st.sampled_from([1, 3, 4, 16])),
-        num_blocks=draw(st.sampled_from([4, 7, 12, 30, 1000])),
-        max_model_len=draw(st.sampled_from([max_len, 10**6])),
-        contiguous=int(layout),
-        reserve_tokens=draw(st.sampled_from([0, 40])) if layout else 0,
-        batch_window=draw(st.sampled_from([0, 3, 5])) * tick if policy == "static" else 0,
-        length_bucket=draw(st.sampled_from([0, 0, 4])) if policy == "static" else 0,
-        stream=draw(st.integers(0, 1)) if policy == "static" else 1,
-        schedule_ahead=draw(st.sampled_from([0, 1, 1, 2])) if ahead is None else ahead,
+        max_num_seqs=seqs, max_num_batched_tokens=max(seqs, choose.among(1, 8, 20, 200)),
+        long_prefill_token_threshold=choose.among(0, 0, 5), watermark_blocks=choose.among(0, 1, 2),
+        reserve_prompt=choose.among(0, 1), block_size=choose.among(1, 3, 4, 16),
+        num_blocks=choose.among(4, 7, 12, 30, 1000), max_model_len=choose.among(40, 10**6, 10**6),
+        contiguous=layout, reserve_tokens=choose.among(0, 40) if layout else 0,
+        batch_window=choose.among(0, 3, 5) * tick if static else 0,
+        length_bucket=choose.among(0, 0, 4) if static else 0, stream=choose.among(0, 1) if static else 1,
+        schedule_ahead=choose.among(0, 1, 1, 2) if ahead is None else ahead,
         whole_prompt=int(POLICIES[policy].whole_prompt),
-    )
+    )  # fmt: skip
+
+
+def some_case(choose: Choose, ahead: int | None, most: int) -> Case:
+    """A whole case of up to `most` requests; arrivals are in order."""
+    policy = choose.among(*sorted(POLICIES))
+    tick = choose.among(1, 1, 1_000, 1_000_000)
+    n = choose.numbers(1, 1, most)[0]
+    prompt = choose.numbers(n, 1, choose.among(3, 25))
+    output = choose.numbers(n, 1, choose.among(3, 25))
+    early = choose.numbers(n, 0, choose.among(0, 0, 4))
+    shared = choose.numbers(n, 0, choose.among(0, 0, 25))
+    load = choose.among("open", "open", "closed", "grouped")
+    return Case(
+        policy, tuple(t * tick for t in sorted(choose.numbers(n, 0, choose.among(0, 3, 20, 100)))), tuple(prompt),
+        tuple(output), tuple(a + b for a, b in zip(output, early, strict=True)),
+        tuple(min(a, b) for a, b in zip(shared, prompt, strict=True)), tuple(choose.numbers(n, 0, 99)),
+        some_limits(choose, policy, tick, ahead), some_cost(choose, tick), replicas=choose.among(1, 1, 2, 3),
+        router=choose.among(*sorted(ROUTERS)), load=load, width=1 if load == "open" else choose.among(1, 2, 3, 5),
+        until=choose.among(None, None, 30 * tick),
+    )  # fmt: skip
 
 
 @st.composite
-def cases(draw: Any, contiguous: bool | None = None, ahead: int | None = None, most: int = 20) -> Case:
-    """A whole case; arrivals are already in order. `most` bounds the number of requests."""
-    policy = draw(st.sampled_from(sorted(POLICIES)))
-    tick = draw(st.sampled_from([1, 1, 1_000, 1_000_000]))
-    n = draw(st.integers(1, most))
+def _shrinking(draw: Any, ahead: int | None, most: int) -> Case:
+    return some_case(Shrinking(draw), ahead, most)
 
-    def column(low: int, high: int) -> list[int]:
-        return draw(st.lists(st.integers(low, high), min_size=n, max_size=n))
 
-    span = draw(st.sampled_from([0, 3, 20, 100]))
-    prompt, output = column(1, draw(st.sampled_from([3, 25]))), column(1, draw(st.sampled_from([3, 25])))
-    early = column(0, draw(st.sampled_from([0, 0, 4])))
-    shared = column(0, draw(st.sampled_from([0, 0, 25])))
-    lim = draw(limits(policy, tick, 40, contiguous, ahead))
-    load = draw(st.sampled_from(["open", "open", "closed", "grouped"]))
-    return Case(
-        policy,
-        tuple(t * tick for t in sorted(column(0, span))),
-        tuple(prompt),
-        tuple(output),
-        tuple(a + b for a, b in zip(output, early, strict=True)),
-        tuple(min(a, b) for a, b in zip(shared, prompt, strict=True)),
-        tuple(column(0, 99)),
-        lim,
-        draw(tables(tick)),
-        replicas=draw(st.sampled_from([1, 1, 2, 3])),
-        router=draw(st.sampled_from(sorted(ROUTERS))),
-        load=load,
-        width=1 if load == "open" else draw(st.integers(1, 5)),
-        until=draw(st.sampled_from([None, None, 30 * tick])),
-    )
+def cases(ahead: int | None = None, most: int = 20) -> st.SearchStrategy[Case]:
+    """Cases of both kinds: drawn by hypothesis, and uniform from a seed."""
+    seeds = st.integers(0, 2**40)
+    return st.one_of(_shrinking(ahead, most), seeds.map(lambda seed: some_case(Uniform(seed), ahead, most)))
 
 
 def job(case: Case, compiled: bool, log: bool = True) -> Job:

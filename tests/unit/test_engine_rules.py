@@ -78,10 +78,46 @@ def test_a_long_launch_delays_the_output_before_it(engine: str) -> None:
 
 
 @ENGINES
-def test_an_eager_step_ends_no_sooner_than_its_launch(engine: str) -> None:
-    done = run(requests([0], [1], [2], cost=cost(10, 30, eager=1)), engine)
-    assert times(done) == ([0], [30], [60])
-    assert done.stats[0, T_EAGER] == 2
+def test_eager_steps_are_counted(engine: str) -> None:
+    """Four steps of one token each, all eager; the launch of 30 outlasts the GPU's 10."""
+    done = run(requests([0], [1], [4], cost=cost(10, 30, eager=1)), engine)
+    assert times(done) == ([0], [30], [120])
+    assert done.stats[0, T_EAGER] == 4
+
+
+@ENGINES
+def test_an_output_is_known_to_the_router_at_its_tick(engine: str) -> None:
+    """Replica 1's only request ends at 10; the one that arrives at 10 finds it empty and replica 0 busy."""
+    more = {"replicas": 2, "router": "least_outstanding"}
+    done = run(requests([0, 0, 10], [1] * 3, [9, 1, 1], more=more), engine)
+    assert done.req.replica.tolist() == [0, 1, 1]
+
+
+@ENGINES
+def test_a_step_that_preempts_admits_nobody(engine: str) -> None:
+    """As in the case below, and a third that needs one block comes while the memory is full. The step at 20 preempts
+    the second, which frees 2 blocks for the 1 that the first lacks: room, but nobody enters before 30."""
+    done = run(requests([0, 0, 5], [7, 7, 1], [4, 4, 1], num_blocks=4), engine)
+    assert done.req.preempted.tolist() == [0, 1, 0]
+    assert min(t for t in done.req.scheduled.tolist() if t > 0) >= 30
+
+
+@ENGINES
+@pytest.mark.parametrize(("threshold", "first"), [(0, 10), (5, 30)])
+def test_long_prefill_threshold_cuts_the_prompt(threshold: int, first: int, engine: str) -> None:
+    """12 tokens at most 5 a step: three steps."""
+    done = run(requests([0], [12], [1], long_prefill_token_threshold=threshold), engine)
+    assert times(done)[1] == [first]
+
+
+@ENGINES
+@pytest.mark.parametrize(("reserve", "start"), [(0, 0), (1, 20)])
+def test_whole_prompt_reserved_or_only_its_first_chunk(reserve: int, start: int, engine: str) -> None:
+    """Budget 8, 4 blocks of 4. The first's 5 tokens hold 2 until it ends at 20. Of the second's 12 the budget leaves
+    room for 3 at once, one block; all of them need 3 blocks."""
+    case = requests([0, 0], [5, 12], [2, 1], max_num_batched_tokens=8, num_blocks=4, reserve_prompt=reserve)
+    done = run(case, engine)
+    assert done.req.scheduled.tolist() == [0, start]
 
 
 @ENGINES

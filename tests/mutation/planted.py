@@ -1,0 +1,120 @@
+"""Planted bugs: (name, file, old text, new text, tests that must fail). `mutate.py` tries them one by one.
+
+Not here because nothing can show it: the bound of an eager step's GPU end by its launch. The next step is never
+planned, and no output collected, before that launch is done, so the bound follows from the loop itself.
+"""
+
+from typing import NamedTuple
+
+ORACLE = ("tests/oracle", "-k", "reference")
+"""The SimPy engine against the oracle: nothing to compile."""
+LONG = ("tests/parity", "-k", "long_answers and chunked")
+"""Compiled against SimPy on long answers: one policy to compile."""
+PARITY = ("tests/parity/test_parity.py", "-m", "not nightly")
+RULES = ("tests/unit/test_engine_rules.py", "-k", "reference")
+KV = ("tests/unit/test_kv.py",)
+QUEUES = ("tests/unit/test_queues.py",)
+
+
+class Bug(NamedTuple):
+    """One edit that some test must notice."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+KV_FILE, CHUNKED, V0, STATIC = "simulator/kv.py", "policies/chunked.py", "policies/vllm_v0.py", "policies/static.py"
+QUEUE_FILE, BOOKING, LEAP = "policies/queues.py", "simulator/engines/booking.py", "simulator/engines/leap.py"
+FAST, STEP = "simulator/engines/fast.py", "simulator/cost/step.py"
+WATERMARK = "keep_free = lim.watermark_blocks if rep.c[N_RUNNING] > 0 else 0"
+BUGS = (
+    Bug("blocks rounded up when full", KV_FILE, "(tokens + block_size - 1) // block_size",
+        "tokens // block_size + 1", KV),
+    Bug("blocks rounded down", KV_FILE, "(tokens + block_size - 1) // block_size", "tokens // block_size", KV),
+    Bug("blocks rounded up when full, oracle", KV_FILE, "(tokens + block_size - 1) // block_size",
+        "tokens // block_size + 1", ORACLE),
+    Bug("double free", KV_FILE, "    req.blocks[i] = 0\n    if lim.contiguous == 1:\n        kept = 0",
+        "    if lim.contiguous == 1:\n        kept = 0", KV),
+    Bug("watermark kept when growing back", KV_FILE, "if more > rep.c[FREE_BLOCKS] - keep_free:",
+        "if more > rep.c[FREE_BLOCKS]:", KV),
+    Bug("first fit needs a larger hole", KV_FILE, ">= size:", "> size:", KV),
+    Bug("extent placed twice", KV_FILE, "    if more <= 0:\n        return True\n", "", KV),
+    Bug("watermark ignored, chunked", CHUNKED, WATERMARK, "keep_free = 0", RULES),
+    Bug("watermark ignored, vllm_v0", V0, WATERMARK, "keep_free = 0", ORACLE),
+    Bug("watermark holds on an empty replica", CHUNKED, WATERMARK, "keep_free = lim.watermark_blocks", ORACLE),
+    Bug("token budget off by one", CHUNKED, "return min(tokens, budget)", "return min(tokens, budget + 1)", RULES),
+    Bug("token budget not spent on the running", CHUNKED,
+        "            plan(rep, i, tokens)\n            budget -= tokens", "            plan(rep, i, tokens)", RULES),
+    Bug("prefill threshold ignored", CHUNKED, "tokens = lim.long_prefill_token_threshold", "tokens = tokens", RULES),
+    Bug("whole prompt not reserved", CHUNKED, "lim.reserve_prompt == 1 and", "lim.reserve_prompt == 2 and", RULES),
+    Bug("admits after preempting", CHUNKED, "if not preempted:", "if preempted or not preempted:", RULES),
+    Bug("slots off by one", CHUNKED, "rep.c[N_RUNNING] < lim.max_num_seqs", "rep.c[N_RUNNING] + 1 < lim.max_num_seqs",
+        ORACLE),
+    Bug("cached tokens computed again", CHUNKED, "start = min(req.cached[i], req.prompt[i] + req.planned[i] - 1)",
+        "start = 0", ORACLE),
+    Bug("prompts above the budget in one step", V0, "if whole - start > budget and rep.c[N_BATCH] > 0:",
+        "if whole - start > budget + 1 and rep.c[N_BATCH] > 0:", ORACLE),
+    Bug("static padded for whom it leaves out", STATIC, "        longest, limit = padded, asked\n", "", ORACLE),
+    Bug("static batch full of another bucket", STATIC, "if lim.length_bucket == 0:\n        return int",
+        "if lim.length_bucket >= 0:\n        return int", RULES),
+    Bug("static slots not held to the end", STATIC, "rep.c[PAD_ROWS] = rep.c[N_RUNNING] - rep.c[N_BATCH]",
+        "rep.c[PAD_ROWS] = 0", ("tests/golden", "-k", "reference")),
+    Bug("static clients go on before their answer", STATIC, "                rep.c[N_ENDED] = 0\n",
+        "                rep.c[N_ENDED] += 0\n", RULES),
+    Bug("admission order reversed", BOOKING, "import push_back\n", "import push_front as push_back\n", ORACLE),
+    Bug("preempted goes to the back", QUEUE_FILE, "    push_front(req, rep, i)\n    return i",
+        "    push_back(req, rep, i)\n    return i", QUEUES),
+    Bug("preempts the first", QUEUE_FILE, "    i = rep.running[rep.c[N_RUNNING]]\n",
+        "    i = rep.running[0]\n    rep.running[0] = rep.running[rep.c[N_RUNNING]]\n", QUEUES),
+    Bug("preemption keeps tokens in flight", QUEUE_FILE, "    req.planned[i] = req.done[i]\n", "", ORACLE),
+    Bug("output of a preempted step is handed out", QUEUE_FILE, "rep.flight[k][row] = NOBODY",
+        "rep.flight[k][row] = i", ORACLE),
+    Bug("an output comes after the arrivals of its tick", BOOKING, "COMPLETE: Final = 0",
+        "COMPLETE: Final = 3", RULES),
+    Bug("an arrival misses the step of its tick", BOOKING, "ARRIVE: Final = 2", "ARRIVE: Final = 5", RULES),
+    Bug("eager launches not counted", BOOKING, "stats[T_EAGER] += launch(", "launch(", RULES),
+    Bug("output seen before the next launch is done", BOOKING, "[S_GPU_END], rep.c[CPU_FREE], rep.c[NOW])",
+        "[S_GPU_END], rep.c[NOW])", RULES),
+    Bug("GPU starts before its inputs are there", BOOKING, "max(rep.c[GPU_FREE], ready) + gpu",
+        "max(rep.c[GPU_FREE], now) + gpu", RULES),
+    Bug("front end serves all at once", BOOKING, "max(ctl[FRONTEND_FREE], tick) + cost", "tick + cost", RULES),
+    Bug("length limit off by one", BOOKING, "if final > lim.max_model_len:", "if final >= lim.max_model_len:", RULES),
+    Bug("KV refusal off by one", BOOKING, "reservation(req, lim, i, final) > lim.num_blocks",
+        "reservation(req, lim, i, final) >= lim.num_blocks", RULES),
+    Bug("new token not counted in its context", BOOKING, "context += known", "context += known - 1", ORACLE),
+    Bug("causal pairs without the diagonal", BOOKING, "(tokens * (tokens + 1)) >> 1", "(tokens * (tokens - 1)) >> 1",
+        ORACLE),
+    Bug("round robin by replica, not request", "policies/routers.py", "return i % replicas",
+        "return (i + 1) % replicas", ORACLE),
+    Bug("least outstanding breaks ties upward", "policies/routers.py",
+        "counters[r][OUTSTANDING] < counters[best][OUTSTANDING]",
+        "counters[r][OUTSTANDING] <= counters[best][OUTSTANDING]", ORACLE),
+    Bug("ended requests stay outstanding", BOOKING, "rep.c[OUTSTANDING] -= ended", "rep.c[OUTSTANDING] -= 0", ORACLE),
+    Bug("high half of a fixed-point product", STEP, ">> 16) + ((low", ">> 15) + ((low",
+        ("tests/unit/test_roofline.py",)),
+    Bug("slope beyond the table forgotten", STEP, " + scaled(tokens - last, cost.slope_fp)", "", ORACLE),
+    Bug("leap one step too long", LEAP, "- req.planned[i]\n        most = min(most, left)",
+        "- req.planned[i] + 1\n        most = min(most, left)", LONG),
+    Bug("leap collects the last output", LEAP, "        most -= 1  #", "        most -= 0  #", LONG),
+    Bug("leap crosses into a block one step late", LEAP, "crossings[spare] += 1", "crossings[(spare + 1) % size] += 1",
+        LONG),
+    Bug("leap takes blocks that are not there", LEAP, "if need > free:", "if need > free + 1:", LONG),
+    Bug("leap runs over an arrival", LEAP, "and now < limit and", "and now <= limit and", PARITY),
+    Bug("leap runs over the horizon", LEAP, "if output > limit or output > until:", "if output > limit:", PARITY),
+    Bug("leap counts one gap for all", LEAP, "itl[itl_bin(gap)] += rows", "itl[itl_bin(gap)] += 1", LONG),
+    Bug("leap forgets the longest gap", LEAP, "longest = max(longest, gap)", "longest = longest", LONG),
+    Bug("leap forgets eager launches", LEAP, "stats[T_EAGER] += eager * launched", "stats[T_EAGER] += 0", PARITY),
+    Bug("an output at an arrival's tick comes after it", FAST, "c[EVENT_PHASE] < ARRIVE", "c[EVENT_PHASE] < COMPLETE",
+        PARITY),
+    Bug("planning at an arrival's tick comes before it", FAST, "c[EVENT_PHASE] < ARRIVE", "c[EVENT_PHASE] <= SCHEDULE",
+        PARITY),
+    Bug("TPOT over n", "simulator/metrics_latency.py", "(req.last[rows] - req.first[rows]) / (req.done[rows] - 1)",
+        "(req.last[rows] - req.first[rows]) / req.done[rows]", ("tests/unit/test_metrics.py",)),
+    Bug("TTFT from the queue", "simulator/metrics_latency.py", "value = req.first[rows] - req.arrival[rows]",
+        "value = req.first[rows] - req.queued[rows]", ("tests/unit/test_metrics.py",)),
+    Bug("compile cache blind to edits", "simulator/jit.py", "digest.update(path.read_bytes())",
+        "digest.update(path.name.encode())", ("tests/unit/test_public_api.py", "-k", "hash")),
+)  # fmt: skip
