@@ -12,6 +12,7 @@ from simulator import state
 from simulator.metrics_latency import TIMES, Bools, Fates, due, fates, itl_stats, time_stats, times
 from simulator.state import REJECTED_BUDGET, REJECTED_LENGTH, STATUS_NAMES
 from simulator.steady import little, stability
+from simulator.trust import trust
 from simulator.units import NEVER, NS_PER_S
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def summarize(result: "Result") -> Block:
     }
     if len(result.trace.class_names) > 1:
         summary["per_class"] = _per_class(result, fate, span)
+    summary["trust"] = trust(result, summary)
     return summary | {"scenario": resolved_scenario(result), "provenance": result.provenance()}
 
 

@@ -60,7 +60,24 @@ def _digits(value: float) -> str:
 
 def summary_table(summary: Summary) -> RenderableType:
     """One run: counts, throughput, latencies, use, verdict."""
-    return Group(_headline(summary), _facts(summary), _latencies(summary), _verdict(summary))
+    parts = [_headline(summary), _facts(summary), _latencies(summary), _trust(summary), _verdict(summary)]
+    return Group(*(part for part in parts if not isinstance(part, Text) or part.plain))
+
+
+def _trust(summary: Summary) -> Text:
+    """90 % intervals of the three means, and what was extrapolated."""
+    known = summary["trust"]
+    text = Text(style="dim")
+    ranges = [
+        f"mean {label} {seconds(low)} to {seconds(high)}"
+        for label, key in (("TTFT", "ttft_s.mean"), ("TPOT", "tpot_s.mean"), ("E2E", "e2e_s.mean"))
+        for low, high in ([known["interval_90"][key]] if key in known["interval_90"] else [])
+    ]
+    if ranges:
+        text.append(f"90 % interval for the model's error ({known['mark']} profile): " + ", ".join(ranges))
+    for line in known["extrapolated"]:
+        text.append(f"\nnot measured: {line}")
+    return text
 
 
 def _headline(summary: Summary) -> Text:

@@ -121,6 +121,7 @@ def assumptions(result: Result) -> list[str]:
         )
         if setup.gpu.unverified:
             lines.append(f"Unverified numbers in the GPU profile: {', '.join(setup.gpu.unverified)}.")
+        lines += _trust_lines(result.summary["trust"])
     lines.append(
         f"Steps planned before the oldest output is seen: {setup.limits.schedule_ahead}. Longest request: "
         f"{setup.limits.max_model_len:,} tokens."
@@ -133,6 +134,19 @@ def assumptions(result: Result) -> list[str]:
     if scenario.horizon_s:
         lines.append(f"The run was cut at {seconds_text(scenario.horizon_s)}.")
     return lines
+
+
+def _trust_lines(known: dict[str, Any]) -> list[str]:
+    """The model's own error as 90 % intervals, and what lies outside measurements."""
+    labels = (("mean TTFT", "ttft_s.mean"), ("p99 TTFT", "ttft_s.p99"), ("mean TPOT", "tpot_s.mean"),
+              ("mean E2E", "e2e_s.mean"))
+    ranges = [
+        f"{label} {seconds_text(low)} to {seconds_text(high)}"
+        for label, key in labels
+        for low, high in ([known["interval_90"][key]] if key in known["interval_90"] else [])
+    ]
+    lines = [f"90 % interval for the model's error ({known['mark']} profile): {', '.join(ranges)}."] if ranges else []
+    return lines + [f"Not measured: {line}." for line in known["extrapolated"]]
 
 
 def components(result: Result) -> list[tuple[str, ...]]:

@@ -18,7 +18,7 @@ LAYERS = (
     ("engines",),
     ("scenario", "setup"),
     ("run",),
-    ("metrics", "steady"),
+    ("metrics", "steady", "trust"),
     ("planner", "plan", "whatif"),
     ("sweep", "bench"),
     ("plots", "report", "timeline", "slot_picture", "chrome_trace", "toy", "output", "ui"),
