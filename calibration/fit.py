@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 import yaml
 
 from calibration.fit_host import HostFit, MemoryFit, fit_host, fit_memory
@@ -277,11 +276,6 @@ def engine_values(fit: Calibration) -> dict[str, float]:
         "graph_layer_memory": round(fit.memory.graph_layer_bytes / 2**20, 4),
         "workspace_per_hidden": round(fit.memory.workspace_per_hidden_bytes / 2**10, 2),
     }
-
-
-def fit_table(fit: Calibration) -> pd.DataFrame:
-    """Gaps with their relative errors: the points of the fit plot."""
-    return fit.steps.gaps
 
 
 def write_engine(path: Path, values: Mapping[str, float]) -> None:

@@ -153,7 +153,7 @@ def _over_time(run: MeasuredRun, prediction: Prediction) -> Figure:
 
 
 def fit_figure(gaps: Any) -> Figure:
-    """Fit against points: measured output gaps and the fitted GPU times (calibration.fit.fit_table)."""
+    """Fit against points: measured output gaps and the fitted GPU times (calibration.fit_steps.StepFit.gaps)."""
     figure = Figure(figsize=(9, 4.2), layout="constrained")
     for axes, (kind, name) in zip(figure.subplots(1, 2), ((0, "decode"), (1, "prefill")), strict=True):
         part = gaps[gaps.kind == kind]

@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from simulator.plots import PARTS, compare_figures, figures, label_of, labels_of, seconds_text, time_shares
-from simulator.report_facts import LATENCIES, answer, cards, classes, comparison, number, setting, verdict
+from simulator.report_facts import LATENCIES, answer, cards, classes, comparison, number, setting, time, verdict
 from simulator.report_tables import (
     assumptions,
     components,
@@ -67,12 +67,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.filters.update(seconds=_seconds, number=number, percent=_percent)
+    env.filters.update(seconds=time, number=number, percent=_percent)
     return env
-
-
-def _seconds(value: float | None) -> str:
-    return "—" if value is None else seconds_text(value)
 
 
 def _percent(value: float | None) -> str:

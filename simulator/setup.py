@@ -133,8 +133,7 @@ def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, model: ModelShape
             prep_step_s=engine.decode_prep_s, prep_seq_s=engine.sequence_cpu_s,
             eager_cpu_s=engine.eager_cpu_s, frontend_in_s=engine.frontend_in_s,
             frontend_each_s=engine.frontend_each_s, frontend_out_s=engine.frontend_out_s,
-            graph_max_tokens=engine.graph_limits(seqs)[1], decode_graph_max=engine.graph_limits(seqs)[0],
-            schedule_ahead=engine.schedule_ahead)
+            graph_max_tokens=engine.graph_limits(seqs)[1], decode_graph_max=engine.graph_limits(seqs)[0])
         return roofline_cost(gpu, model, hardware.tensor_parallel, hardware.weight_dtype, hardware.kv_dtype, times,
                              seqs, budget)
     return calibrated_cost(gpu, engine, model, hardware.tensor_parallel, hardware.weight_dtype, hardware.kv_dtype,

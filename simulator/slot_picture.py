@@ -49,7 +49,7 @@ def textbook_step(result: Result) -> float:
     """[s] length of every step on the textbook GPU, 0 on a real one."""
     if result.setup.gpu.name != "unit":
         return 0.0
-    step = 1.0 if result.scenario.hardware.step_s is None else result.scenario.hardware.step_s
+    step = result.scenario.hardware.step_s
     return 1.0 if step is None else step
 
 

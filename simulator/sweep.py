@@ -65,7 +65,7 @@ def run_sweep(spec: SweepSpec, base: Scenario, out: str | Path, *, jobs: int | N
         run = _Run(work, store, todo, len(done), progress)
         if todo:
             run.drive(jobs or usable_cores(), dask)
-        _finish(store, manifest, run)
+        _finish(store, manifest)
     return SweepOutcome(folder, len(points), len(points) * spec.replications, len(done), run.failed)
 
 
@@ -217,7 +217,7 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _finish(store: Store, manifest: dict[str, Any], run: _Run) -> None:
+def _finish(store: Store, manifest: dict[str, Any]) -> None:
     """Say in the manifest that all is there, and give back the disk space of the shared traces."""
     parts = sorted(str(path.relative_to(store.folder)) for path in store.parts())
     write_manifest(store.folder, {**manifest, "status": "complete", "parts": parts})

@@ -17,8 +17,6 @@ from simulator.sweep_store import atomic, read_manifest
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DEFAULT_METRIC = "ttft_s.p99"
-
 
 def sweep_keys(folder: str | Path) -> list[str]:
     """Keys a sweep varies. Raises ConfigError when `folder` holds no sweep."""

@@ -1,4 +1,4 @@
-"""A result as data for pictures: who held which slot when, levels over time, a Chrome / Perfetto trace.
+"""A result as data for pictures: who held which slot when, levels over time.
 
 Everything comes from the request columns; where the step log was kept it makes slots of static batches,
 running sequences and KV use exact (`exact` says so). Ticks are int64 nanoseconds, as in `simulator.state`.
@@ -183,7 +183,7 @@ def levels(result: Result, bins: int = BINS) -> dict[str, Level]:
     """
     edges, req, spans = bin_edges(result, bins), result.requests, slot_spans(result)
     queued = np.flatnonzero(req.queued < NEVER)
-    left = np.minimum(np.minimum(req.scheduled[queued], end_tick(result)), NEVER)
+    left = np.minimum(req.scheduled[queued], end_tick(result))
     refused = req.status[queued] > FINISHED
     left = np.where(refused, req.queued[queued], np.maximum(left, req.queued[queued]))
     preempted = bool(result.totals[:, T_PREEMPTIONS].sum())

@@ -1,4 +1,4 @@
-"""CPU times, graph limits and schedule-ahead depth of a serving engine: what `Cost` needs besides the GPU."""
+"""CPU times and graph limits of a serving engine: what the roofline `Cost` needs besides the GPU."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from simulator.errors import ConfigError
 
 @dataclass(frozen=True)
 class EngineTimes:
-    """Times in seconds. The defaults: an ideal engine (no CPU time, one step at a time), vLLM's graph sizes.
+    """Times in seconds. The defaults: an ideal engine (no CPU time), vLLM's graph sizes.
 
     Graph limits: None follows vLLM (piecewise graphs up to min(2 x max_num_seqs, 512) tokens, full graphs for
     pure decode up to max_num_seqs); 0 means no graphs (`enforce_eager`).
@@ -23,7 +23,6 @@ class EngineTimes:
     frontend_in_s: float = 0.0     # [s] submission -> waiting queue
     frontend_each_s: float = 0.0   # [s/request] serial front-end time: a burst queues here
     frontend_out_s: float = 0.0    # [s] step output -> client
-    schedule_ahead: int = 0        # steps planned beyond the running one (asynchronous scheduling: 1)
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

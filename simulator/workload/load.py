@@ -1,7 +1,7 @@
 """load_trace: a file -> Trace."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -217,8 +217,3 @@ def _check_ids(collector: Collector, values: Mapping[str, npt.NDArray[Any]]) -> 
         place = collector.locate(int(values["row"][again]))
         name = collector.layout.columns["id"]
         raise TraceError(f"{place}: id (column {name!r}) must be unique, got {values['id'][again]} again")
-
-
-def read_headers(path: str | os.PathLike[str]) -> Sequence[str]:
-    """Column names of a trace file. Raises TraceError."""
-    return tuple(open_source(Path(path)).header)

@@ -13,7 +13,6 @@ from .formats import UNITS_NS
 from .trace import Int64s
 
 Bools = npt.NDArray[np.bool_]
-_INT64_MAX: Final = 2**63 - 1
 _FLOAT_LIMIT: Final = 9.2e18
 
 
