@@ -98,7 +98,12 @@ class Calibration:
 
 def used_for_fit(name: str) -> bool:
     """True for `series/run` names whose times were used in the fit."""
-    return any(fnmatch.fnmatch(name, pattern) for pattern in FIT_RUNS)
+    return _matches(name, FIT_RUNS)
+
+
+def first_of_its_size(name: str) -> bool:
+    """True for `series/run` names of COLD_RUNS."""
+    return _matches(name, COLD_RUNS)
 
 
 def calibrate(measurements: Path = MEASUREMENTS, gpu_name: str = "h100-sxm") -> Calibration:
@@ -110,7 +115,7 @@ def calibrate(measurements: Path = MEASUREMENTS, gpu_name: str = "h100-sxm") -> 
     decode = fit_decode(library.decode, KV_BYTES)
     prefill = fit_prefill(library.prefill, PAIR_FLOPS)
     runs = [load_run(folder) for folder in find_runs([measurements])]
-    fit = [run for run in runs if used_for_fit(run.name) and not _matches(run.name, COLD_RUNS)]
+    fit = [run for run in runs if used_for_fit(run.name) and not first_of_its_size(run.name)]
     ahead = [run for run in fit if run.engine.async_scheduling]
     sync = [run for run in fit if not run.engine.async_scheduling]
     traffic = next((run for run in sync if run.name == TRAFFIC_RUN), None)

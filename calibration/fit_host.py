@@ -16,11 +16,10 @@ import pandas as pd
 from calibration.fit_operators import least_squares
 from calibration.fit_steps import step_table
 from calibration.measured import MeasuredRun
-from calibration.predict import setup_of
+from calibration.predict import Setup, capacity_of, setup_of
 from simulator.cost.engine_times import capture_sizes
 from simulator.errors import CalibrationError
 from simulator.hardware import Gpu
-from simulator.memory import kv_capacity
 
 Array = npt.NDArray[np.float64]
 
@@ -155,21 +154,11 @@ def fit_memory(runs: Sequence[MeasuredRun]) -> MemoryFit:
     Raises CalibrationError unless the runs differ in the number of captured graphs.
     """
     kept, sizes, setup = [], [], setup_of(runs[0])
-    bare = setup.engine.replace(graph_layer_memory_bytes=0.0, workspace_per_hidden_bytes=0.0)
+    engine = setup.engine.replace(graph_layer_memory_bytes=0.0, workspace_per_hidden_bytes=0.0)
+    bare = Setup(setup.gpu, engine, setup.model)
     for run in runs:
         e = run.engine
-        room = kv_capacity(
-            setup.gpu,
-            bare,
-            setup.model,
-            e.tensor_parallel_size,
-            e.dtype,
-            e.kv_cache_dtype,
-            e.max_num_seqs,
-            e.max_num_batched_tokens,
-            e.gpu_memory_utilization,
-            e.block_size,
-        )
+        room = capacity_of(run, bare)
         if e.num_gpu_blocks is None:
             raise CalibrationError(f"{run.name}: engine.num_gpu_blocks is missing")
         kept.append(room.kv_bytes - (e.num_gpu_blocks + 0.5) * room.block_bytes)

@@ -18,14 +18,11 @@ import pandas as pd
 
 from calibration.fit_operators import least_squares
 from calibration.measured import MeasuredRun
-from calibration.predict import setup_of
-from simulator.cost.calibrated import calibrated_cost
+from calibration.predict import Setup, cost_of, setup_of
 from simulator.cost.gpu_times import UNITS
 from simulator.cost.step import FP_BITS, Cost
-from simulator.engine_profile import EngineProfile
 from simulator.errors import CalibrationError
 from simulator.hardware import Gpu
-from simulator.model import ModelShape
 
 Array = npt.NDArray[np.float64]
 
@@ -158,7 +155,7 @@ def fit_steps(runs: Sequence[MeasuredRun], gpu: Gpu, priors: Mapping[str, tuple[
 
     def relative(x: Array) -> Array:
         values = dict(zip(FREE, x, strict=True))
-        cost = _cost(runs[0], with_values(gpu, values), setup.engine, setup.model)
+        cost = _cost(runs[0], setup, with_values(gpu, values))
         off: Array = gpu_seconds(cost, table) / gaps - 1.0
         return off
 
@@ -175,27 +172,16 @@ def fit_steps(runs: Sequence[MeasuredRun], gpu: Gpu, priors: Mapping[str, tuple[
     )
 
 
-def _cost(run: MeasuredRun, gpu: Gpu, engine: EngineProfile, model: ModelShape) -> Cost:
+def _cost(run: MeasuredRun, setup: Setup, gpu: Gpu) -> Cost:
     """Cost without stalls: what a step takes when its launch never waits."""
-    e = run.engine
-    bare = engine.replace(eager_stall_s=0.0)
-    return calibrated_cost(
-        gpu,
-        bare,
-        model,
-        e.tensor_parallel_size,
-        e.dtype,
-        e.kv_cache_dtype,
-        e.max_num_seqs,
-        e.max_num_batched_tokens,
-    )
+    return cost_of(run, Setup(gpu, setup.engine.replace(eager_stall_s=0.0), setup.model))
 
 
 def step_table(run: MeasuredRun, gpu: Gpu | None = None) -> pd.DataFrame:
     """The run's step log with kind, tokens, gap and GPU time as predicted for `gpu` (default: the
     run's)."""
     setup = setup_of(run)
-    cost = _cost(run, gpu or setup.gpu, setup.engine, setup.model)
+    cost = _cost(run, setup, gpu or setup.gpu)
     table = _with_gap(run)
     table = table.assign(kind=(table.n_prefill > 0).astype(int))
     return table.assign(gpu_s=gpu_seconds(cost, table))

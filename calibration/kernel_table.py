@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from calibration.harness import SCHEMA
 from simulator.errors import CalibrationError
 
 Row = Mapping[str, Any]
@@ -28,8 +29,8 @@ def load_result(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise CalibrationError(f"{path}: not a harness file: {error}") from None
     schema = result.get("schema") if isinstance(result, dict) else None
-    if schema != "servecast-ops/1":
-        raise CalibrationError(f"{path}: schema is {schema!r}, accepted: 'servecast-ops/1'")
+    if schema != SCHEMA:
+        raise CalibrationError(f"{path}: schema is {schema!r}, accepted: {SCHEMA!r}")
     assert isinstance(result, dict)
     return result
 

@@ -2,28 +2,27 @@
 replays it."""
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from calibration.measured import MeasuredRun, metrics_of
 from policies.registry import policy_named
 from simulator.cost.calibrated import calibrated_cost
 from simulator.cost.step import Cost
 from simulator.engine_profile import EngineProfile, load_engine
-from simulator.engines.booking import CLOSED, GROUPED, OPEN
 from simulator.engines.fast import run_fast
 from simulator.engines.job import Job, array_job, request_columns
 from simulator.errors import CalibrationError
 from simulator.hardware import Gpu, load_gpu
-from simulator.memory import kv_capacity
+from simulator.memory import KvCapacity, kv_capacity
 from simulator.model import ModelShape, load_model
+from simulator.setup import LOADS
 from simulator.state import FINISHED, T_STEPS, Limits
 from simulator.units import column_to_ticks, to_seconds
 
 Seconds = npt.NDArray[np.float64]
-LOADS: Final = {"open": OPEN, "closed": CLOSED, "grouped": GROUPED}
 
 
 @dataclass(frozen=True)
@@ -74,8 +73,8 @@ def cost_of(run: MeasuredRun, setup: Setup) -> Cost:
     )
 
 
-def predicted_blocks(run: MeasuredRun, setup: Setup) -> int:
-    """KV blocks by the memory model."""
+def capacity_of(run: MeasuredRun, setup: Setup) -> KvCapacity:
+    """GPU memory under the run's settings, by the memory model."""
     e = run.engine
     return kv_capacity(
         setup.gpu,
@@ -88,7 +87,7 @@ def predicted_blocks(run: MeasuredRun, setup: Setup) -> int:
         e.max_num_batched_tokens,
         e.gpu_memory_utilization,
         e.block_size,
-    ).num_gpu_blocks
+    )
 
 
 def predict(
@@ -99,7 +98,7 @@ def predict(
     Raises CalibrationError when a request cannot run under the settings.
     """
     setup = setup_of(run) if setup is None else setup
-    blocks = predicted_blocks(run, setup)
+    blocks = capacity_of(run, setup).num_gpu_blocks
     job = _job(
         run,
         setup,
@@ -126,7 +125,7 @@ def predict(
     )
 
 
-def _ordered(run: MeasuredRun):  # type: ignore[no-untyped-def]
+def _ordered(run: MeasuredRun) -> pd.DataFrame:
     """Requests in the order they are submitted: by arrival, or by id where the client's habit decides."""
     return (
         run.requests

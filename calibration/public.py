@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from calibration.fit import KV_BYTES, PAIR_FLOPS, TRAFFIC
 from calibration.fit_operators import fit_decode, fit_gemm, fit_prefill
 from calibration.fit_steps import with_values
 from calibration.measured import EngineSettings, MeasuredRun
@@ -26,9 +27,6 @@ Array = npt.NDArray[np.float64]
 
 AIC: Final = "ai-dynamo/aiconfigurator 095f58a, vLLM 0.14.0 tables, Apache-2.0"
 LSS: Final = "casys-kaist/LLMServingSim 5daddb2, vLLM 0.19 layer times, MIT"
-KV_BYTES: Final = 4096
-PAIR_FLOPS: Final = 4 * 32 * 128
-"""One layer of Llama-3.1-8B: 8 KV heads and 32 query heads of 128."""
 SUSTAINED: Final = 0.81
 """Rate of products under sustained prefill over that in such a table: 667 of 827 TFLOP/s on the H100, where
 both
@@ -181,8 +179,7 @@ def _elementwise_us(dense: pd.DataFrame) -> Array:
 
 def _elementwise_bandwidth(small: Array) -> float:
     """[B/s] that the analytic traffic (cost.calibrated) needs for the measured slope."""
-    traffic = 2.0 * (8 * 4096 + 2 * (4096 + 1024) + 4 * 1024 + 3 * 14336)
-    return float(traffic * (small[2] - 1) / ((small[1] - small[0]) * 1e-6))
+    return float(TRAFFIC * (small[2] - 1) / ((small[1] - small[0]) * 1e-6))
 
 
 def _at(dense: pd.DataFrame, layer: str, tokens: int) -> float:
