@@ -4,6 +4,8 @@ Half-width of a metric = 1.645 x sqrt(fit^2 + repeat^2), where `fit` is the robu
 (1.4826 x median absolute value) of the log errors over the runs used for fitting, first runs of a prompt
 size left out, and `repeat` the standard deviation of one run against its repetition on another card. Both
 are about the simulator's own means, so nothing of the test runs' errors enters.
+
+`python -m calibration.intervals` writes hwprofiles/uncertainty.yaml from the shipped measurements.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,11 +14,11 @@ from typing import Final
 
 import numpy as np
 
-from calibration.fit import COLD_RUNS, used_for_fit
+from calibration.fit import MEASUREMENTS, first_of_its_size, used_for_fit
 from calibration.harness import write_atomically
-from calibration.measured import MeasuredRun, measured_metrics
+from calibration.measured import MeasuredRun, find_runs, load_run, measured_metrics
 from calibration.predict import predict
-from simulator.uncertainty import METRICS
+from simulator.uncertainty import METRICS, PATH
 
 Z90: Final = 1.645
 MAD_TO_SD: Final = 1.4826
@@ -30,7 +32,7 @@ def log_errors(runs: Sequence[MeasuredRun]) -> dict[str, list[float]]:
     """ln(predicted / measured) by metric over the runs used for fitting."""
     errors: dict[str, list[float]] = {}
     for run in runs:
-        if not used_for_fit(run.name) or any(run.name.startswith(cold.rstrip("*")) for cold in COLD_RUNS):
+        if not used_for_fit(run.name) or first_of_its_size(run.name):
             continue
         predicted, measured = predict(run).metrics, measured_metrics(run)
         for name, value in measured.items():
@@ -78,3 +80,8 @@ def write_uncertainty(path: Path, widths: Mapping[str, float]) -> None:
         for mark, factor in FACTORS.items()
     ]
     write_atomically(path, "\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    measured = [load_run(folder) for folder in find_runs([MEASUREMENTS])]
+    write_uncertainty(PATH, half_widths(log_errors(measured), repeat_spread(measured)))
