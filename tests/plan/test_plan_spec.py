@@ -133,3 +133,11 @@ def test_no_flags_for_the_textbook_gpu() -> None:
         }
     )
     assert vllm_flags(spec, prepare(scenario_of(spec, candidates_of(spec)[0]))) == []
+
+
+def test_the_plan_of_the_guide_is_accepted() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "planning.md").read_text()
+    block = guide.split("```yaml\n")[1].split("```")[0]
+    spec = plan_from(yaml.safe_load(block))
+    assert len(candidates_of(spec)) == 6
+    assert spec.survive == 1 and spec.growth == 1.5
