@@ -457,9 +457,7 @@ class Oracle:
         total = self.table("dense_ns", int(prefill > 0), decode + new)
         if decode + new > last:
             total += fixed_point(decode + new - last, int(cost.slope_fp))
-        total += fixed_point(context, int(cost.decode_context_fp)) + fixed_point(
-            decode, int(cost.decode_seq_fp)
-        )
+        total += fixed_point(context, int(cost.decode_context_fp)) + fixed_point(decode, int(cost.decode_seq_fp))
         if prefill:
             total += (
                 fixed_point(pairs, int(cost.prefill_pair_fp))

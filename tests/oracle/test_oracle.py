@@ -55,9 +55,7 @@ def oracle(case: Case) -> Oracle:
 
 def expected(truth: Oracle) -> dict[str, list[Any]]:
     """The oracle's run in the words of the engines' columns."""
-    found = {
-        name: [NEVER if getattr(s, name) is None else getattr(s, name) for s in truth.seqs] for name in TIMES
-    }
+    found = {name: [NEVER if getattr(s, name) is None else getattr(s, name) for s in truth.seqs] for name in TIMES}
     for name in COUNTS:
         found[name] = [-1 if getattr(s, name) is None else getattr(s, name) for s in truth.seqs]
     found["status"] = [STATES[s.state] for s in truth.seqs]
@@ -77,18 +75,16 @@ def measured(done: Job, wanted: dict[str, list[Any]]) -> dict[str, list[Any]]:
 def agree(case: Case, engine: str) -> None:
     wanted = expected(oracle(case))
     got = measured(run(case, engine), wanted)
-    assert {n: v for n, v in got.items() if v != wanted[n]} == {
-        n: v for n, v in wanted.items() if got[n] != v
-    }
+    assert {n: v for n, v in got.items() if v != wanted[n]} == {n: v for n, v in wanted.items() if got[n] != v}
 
 
-@settings(max_examples=200, **COMMON)
+@settings(max_examples=1000, **COMMON)
 @given(case=cases())
 def test_reference_agrees(case: Case) -> None:
     agree(case, "reference")
 
 
-@settings(max_examples=200, **COMMON)
+@settings(max_examples=400, **COMMON)
 @given(case=cases())
 def test_fast_agrees(case: Case) -> None:
     agree(case, "fast")

@@ -11,7 +11,7 @@ from policies.registry import POLICIES
 from policies.routers import ROUTERS
 from simulator.cost.check import check_cost
 from simulator.cost.step import Cost
-from simulator.engines.booking import CLOSED, GROUPED, LOG_ROWS, OPEN
+from simulator.engines.clients import CLOSED, GROUPED, LOG_ROWS, OPEN
 from simulator.engines.fast import run_fast
 from simulator.engines.job import Job, array_job, list_job, request_columns
 from simulator.engines.reference import run_reference

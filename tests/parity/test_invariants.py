@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from parity.cases import Case, cases, run
 
 from simulator import state as s
-from simulator.engines.booking import LOG_ROWS
+from simulator.engines.clients import LOG_ROWS
 from simulator.engines.job import Job
 from simulator.state import LOG_FIELDS
 from simulator.units import NEVER

@@ -16,6 +16,7 @@ from policies.registry import POLICIES
 from policies.routers import ROUTERS
 from simulator.cost.unit import unit_cost
 from simulator.state import Limits
+from simulator.units import NEVER
 
 COMMON: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
@@ -30,7 +31,7 @@ def differences(case: Case) -> dict[str, Any]:
     return found
 
 
-@settings(max_examples=200, **COMMON)
+@settings(max_examples=400, **COMMON)
 @given(case=cases())
 def test_engines_agree(case: Case) -> None:
     assert differences(case) == {}
@@ -69,6 +70,18 @@ LONG = [(policy, seed, ahead) for policy in sorted(POLICIES) for seed, ahead in 
 @pytest.mark.parametrize(("policy", "seed", "ahead"), LONG)
 def test_long_answers(policy: str, seed: int, ahead: int) -> None:
     assert differences(long_case(policy, seed, ahead)) == {}
+
+
+@pytest.mark.parametrize("until", [3_000, 9_001])
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_long_answers_cut_by_the_horizon(policy: str, until: int) -> None:
+    """The horizon falls into leaps; nothing after it leaves a trace."""
+    case = replace(long_case(policy, 0, 1), until=until)
+    assert differences(case) == {}
+    done = run(case, "fast")
+    assert (done.req.status == 2).any()
+    times = np.concatenate([done.req.scheduled, done.req.first, done.req.last])
+    assert times[times != NEVER].max() <= until
 
 
 def test_long_answers_preempt() -> None:

@@ -95,11 +95,21 @@ def test_an_output_is_known_to_the_router_at_its_tick(engine: str) -> None:
 
 @ENGINES
 def test_a_step_that_preempts_admits_nobody(engine: str) -> None:
-    """As in the case below, and a third that needs one block comes while the memory is full. The step at 20 preempts
-    the second, which frees 2 blocks for the 1 that the first lacks: room, but nobody enters before 30."""
-    done = run(requests([0, 0, 5], [7, 7, 1], [4, 4, 1], num_blocks=4), engine)
-    assert done.req.preempted.tolist() == [0, 1, 0]
-    assert min(t for t in done.req.scheduled.tolist() if t > 0) >= 30
+    """4 blocks of 4, prompts of 7 in chunks of 4: both hold 2 blocks, first tokens come at 20, second at 30. The step
+    at 30 has no block for the first's 9th token and preempts the second; 1 block is then free, enough for the second's
+    first chunk, but that waits for the step at 40."""
+    done = run(requests([0, 0], [7, 7], [4, 4], num_blocks=4, long_prefill_token_threshold=4), engine)
+    rows = [(row[1], row[4], row[6]) for row in np.asarray(done.log).tolist()[:5]]  # start, decodes, prefills
+    assert rows == [(0, 0, 2), (10, 0, 2), (20, 2, 0), (30, 1, 0), (40, 1, 1)]
+
+
+@ENGINES
+@pytest.mark.parametrize(("prompt", "start"), [(3, 0), (4, 10)])
+def test_vllm_v0_batches_whole_prompts_up_to_the_budget(prompt: int, start: int, engine: str) -> None:
+    """Budget 8: 5 + 3 go together, 5 + 4 one after the other, before any decode."""
+    done = run(requests([0, 0], [5, prompt], [3, 1], "vllm_v0", max_num_batched_tokens=8, whole_prompt=1), engine)
+    assert done.req.scheduled.tolist() == [0, start]
+    assert done.req.last[0] == 30 + start
 
 
 @ENGINES
@@ -159,10 +169,11 @@ def test_memory_runs_out_last_admitted_is_recomputed(engine: str) -> None:
 
 
 @ENGINES
+@pytest.mark.parametrize("policy", ["chunked", "vllm_v0"])
 @pytest.mark.parametrize(("watermark", "start"), [(0, 0), (1, 40)])
-def test_watermark_keeps_newcomers_out(watermark: int, start: int, engine: str) -> None:
+def test_watermark_keeps_newcomers_out(watermark: int, start: int, policy: str, engine: str) -> None:
     """4 blocks, 2 for each prompt: with 1 to be kept free the second waits until the first has its 4 tokens, at 40."""
-    done = run(requests([0, 0], [5, 8], [4, 1], num_blocks=4, watermark_blocks=watermark), engine)
+    done = run(requests([0, 0], [5, 8], [4, 1], policy, num_blocks=4, watermark_blocks=watermark), engine)
     assert done.req.scheduled.tolist() == [0, start]
 
 
