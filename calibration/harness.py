@@ -25,6 +25,7 @@ from typing import Any
 
 from calibration.clocks import ClockSampler
 from calibration.toolchain import Toolchain, find_toolchain
+from simulator.atomic import atomic
 from simulator.errors import CalibrationError, UnknownNameError
 
 SCHEMA = "servecast-ops/1"
@@ -248,15 +249,8 @@ def _row_problems(row: Row) -> list[str]:
 def write_atomically(path: Path, text: str) -> None:
     """Write beside the target, then rename: readers see the old file or the whole new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=path.name, suffix=".part", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as f:
-            f.write(text)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with atomic(path) as part:
+        part.write_text(text, encoding="utf-8")
 
 
 def _merge(into: Tables, more: Tables) -> None:

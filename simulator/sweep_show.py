@@ -10,9 +10,10 @@ import pyarrow.parquet as pq
 from rich.markup import escape
 from rich.table import Table
 
+from simulator.atomic import atomic
 from simulator.errors import ConfigError, UnknownNameError
 from simulator.sweep_row import COUNTS, NUMBERS, higher_is_better
-from simulator.sweep_store import atomic, read_manifest
+from simulator.sweep_store import read_manifest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,9 +9,7 @@ is no second place that could disagree. What a kill leaves half-written has a na
 """
 
 import json
-import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,13 +18,13 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from simulator.atomic import PART, atomic
 from simulator.errors import ConfigError
 from simulator.sweep_row import COUNTS, NUMBERS, TEXTS, Record
 from simulator.sweep_spec import Points
 
 FORMAT: Final = "servecast sweep 1"
 MANIFEST: Final = "manifest.json"
-_PART: Final = ".part-"
 
 
 class Store:
@@ -64,7 +62,7 @@ class Store:
 
     def done(self) -> set[tuple[int, int]]:
         """(point, replication) of every finished row. Half-written and damaged files are removed."""
-        for stray in self.folder.rglob(f"{_PART}*"):
+        for stray in self.folder.rglob(f"{PART}*"):
             shutil.rmtree(stray) if stray.is_dir() else stray.unlink(missing_ok=True)
         found: set[tuple[int, int]] = set()
         for part in self.parts():
@@ -104,20 +102,6 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
     if value is None or not pa.types.is_string(kind):
         return value
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
-
-
-@contextmanager
-def atomic(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its name at the end; removed when anything goes wrong."""
-    handle, name = tempfile.mkstemp(prefix=_PART, dir=path.parent)
-    os.close(handle)
-    try:
-        yield Path(name)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:

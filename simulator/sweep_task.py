@@ -17,6 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from simulator.atomic import PART
 from simulator.config import set_key
 from simulator.errors import ServecastError, TraceError
 from simulator.run import simulate
@@ -136,7 +137,7 @@ def _trace(workload: str, seed: int, replication: int, folder: str, store: str |
 def _share(trace: Trace, store: Path) -> Trace:
     """Save the columns under `store`, whole or not at all, and map them; another process may be first."""
     store.parent.mkdir(parents=True, exist_ok=True)
-    part = tempfile.mkdtemp(prefix=".part-", dir=store.parent)
+    part = tempfile.mkdtemp(prefix=PART, dir=store.parent)
     try:
         save_columns(trace, part)
         os.rename(part, store)

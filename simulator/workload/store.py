@@ -3,7 +3,6 @@ trace."""
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from simulator.atomic import atomic
 from simulator.errors import TraceError
 
 from .trace import COLUMN_TYPES, Trace, TraceMeta
@@ -27,7 +27,7 @@ def save_columns(trace: Trace, directory: str | os.PathLike[str]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / META_FILE).unlink(missing_ok=True)
     for name, column in trace.columns():
-        with _Atomic(folder / f"{name}.npy") as file:
+        with atomic(folder / f"{name}.npy") as part, part.open("wb") as file:
             np.lib.format.write_array(file, np.asarray(column), allow_pickle=False)
     text = {
         "version": VERSION,
@@ -35,8 +35,8 @@ def save_columns(trace: Trace, directory: str | os.PathLike[str]) -> Path:
         "class_names": trace.class_names,
         "meta": _plain(trace.meta),
     }
-    with _Atomic(folder / META_FILE) as file:
-        file.write(json.dumps(text, indent=1, sort_keys=True).encode())
+    with atomic(folder / META_FILE) as part:
+        part.write_text(json.dumps(text, indent=1, sort_keys=True), encoding="utf-8")
     return folder
 
 
@@ -78,22 +78,3 @@ def _mapped(path: Path, rows: int) -> Any:
     if column.shape != (rows,) or column.dtype != wanted:
         raise TraceError(f"{path}: must hold {rows} {np.dtype(wanted)}, got {column.shape} {column.dtype}")
     return column
-
-
-class _Atomic:
-    """A binary file that takes its name only when it is complete."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> Any:
-        self._file = tempfile.NamedTemporaryFile(dir=self._path.parent, prefix=".part-", delete=False)
-        return self._file
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self._file.close()
-        if kind is None:
-            os.chmod(self._file.name, 0o644)
-            os.replace(self._file.name, self._path)
-        else:
-            os.unlink(self._file.name)

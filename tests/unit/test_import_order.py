@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = (
-    ("errors", "units", "jit", "state", "svg", "hwprofiles", "scenarios"),
+    ("errors", "units", "jit", "state", "atomic", "svg", "hwprofiles", "scenarios"),
     ("model", "hardware", "kv", "cost", "workload", "memory", "engine_profile", "uncertainty", "config"),
     ("policies",),
     ("engines",),
