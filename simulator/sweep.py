@@ -22,6 +22,7 @@ from simulator.sweep_row import Record
 from simulator.sweep_spec import Point, Points, SweepSpec, axis_keys, sweep_points
 from simulator.sweep_store import FORMAT, Store, claim, locked, write_manifest
 from simulator.sweep_task import Row, Work, run_rows, trace_key, workload_of
+from simulator.workload.sources import file_sha256
 
 TASK_SECONDS: Final = 0.5
 TASK_ROWS: Final = 256
@@ -197,7 +198,7 @@ def _files(work: Work, points: Points) -> dict[str, str]:
     """SHA-256 of every trace file that some point replays; missing files are left to the points to report."""
     names = {_trace_file(work.base, point) for point in points} - {None}
     found = {str(name): Path(work.folder) / str(name) for name in names}
-    return {name: _sha256(path) for name, path in sorted(found.items()) if path.is_file()}
+    return {name: file_sha256(path) for name, path in sorted(found.items()) if path.is_file()}
 
 
 def _trace_file(base: dict[str, Any], point: Point) -> str | None:
@@ -207,14 +208,6 @@ def _trace_file(base: dict[str, Any], point: Point) -> str | None:
     trace = workload.get("trace") if isinstance(workload, dict) else None
     name = trace.get("path") if isinstance(trace, dict) else trace
     return name if isinstance(name, str) else None
-
-
-def _sha256(path: Path) -> str:
-    digest = sha256()
-    with open(path, "rb") as file:
-        while block := file.read(2**20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _finish(store: Store, manifest: dict[str, Any]) -> None:
