@@ -31,7 +31,7 @@ def start(folder: Path, *more: str) -> "subprocess.Popen[str]":
 
 def parts(folder: Path) -> dict[Path, tuple[int, int]]:
     """Finished part files with what would change if they were written again."""
-    return {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in (folder / "out").rglob("part-*.parquet")}
+    return {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in (folder / "out" / "results").rglob("part-*.parquet")}
 
 
 def wait_for_parts(folder: Path, process: "subprocess.Popen[str]", count: int) -> None:
