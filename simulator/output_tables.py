@@ -60,7 +60,8 @@ def _digits(value: float) -> str:
 
 def summary_table(summary: Summary) -> RenderableType:
     """One run: counts, throughput, latencies, use, verdict."""
-    parts = [_headline(summary), _facts(summary), _latencies(summary), _trust(summary), _verdict(summary)]
+    parts: list[Text | Table] = [_headline(summary), _facts(summary), _latencies(summary)]
+    parts += [_trust(summary), _verdict(summary)]
     return Group(*(part for part in parts if not isinstance(part, Text) or part.plain))
 
 
