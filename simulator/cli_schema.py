@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
+from simulator.config import SHORT_FORMS
 from simulator.scenario import Scenario
 from simulator.workload.arrivals import Arrivals
 from simulator.workload.lengths import Lengths
@@ -11,8 +12,6 @@ from simulator.workload.spec import Inline, TraceFile
 
 Schema = dict[str, Any]
 
-_SHORT_FORMS: Final = {"load": "kind", "hardware": "gpu", "engine": "name", "policy": "name"}
-"""Sections that may be given as one text, and the key it stands for (scenario.Scenario)."""
 _SAMPLE: Final = ("path", "format", "columns", "where")
 """Options of a file that lengths are drawn from."""
 
@@ -21,7 +20,7 @@ def scenario_schema() -> Schema:
     """Draft 2020-12 schema of a scenario. It covers keys and types; `servecast run` checks the rest."""
     schema: Schema = Scenario.model_json_schema()
     properties = schema["properties"]
-    for section, key in _SHORT_FORMS.items():
+    for section, key in SHORT_FORMS.items():
         short = {"type": "string", "description": f"short for {{{key}: ...}}"}
         properties[section] = {"anyOf": [short, properties[section]]}
     properties["workload"] = _workload()

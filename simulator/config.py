@@ -6,15 +6,25 @@ YAML is data: yaml's safe loader builds dicts, lists and scalars, nothing else. 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from simulator.errors import ConfigError
 
 M = TypeVar("M", bound=BaseModel)
 Key = tuple[str | int, ...]
+
+
+SHORT_FORMS: Final = {"hardware": "gpu", "load": "kind", "engine": "name", "policy": "name"}
+"""Sections of a scenario that may be one text, and the key it stands for."""
+
+
+class Section(BaseModel):
+    """What typed YAML is made of: unknown keys, other types and infinite numbers are refused; frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class _Loader(yaml.SafeLoader):
@@ -87,8 +97,12 @@ class Document:
                 value = yaml.load(text, Loader=_Loader)  # a subclass of the safe loader
             except yaml.YAMLError:
                 raise ConfigError(f"--set {assignment}: {text!r} is not a YAML value") from None
-            set_key(self.data, parts, value)
-            self.overridden.add(parts)
+            self.assign(parts, value)
+
+    def assign(self, parts: tuple[str, ...], value: Any) -> None:
+        """Set the key `parts`; messages about it will not point at a line of the file."""
+        set_key(self.data, parts, value)
+        self.overridden.add(parts)
 
 
 def _child(node: yaml.Node | None, part: str | int) -> tuple[yaml.Node, int] | None:
@@ -101,16 +115,12 @@ def _child(node: yaml.Node | None, part: str | int) -> tuple[yaml.Node, int] | N
     return None
 
 
-_SHORT_FORMS = {"hardware": "gpu", "load": "kind", "trace": "path"}
-"""Key that a section given as one text stands for; `name` for all others."""
-
-
 def set_key(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:
     """data[a][b][c] = value, making mappings on the way; a text in the way is what it is short for."""
     for part in parts[:-1]:
         below = data.get(part)
         if not isinstance(below, dict):
-            below = {} if below is None else {_SHORT_FORMS.get(part, "name"): below}
+            below = {} if below is None else {"path" if part == "trace" else SHORT_FORMS.get(part, "name"): below}
             data[part] = below
         data = below
     data[parts[-1]] = value

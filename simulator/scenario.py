@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from policies.registry import policy_named
 from policies.routers import ROUTERS
-from simulator.config import Document, validate
+from simulator.config import SHORT_FORMS, Document, Section, validate
 from simulator.errors import ConfigError, ServecastError, UnknownNameError
 from simulator.workload.build import inline_trace
 from simulator.workload.spec import Inline, Workload, parse_workload
@@ -22,11 +22,7 @@ LOOKED_UP = ("model", "engine.name", "hardware.gpu", "hardware.weight_dtype", "h
 """Keys whose values are names or sizes that setup.prepare looks up; their lines are kept for its messages."""
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class LoadSpec(_Section):
+class LoadSpec(Section):
     """How clients submit. open: at the trace's times; closed: `width` in flight; grouped: `width` at a time,
     the next group when every request of the last has ended."""
 
@@ -34,7 +30,7 @@ class LoadSpec(_Section):
     width: int = Field(default=1, ge=1)
 
 
-class HardwareSpec(_Section):
+class HardwareSpec(Section):
     """One replica's GPUs and number formats."""
 
     gpu: str = "h100-sxm"
@@ -45,7 +41,7 @@ class HardwareSpec(_Section):
     step_s: float | None = Field(default=None, ge=0, description="time of every step, default 1; gpu: unit only")
 
 
-class EngineSpec(_Section):
+class EngineSpec(Section):
     """The serving engine whose habits are simulated (hwprofiles/engine)."""
 
     name: str = "vllm-0.24"
@@ -53,7 +49,7 @@ class EngineSpec(_Section):
     cuda_graphs: bool = True
 
 
-class PolicySpec(_Section):
+class PolicySpec(Section):
     """The scheduling policy and its knobs; `servecast policies` lists which knob belongs to which."""
 
     name: str | None = None
@@ -67,7 +63,7 @@ class PolicySpec(_Section):
     stream: bool | None = None
 
 
-class KvSpec(_Section):
+class KvSpec(Section):
     """KV memory: paged blocks on demand, or one contiguous reservation a request."""
 
     layout: Literal["paged", "contiguous"] = "paged"
@@ -76,14 +72,14 @@ class KvSpec(_Section):
     reserve_tokens: int | None = Field(default=None, ge=1)
 
 
-class ClusterSpec(_Section):
+class ClusterSpec(Section):
     """Identical replicas behind a router."""
 
     replicas: int = Field(default=1, ge=1, le=4096)
     router: str = "round_robin"
 
 
-class SloSpec(_Section):
+class SloSpec(Section):
     """Targets a request must meet, all of them, to count for goodput. Not given = no target."""
 
     ttft_s: float | None = Field(default=None, gt=0)
@@ -92,7 +88,7 @@ class SloSpec(_Section):
     queue_s: float | None = Field(default=None, gt=0)
 
 
-class Scenario(_Section):
+class Scenario(Section):
     """One simulation, whole. `workload` is described in docs/scenarios.md (simulator.workload.spec)."""
 
     name: str = "scenario"
@@ -120,8 +116,8 @@ class Scenario(_Section):
     def _short_forms(cls, data: Any) -> Any:
         """`engine: vllm-0.24` for `engine: {name: vllm-0.24}`, so too policy, hardware (its gpu), load (its kind)."""
         if isinstance(data, Mapping):
-            keys = {"engine": "name", "policy": "name", "hardware": "gpu", "load": "kind"}
-            return {k: {keys[k]: v} if k in keys and isinstance(v, str) else v for k, v in data.items()}
+            short = SHORT_FORMS
+            return {k: {short[k]: v} if k in short and isinstance(v, str) else v for k, v in data.items()}
         return data
 
     @model_validator(mode="after")
@@ -155,18 +151,9 @@ class Scenario(_Section):
         """A copy with dotted keys changed, e.g. {"cluster.replicas": 2}. Raises ConfigError."""
         document = Document(f"{self.name} (changed)", text="{}")
         document.data = self.model_dump(mode="python", exclude_unset=True)
-        document.override([])
         for key, value in changes.items():
-            _set(document, key, value)
+            document.assign(tuple(key.split(".")), value)
         return _finish(document, self._base)
-
-
-def _set(document: Document, key: str, value: Any) -> None:
-    from simulator.config import set_key
-
-    parts = tuple(key.split("."))
-    set_key(document.data, parts, value)
-    document.overridden.add(parts)
 
 
 def load_scenario(path: str | Path, overrides: Iterable[str] = ()) -> Scenario:

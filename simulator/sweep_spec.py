@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from simulator.config import Document, validate
+from simulator.config import Document, Section, validate
 from simulator.errors import ConfigError
 from simulator.scenario import Scenario, load_scenario, scenario_from
 from simulator.workload.streams import stream
@@ -27,11 +27,7 @@ Points = list[Point]
 Values = list[Any]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class Span(_Section):
+class Span(Section):
     """`steps` values from `low` to `high`, both included, evenly spaced or evenly in the logarithm."""
 
     low: float
@@ -52,7 +48,7 @@ class Span(_Section):
         return list(np.unique(np.rint(values).astype(np.int64)).tolist() if self.integer else values.tolist())
 
 
-class Draw(_Section):
+class Draw(Section):
     """How a key of a random block is drawn: from `choices`, or uniformly in a range or its logarithm."""
 
     low: float | None = None
@@ -83,7 +79,7 @@ class Draw(_Section):
         return list((np.rint(drawn).astype(np.int64) if self.integer else drawn).tolist())
 
 
-class RandomBlock(_Section):
+class RandomBlock(Section):
     """`points` independent draws of every key."""
 
     seed: int = Field(default=0, ge=0)
@@ -91,7 +87,7 @@ class RandomBlock(_Section):
     keys: dict[str, Draw] = Field(min_length=1)
 
 
-class Block(_Section):
+class Block(Section):
     """One block of axes; exactly one of the four kinds."""
 
     grid: dict[str, Values | Span] | None = Field(default=None, min_length=1)
@@ -125,7 +121,7 @@ class Block(_Section):
         return _drawn(self.random) if self.random else []
 
 
-class SweepSpec(_Section):
+class SweepSpec(Section):
     """A sweep file. `base` is the path of a scenario (from the sweep file) or a scenario written in place."""
 
     name: str = "sweep"
