@@ -127,7 +127,7 @@ def _check_progress(job: Job) -> None:
 
 
 def _sorted_log(job: Job) -> Int64s:
-    from simulator.engines.booking import LOG_ROWS
+    from simulator.engines.clients import LOG_ROWS
 
     rows = np.asarray(job.log[: job.ctl[LOG_ROWS]], dtype=np.int64).reshape(-1, len(LOG_FIELDS))
     return rows[np.lexsort((rows[:, 1], rows[:, 0], rows[:, 2]))]

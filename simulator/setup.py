@@ -15,7 +15,7 @@ from simulator.cost.roofline import roofline_cost
 from simulator.cost.step import Cost
 from simulator.cost.unit import unit_cost
 from simulator.engine_profile import EngineProfile, load_engine
-from simulator.engines.booking import CLOSED, GROUPED, OPEN
+from simulator.engines.clients import CLOSED, GROUPED, OPEN
 from simulator.engines.job import Job, array_job, list_job, request_columns
 from simulator.errors import ConfigError, ServecastError
 from simulator.hardware import Gpu, load_gpu

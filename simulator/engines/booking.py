@@ -28,8 +28,6 @@ from simulator.state import (
     KV_TOKENS,
     LARGEST_GAP,
     LAST_OUTPUT,
-    LOG_ROW,
-    LOG_VERSION,
     N_BATCH,
     N_ENDED,
     N_FLIGHT,
@@ -95,19 +93,6 @@ from simulator.state import (
     Requests,
 )
 from simulator.units import NEVER
-
-# Scalars of a whole run, ctl[NAME].
-NEXT: Final = 0            # next request to arrive
-RELEASED: Final = 1        # requests whose arrival tick is known
-GROUP_LEFT: Final = 2      # grouped load: requests of the current group not ended
-FRONTEND_FREE: Final = 3   # [tick] when the front end can take the next request
-LOG_ROWS: Final = 4
-CONTROLS: Final = 5
-
-OPEN: Final = 0
-CLOSED: Final = 1
-GROUPED: Final = 2
-"""Kinds of load: arrivals as given; `width` requests in flight; groups of `width`, the next when one has ended."""
 
 COMPLETE: Final = 0
 ARRIVE: Final = 2
@@ -347,77 +332,3 @@ def collect(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column,
     rep.c[FIRST_FLIGHT] = ring_place(rep, lim, 1)
     rep.c[N_FLIGHT] -= 1
     return wall
-
-
-@jitable
-def submit(req: Requests, cost: Cost, ctl: Column, tick: int) -> None:
-    """Release the next request at `tick`: through the front end, one at a time, into the engine's queue."""
-    i = ctl[RELEASED]
-    req.arrival[i] = tick
-    ctl[FRONTEND_FREE] = max(ctl[FRONTEND_FREE], tick) + cost.frontend_each_ns
-    req.queued[i] = ctl[FRONTEND_FREE] + cost.frontend_in_ns
-    ctl[RELEASED] = i + 1
-
-
-@jitable
-def start_load(req: Requests, cost: Cost, ctl: Column, load: int, width: int) -> None:
-    """Release what is there at the start: everything (open), or the first `width` requests."""
-    total = len(req.arrival)
-    count = total if load == OPEN else min(width, total)
-    for i in range(count):
-        submit(req, cost, ctl, req.arrival[i] if load == OPEN else req.arrival[0])
-    ctl[GROUP_LEFT] = count
-
-
-@jitable
-def on_ended(req: Requests, cost: Cost, ctl: Column, load: int, width: int, ended: int, tick: int) -> None:
-    """`ended` requests were answered or refused at `tick`; closed and grouped clients submit their next ones."""
-    total = len(req.arrival)
-    count = 0
-    if load == CLOSED:
-        count = ended
-    elif load == GROUPED:
-        ctl[GROUP_LEFT] -= ended
-        if ctl[GROUP_LEFT] == 0:
-            count = width
-            ctl[GROUP_LEFT] = min(width, total - ctl[RELEASED])
-    for _ in range(count):
-        if ctl[RELEASED] < total:
-            submit(req, cost, ctl, tick)
-
-
-@jitable
-def log_step(log: Column, ctl: Column, rep: Replica, r: int, step: Column, wall: int, count: int, blocks: int,
-             kv_tokens: int, gpu: int) -> None:
-    """Write `count` equal steps that ended now into the step log, extending the replica's last row if it fits.
-
-    `blocks` and `kv_tokens` are those of the last step, `gpu` and `wall` sums [ns]. Rows are merged when both
-    are the same pure decode: same sequences, nobody arriving or leaving between.
-    """
-    row = rep.c[LOG_ROW]
-    fits = row >= 0 and step[S_PLAIN] == 1 and rep.c[LOG_VERSION] == step[S_VERSION] \
-        and log[row][4] == step[S_DECODE] and log[row][6] == 0 and log[row][9] == step[S_RUNNING]
-    if not fits:
-        row = ctl[LOG_ROWS]
-        ctl[LOG_ROWS] = row + 1
-        log[row][0] = r
-        log[row][1] = step[S_START]
-        log[row][3] = 0
-        log[row][4] = step[S_DECODE]
-        log[row][5] = step[S_CONTEXT]
-        log[row][6] = step[S_PREFILL]
-        log[row][7] = step[S_PREFILL_TOKENS]
-        log[row][8] = step[S_PAIRS]
-        log[row][9] = step[S_RUNNING]
-        log[row][10] = step[S_WAITING]
-        log[row][13] = 0
-        log[row][14] = 0
-        log[row][15] = step[S_PAD_ROWS]
-        rep.c[LOG_ROW] = row
-        rep.c[LOG_VERSION] = step[S_VERSION] if step[S_PLAIN] == 1 else -1
-    log[row][2] = rep.c[NOW]
-    log[row][3] += count
-    log[row][11] = blocks
-    log[row][12] = kv_tokens
-    log[row][13] += gpu
-    log[row][14] += wall

@@ -15,23 +15,18 @@ from simulator.cost.step import Cost
 from simulator.engines.booking import (
     ARRIVE,
     COMPLETE,
-    LOG_ROWS,
-    NEXT,
-    OPEN,
-    RELEASED,
     SCHEDULE,
     TIMER,
     clear_plan,
     collect,
     commit,
     enqueue,
-    log_step,
-    on_ended,
     output_tick,
-    start_load,
 )
+from simulator.engines.clients import LOG_ROWS, NEXT, OPEN, RELEASED, on_ended, start_load
 from simulator.engines.job import Job
 from simulator.engines.leap import leap, leap_rows
+from simulator.engines.steplog import log_step
 from simulator.jit import compiled, jitable
 from simulator.state import (
     BOUND,

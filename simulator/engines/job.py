@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from simulator.cost.step import Cost
-from simulator.engines.booking import CONTROLS, OPEN
+from simulator.engines.clients import CONTROLS, OPEN
 from simulator.state import (
     COUNT_FIELDS,
     ITL_BINS,

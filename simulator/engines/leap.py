@@ -6,7 +6,8 @@ steps would do, but each sequence is touched a fixed number of times. The result
 """
 
 from simulator.cost.step import Cost, decode_attention_time, dense_time, table_at
-from simulator.engines.booking import COMPLETE, SCHEDULE, itl_bin, log_step, ring_place, weigh
+from simulator.engines.booking import COMPLETE, SCHEDULE, itl_bin, ring_place, weigh
+from simulator.engines.steplog import log_step
 from simulator.jit import jitable
 from simulator.state import (
     BOUND,

@@ -15,21 +15,17 @@ from policies.routers import route
 from simulator.engines.booking import (
     ARRIVE,
     COMPLETE,
-    LOG_ROWS,
-    NEXT,
-    RELEASED,
     SCHEDULE,
     TIMER,
     clear_plan,
     collect,
     commit,
     enqueue,
-    log_step,
-    on_ended,
     output_tick,
-    start_load,
 )
+from simulator.engines.clients import LOG_ROWS, NEXT, RELEASED, on_ended, start_load
 from simulator.engines.job import Job, as_arrays
+from simulator.engines.steplog import log_step
 from simulator.state import (
     CPU_FREE,
     FIRST_FLIGHT,
