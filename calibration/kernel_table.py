@@ -1,5 +1,7 @@
 """Markdown tables of a harness result: kernel, time, achieved rate, share of the measured ceiling and of the limit.
 
+`python -m calibration.kernel_table` prints those of docs/kernels.md from the shipped measurements.
+
 The measured ceilings are the best read bandwidth of the same file and its 8192 x 8192 x 8192 product; the limits
 are the vendor's datasheet figures of the H100 SXM (NVIDIA H100 Tensor Core GPU datasheet: 3.35 TB/s, 989.4 TFLOP/s
 dense bf16, 1978.9 dense fp8; NVLink 900 GB/s, both directions together).
@@ -122,3 +124,24 @@ def markdown(head: list[str], rows: list[list[str]]) -> str:
     """A Markdown table, first column left, the others right aligned."""
     rule = ["---", *["---:"] * (len(head) - 1)]
     return "\n".join("| " + " | ".join(line) + " |" for line in (head, rule, *rows))
+
+
+def tables(folder: Path) -> list[str]:
+    """The tables of docs/kernels.md from the measurements in `folder`. Raises CalibrationError."""
+    own, pair = (load_result(folder / name) for name in ("ops-h100.json", "ops-h100-pair.json"))
+    fa3 = json.loads((folder / "operators-h100.json").read_text(encoding="utf-8"))
+    decode = ["batch x context", "us", "GB/s", "of read", "of 3350 GB/s", "FA3 us", "FA3 GB/s", "e4m3 us", "e4m3 GB/s"]
+    prefill = ["batch x queries", "earlier context", "us", "TFLOP/s", "of GEMM", "of 989 TFLOP/s", "FA3 us"]
+    product = ["operation", "rows", "us", "GB/s", "TFLOP/s", "nearest ceiling"]
+    reduce = ["KiB", "NCCL us", "bus GB/s", "one-shot us", "bus GB/s", "best of 450 GB/s"]
+    shown = [line for line in prefill_rows(own, fa3["paged_prefill_fa3"]) if line[1] in ("0", "8192", "32768")]
+    return [
+        markdown(decode, decode_rows(own, fa3["paged_decode_fa3"])),
+        markdown([*prefill, "FA3 TFLOP/s"], shown),
+        markdown(product, gemm_rows(own, "llama-3.1-8b", "bf16", (1, 64, 256, 512, 2048, 8192))),
+        markdown(reduce, all_reduce_rows(pair)),
+    ]
+
+
+if __name__ == "__main__":
+    print("\n\n".join(tables(Path(__file__).resolve().parent / "measurements")))

@@ -104,6 +104,12 @@ def test_tables_show_a_share_of_both_ceilings(result: dict[str, Any]) -> None:
     assert text == "| a | b |\n| --- | ---: |\n| x | 1 |"
 
 
+def test_tables_on_the_page_follow_from_the_measurements() -> None:
+    page = (FOLDER.parents[1] / "docs" / "kernels.md").read_text(encoding="utf-8")
+    missing = [line for text in table.tables(FOLDER) for line in text.splitlines() if line not in page]
+    assert missing == []
+
+
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text("[]")
