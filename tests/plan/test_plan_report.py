@@ -143,21 +143,6 @@ def test_capped_report_does_not_recommend_the_cap() -> None:
     assert "cap on replicas, not an answer" in " ".join(answer_lines(data))
 
 
-def test_a_day_resized_by_the_hour_costs_no_more_than_the_constant_fleet() -> None:
-    day = small(
-        workload={
-            "arrivals": {"kind": "diurnal", "rate": 0.6, "amplitude": 0.9, "duration_s": 86400},
-            "prompt": 3000,
-            "output": 400,
-        },
-        slo={"tpot_p95_s": 0.05, "ttft_p95_s": 2.0},
-        candidates={"gpu": "l40s"},
-    )["answer"]["hourly"]
-    assert day["hours"] == 24 and len(day["replicas"]) == 24
-    assert 0 < day["replica_hours"] <= day["constant_replica_hours"]
-    assert min(day["replicas"]) < max(day["replicas"])
-
-
 def test_axis_ticks_cover_the_data_in_round_steps() -> None:
     found = axis([0.0, 43.0])
     assert found.ticks[0] == 0 and found.ticks[-1] >= 43 and found.ticks[1] in (5, 10, 20)

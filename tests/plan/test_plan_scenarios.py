@@ -13,7 +13,7 @@ from simulator.planner import plan
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 SMALL = {
     "plan_chat": ["workload.arrivals.requests=2500"],
-    "plan_day": ["workload.arrivals.rate=0.3"],
+    "plan_day": ["workload.arrivals.rate=0.3", "workload.prompt.mean=7000", "slo.ttft_p95_s=4.0"],
     "plan_classes": ["workload.arrivals.requests=1500"],
 }
 
@@ -28,17 +28,23 @@ def test_shipped_plans_give_an_answer(name: str) -> None:
     data = plain(plan(spec, jobs=1))
     assert data["feasible"] and data["complete"]
     assert data["answer"]["whole_fleet"]["holds"]
-    assert (data["answer"]["hourly"] is not None) == (name == "plan_day")
+    day = data["answer"]["hourly"]
+    assert (day is not None) == (name == "plan_day")
+    if day is not None:
+        assert day["hours"] == 24 and len(day["replicas"]) == 24
+        assert 0 < day["replica_hours"] <= day["constant_replica_hours"]
+        assert min(day["replicas"]) < max(day["replicas"])  # a quiet night needs less than the busy afternoon
     assert render_plan(data) and render_markdown(data)
 
 
-def test_azure_twenty_fold(data_dir: Path) -> None:
+@pytest.mark.parametrize("copies", [4, pytest.param(20, marks=pytest.mark.nightly)])
+def test_azure_copies(data_dir: Path, copies: int) -> None:
     """H100, L40S and A100 all get an answer; seeds agree to within one replica in ten."""
     path = data_dir / "traces" / "AzureLLMInferenceTrace_conv.csv"
     counts = []
     for seed in (1, 2):
-        spec = load_plan(SCENARIOS / "plan_azure.yaml", [f"workload.trace.path={path}", f"seed={seed}"])
-        found = plan(spec, explain=False)
+        changes = [f"workload.trace.path={path}", f"workload.trace.copies={copies}", f"seed={seed}"]
+        found = plan(load_plan(SCENARIOS / "plan_azure.yaml", changes), explain=False)
         assert {o.status for o in found.outcomes} == {"feasible"}
         assert {c.fleet.candidate.gpu for c in found.choices} == {"h100-sxm", "l40s", "a100-sxm-80gb"}
         counts.append([o.replicas for o in found.outcomes])

@@ -70,7 +70,7 @@ def test_random_split_is_mm1_and_the_fewest_replicas_are_those_of_theory() -> No
         {"kind": "exponential", "mean": mean},
         {"queue_p95_s": limit},
         {"policy": "static", "max_num_seqs": 1, "router": "random"},
-        400_000,
+        200_000,
     )
     assert found.best is not None
     assert found.best.outcome.replicas == need
