@@ -27,7 +27,7 @@ from calibration.operators import (
     layer_start_us,
     load_operators,
 )
-from simulator.cost.gpu_times import UNITS
+from simulator.cost.gpu_times import UNITS, gpu_times
 from simulator.errors import CalibrationError
 from simulator.hardware import Gpu, load_gpu
 
@@ -202,7 +202,7 @@ def measured_block(fit: Calibration) -> dict[str, Any]:
                 f"1..128 sequences, 1..2048 tokens; standard error {fit.steps.errors[key]:.2g}",
             )
     block["fp8_gain"] = _entry(
-        harness_gain(fit), "fp8_gain", f"calibration/measurements/{HARNESS}", "measured", 0.05, "m 1024..8192"
+        gpu_times(fit.gpu).fp8_gain, "fp8_gain", f"calibration/measurements/{HARNESS}", "measured", 0.05, "m 1024..8192"
     )
     for key in ("gemm_bandwidth", "gemm_exponent"):
         value = getattr(fit.gemm.gemm, key.removeprefix("gemm_")) / UNITS[key][1]
@@ -271,7 +271,7 @@ def engine_values(fit: Calibration) -> dict[str, float]:
         "piecewise_cpu": host.piecewise_cpu_s,
         "eager_cpu": host.eager_cpu_s,
         "eager_cpu_sync": host.eager_cpu_sync_s,
-        "eager_cpu_worker": host.eager_idle_s,
+        "eager_cpu_worker": host.eager_cpu_worker_s,
         "eager_stall": fit.eager_stall_s,
         "frontend_in": host.frontend_in_s,
         "frontend_out": host.frontend_out_s,
@@ -294,12 +294,6 @@ def write_engine(path: Path, values: Mapping[str, float]) -> None:
         if count != 1:
             raise CalibrationError(f"{path}: no line '{key}: {{value: ...}}' to set")
     write_atomically(path, text)
-
-
-def harness_gain(fit: Calibration) -> float:
-    """Gain of 8-bit products as fitted."""
-    entry: Any = fit.gpu.measured["fp8_gain"]
-    return float(entry["value"])
 
 
 def operator_block(path: Path) -> dict[str, Any]:

@@ -35,18 +35,17 @@ BLOCKED_S: Final = 0.045
 
 @dataclass(frozen=True)
 class HostFit:
-    """Seconds; `count` measurements stand behind each."""
+    """CPU times of the engine [s]; names as in its profile."""
 
     decode_prep_s: float
     sequence_cpu_s: float
     prefill_prep_s: float
     eager_cpu_sync_s: float
     eager_cpu_s: float
-    eager_idle_s: float
+    eager_cpu_worker_s: float
     piecewise_cpu_s: float
     frontend_in_s: float
     frontend_out_s: float
-    count: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -81,16 +80,10 @@ def fit_host(
         prefill_prep_s=prefill_prep,
         eager_cpu_sync_s=float(busy.cycle_s.mean()),
         eager_cpu_s=float(launches.mean()),
-        eager_idle_s=float(idle.lasted_s.mean()),
+        eager_cpu_worker_s=float(idle.lasted_s.mean()),
         piecewise_cpu_s=float(single.lasted_s.min()),
         frontend_in_s=delay_in,
         frontend_out_s=delay_out,
-        count={
-            "decode": len(decode),
-            "piecewise": len(piecewise),
-            "eager": len(busy),
-            "launches": len(launches),
-        },
     )
 
 

@@ -36,7 +36,6 @@ class DecodeFit:
     bandwidth: float  # [B/s]
     mean_error: float
     contexts: tuple[int, int]
-    points: int
 
 
 def least_squares(*args: Any, **kwargs: Any) -> Any:
@@ -103,7 +102,6 @@ def fit_decode(rows: Sequence[Mapping[str, Any]], kv_bytes_per_token: int) -> De
         kv_bytes_per_token / (float(solution[2]) * 1e-6),
         error,
         (int(context.min()), int(context.max())),
-        len(rows),
     )
 
 

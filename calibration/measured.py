@@ -65,14 +65,12 @@ class MeasuredRun:
     path: Path
     engine: EngineSettings
     gpu: str
-    gpus: int
-    memory_mib: int | None
     model: Path
     kind: str  # one of KINDS
     width: int  # group size or concurrency, 0 for open
     requests: pd.DataFrame = field(hash=False)
     steps: pd.DataFrame | None = field(hash=False)
-    measured: Mapping[str, float] = field(hash=False)
+    measured: Mapping[str, float] = field(hash=False)  # the aggregates that run.yaml states
 
     @property
     def name(self) -> str:
@@ -108,8 +106,6 @@ def load_run(folder: Path) -> MeasuredRun:
         path=folder.resolve(),
         engine=engine,
         gpu=str(hardware.get("gpu", "")),
-        gpus=int(hardware.get("count", 1)),
-        memory_mib=hardware.get("memory_mib"),
         model=_model(folder, str(content.get("model", ""))),
         kind=kind,
         width=width,

@@ -262,7 +262,7 @@ def load_public_run(data: Path, case: str) -> MeasuredRun:
     table = table.sort_values("arrival_s", kind="stable", ignore_index=True)
     gpu = {"RTX4090": "rtx-4090", "RTXPRO6000": "rtx-pro-6000"}[str(row["gpu"])]
     return MeasuredRun(
-        data / case, engine, gpu, 1, None, MODEL_DIR / "llama-3.1-8b.json", "open", 0, table, None, {}
+        data / case, engine, gpu, MODEL_DIR / "llama-3.1-8b.json", "open", 0, table, None, {}
     )
 
 
