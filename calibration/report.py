@@ -1,16 +1,15 @@
 """The validation report: one self-contained HTML page, figures inline as SVG, every value escaped."""
 
-import io
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from calibration.measured import find_runs, load_run
 from calibration.validate import figures
+from simulator.svg import to_svg
 from simulator.uncertainty import METRICS
 
 _PAGE = """<!doctype html>
@@ -53,14 +52,8 @@ def validation_page(result: dict[str, Any], folders: Iterable[Path], most_figure
     unused = {entry["run"] for entry in result["runs"] if not entry["used_for_fit"]}
     runs = [load_run(folder) for folder in find_runs([Path(folder) for folder in folders])]
     shown = [run for run in runs if run.name in unused and len(run.requests) > 1] or runs
-    drawn = [svg(figure) for run in shown[: most_figures // 2] for figure in figures(run)]
+    drawn = [(run.name, figure) for run in shown[: most_figures // 2] for figure in figures(run)]
+    # drawn by matplotlib from numbers and escaped labels
+    inline = [Markup(to_svg(figure, name, f"f{k}-")) for k, (name, figure) in enumerate(drawn)]
     template = Environment(autoescape=True).from_string(_PAGE)
-    return template.render(result=result, metrics=METRICS, figures=drawn) + "\n"
-
-
-def svg(figure: Figure) -> Markup:
-    """A figure as an inline SVG element."""
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
-    text = buffer.getvalue()
-    return Markup(text[text.index("<svg") :])  # drawn by matplotlib from numbers and escaped labels
+    return template.render(result=result, metrics=METRICS, figures=inline) + "\n"
