@@ -1,7 +1,7 @@
 """Workload description -> Trace: the one door for scenarios."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +37,7 @@ def is_random(workload: Workload) -> bool:
 
 def file_trace(spec: TraceFile) -> Trace:
     """Read the file of a TraceFile."""
-    options = asdict(spec)
-    if options["where"] is not None:
-        options["where"] = {name: str(value) for name, value in options["where"].items()}
-    return load_trace(**options)
+    return load_trace(**vars(spec))
 
 
 def _check_arrivals(arrival_s: npt.NDArray[np.float64]) -> None:

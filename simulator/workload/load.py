@@ -38,7 +38,7 @@ def load_trace(
     copies: int = 1,
     copy_shift_s: float | None = None,
     *,
-    where: Mapping[str, str] | None = None,
+    where: Mapping[str, str | int] | None = None,
     shift_to_zero: bool | None = None,
     max_tokens: int | None = None,
     bad_rows: Literal["error", "drop"] = "error",
@@ -88,7 +88,7 @@ def load_lengths(
     path: str | os.PathLike[str],
     format: str = "auto",
     columns: Mapping[str, str] | None = None,
-    where: Mapping[str, str] | None = None,
+    where: Mapping[str, str | int] | None = None,
 ) -> Trace:
     """Like load_trace for files whose arrivals do not matter or are not there (ShareGPT with token counts):
     every arrival is 0, every row in file order. For empirical and joint lengths."""
@@ -109,7 +109,7 @@ def _read(
     time_unit: str | None,
     sort: bool,
     limit: int | None,
-    where: Mapping[str, str] | None,
+    where: Mapping[str, str | int] | None,
     shift: bool | None,
     drop_bad: bool,
 ) -> Trace:
@@ -135,7 +135,7 @@ def _collect(
     source: Source,
     layout: Layout,
     unit: str | None,
-    where: Mapping[str, str],
+    where: Mapping[str, str | int],
     sort: bool,
     drop_bad: bool,
     limit: int | None,

@@ -2,7 +2,7 @@
 refused."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_type_hints
 
@@ -78,7 +78,7 @@ def parse_workload(data: Mapping[str, Any], base: str | Path = ".", where: str =
         return _make(Inline, data[key], f"{where}.requests")
     given = {"path": data[key]} if isinstance(data[key], str) else data[key]
     file = _make(TraceFile, given, f"{where}.trace")
-    return TraceFile(**{**vars(file), "path": str(Path(base) / file.path)})
+    return replace(file, path=str(Path(base) / file.path))
 
 
 def _generated(data: Mapping[str, Any], base: Path, where: str) -> Generated:
@@ -137,8 +137,7 @@ class _SampleFile:
 
 def _sample(data: Any, base: Path, where: str) -> Trace:
     file = _make(_SampleFile, {"path": data} if isinstance(data, str) else data, where)
-    texts = {name: str(value) for name, value in (file.where or {}).items()}
-    return load_lengths(base / file.path, file.format, file.columns, texts)
+    return load_lengths(base / file.path, file.format, file.columns, file.where)
 
 
 def _only(data: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
