@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,7 +84,7 @@ def _measured(names: list[str], quick: bool, trace: Path | None) -> Iterator[Row
 
 def _shortened(case: Case) -> Case:
     fewer = case.requests if case.name.startswith("growth") else case.requests // QUICK_SHARE
-    return Case(case.name, fewer, case.rate, case.policy, case.replicas, 1, case.mapped)
+    return replace(case, requests=fewer, repeats=1)
 
 
 def _alone(function: Callable[..., Row], *arguments: Any) -> Row:

@@ -95,16 +95,15 @@ def gpu_rows() -> list[Row]:
 
 def model_rows() -> list[Row]:
     """Models: size, layers, bf16 KV bytes per token; any other by its Hugging Face config.json."""
-    from hwprofiles import MODEL_DIR
-    from simulator.model import load_model
+    from simulator.model import list_models, load_model
 
-    return [_model_row(path.stem, load_model(path.stem)) for path in sorted(MODEL_DIR.glob("*.json"))]
+    return [_model_row(name, load_model(name)) for name in list_models()]
 
 
 def _model_row(name: str, model: "ModelShape") -> Row:
     return {"name": name, "parameters": model.parameters, "layers": model.layers, "hidden": model.hidden,
             "heads": model.heads, "kv_heads": model.kv_heads, "vocab": model.vocab,
-            "max_positions": model.max_positions, "kv_bytes_per_token": model.kv_bytes_per_token("bf16", 1)}
+            "max_positions": model.max_positions, "kv_bytes_per_token": model.kv_bytes_per_token()}
 
 
 def engine_rows() -> list[Row]:

@@ -14,10 +14,9 @@ from typing import Any, Final
 
 import yaml
 
-from hwprofiles import GPU_DIR
+from hwprofiles import ENGINE_DIR
 from simulator.errors import ConfigError, UnknownNameError
 
-ENGINE_DIR: Final = GPU_DIR.parent / "engine"
 MARKS: Final = ("measured", "fitted", "documented", "assumed")
 
 _MS: Final = ("ms", 1e-3)
@@ -86,9 +85,7 @@ class EngineProfile:
     worker_processes: int  # 1: with tensor parallelism the launch runs beside the scheduler
     max_num_seqs: int  # default batch limit
     max_num_batched_tokens: int  # [tokens] default token budget
-    graph_tokens_per_sequence: (
-        float  # piecewise graphs up to this many tokens per sequence of the batch limit,
-    )
+    graph_tokens_per_sequence: float  # piecewise graphs up to so many tokens per sequence of the batch limit,
     graph_tokens_max: int  # [tokens] but no further than this; 0: no graphs
     decode_prep_s: float  # CPU before the GPU can start, pure decode (full graph)
     prefill_prep_s: float  # the same for a step with prefill

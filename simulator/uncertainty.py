@@ -11,10 +11,10 @@ from typing import Final
 
 import yaml
 
-from hwprofiles import GPU_DIR
+from hwprofiles import ROOT
 from simulator.errors import ConfigError, UnknownNameError
 
-PATH: Final = GPU_DIR.parent / "uncertainty.yaml"
+PATH: Final = ROOT / "uncertainty.yaml"
 METRICS: Final = (
     "output_tokens_per_s",
     "ttft_mean_s",

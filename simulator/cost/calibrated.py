@@ -17,7 +17,7 @@ import numpy.typing as npt
 from simulator.cost.check import check_cost
 from simulator.cost.collective import all_reduce_s
 from simulator.cost.gpu_times import GpuTimes, gpu_times
-from simulator.cost.roofline import padded, to_fp
+from simulator.cost.roofline import MAX_COLUMNS, padded, to_fp
 from simulator.cost.step import Cost
 from simulator.engine_profile import EngineProfile
 from simulator.errors import ConfigError
@@ -28,8 +28,6 @@ from simulator.units import NS_PER_S, to_ticks
 Array = npt.NDArray[np.float64]
 Table = npt.NDArray[np.int64]
 
-MAX_COLUMNS: Final = 2**18
-"""Longest table; larger batches use the slope."""
 PREFILL_SAMPLES: Final = 8
 """Rows through the head in a step with prefill: its decodes and finished prompts are few beside its
 tokens."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from simulator.model import ACTIVATION_BYTES
 
-ACTIVATION_BYTES = 2
+Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
