@@ -13,7 +13,7 @@ from rich.table import Table
 from simulator.atomic import atomic
 from simulator.errors import ConfigError, UnknownNameError
 from simulator.sweep_row import COUNTS, NUMBERS, higher_is_better
-from simulator.sweep_store import read_manifest
+from simulator.sweep_store import part_files, read_manifest, replication_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +33,7 @@ def load_table(folder: str | Path) -> pd.DataFrame:
     Raises ConfigError when there is no sweep, or nothing of it is finished.
     """
     sweep_keys(folder)
-    parts = sorted((Path(folder) / "results").glob("replication=*/part-*.parquet"))
+    parts = part_files(Path(folder))
     if not parts:
         raise ConfigError(f"{folder}: no row of the sweep is finished yet")
     frame: pd.DataFrame = pa.concat_tables([_part(path) for path in parts]).to_pandas()
@@ -154,9 +154,9 @@ def _write_cells(axes: Any, values: "np.ma.MaskedArray[Any, Any]", image: Any) -
 
 
 def _part(path: Path) -> pa.Table:
-    """A part file with its replication, which the folder's name tells, as second column."""
+    """A part file with its replication as second column."""
     table = pq.read_table(path, partitioning=None)
-    replication = np.full(len(table), int(path.parent.name.partition("=")[2]), dtype=np.int64)
+    replication = np.full(len(table), replication_of(path), dtype=np.int64)
     return table.add_column(1, "replication", pa.array(replication))
 
 

@@ -48,7 +48,7 @@ class Store:
 
     def parts(self) -> list[Path]:
         """Finished part files."""
-        return sorted(self.results.glob("replication=*/part-*.parquet"))
+        return part_files(self.folder)
 
     def write(self, records: list[Record]) -> None:
         """Add the rows of a finished task (one replication) as one part file, whole or not at all."""
@@ -71,8 +71,7 @@ class Store:
             except (pa.ArrowInvalid, OSError):
                 part.unlink()
                 continue
-            replication = int(part.parent.name.partition("=")[2])
-            found.update((number, replication) for number in numbers)
+            found.update((number, replication_of(part)) for number in numbers)
         return found
 
     def _table(self, records: list[Record]) -> pa.Table:
@@ -86,6 +85,16 @@ class Store:
                 columns[name] = pa.array([r.metrics.get(name) for r in records], kind)
         columns["error"] = pa.array([r.error for r in records], pa.string())
         return pa.table(columns)
+
+
+def part_files(folder: Path) -> list[Path]:
+    """Finished part files of the sweep in `folder`."""
+    return sorted((folder / "results").glob("replication=*/part-*.parquet"))
+
+
+def replication_of(part: Path) -> int:
+    """The replication of a part file's rows: the name of its folder tells."""
+    return int(part.parent.name.partition("=")[2])
 
 
 def axis_type(values: list[Any]) -> pa.DataType:
