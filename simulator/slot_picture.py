@@ -53,7 +53,7 @@ def textbook_step(result: Result) -> float:
     return 1.0 if step is None else step
 
 
-def slot_figure(results: Sequence[Result], labels: Sequence[str] | None = None, width: float = 9.2) -> Figure:
+def slot_figure(results: Sequence[Result], labels: Sequence[str] | None = None) -> Figure:
     """Who held which slot when, one panel a result on one time axis.
 
     Requests are coloured, empty slots grey, slots of a static batch that compute padding hatched. Of a long
@@ -66,7 +66,7 @@ def slot_figure(results: Sequence[Result], labels: Sequence[str] | None = None, 
     heights = [float(np.clip(0.36 * n, 1.1, 3.0)) for n in slots]
     with style():
         fig, axes = figure(
-            width, sum(heights) + 0.62 * len(results) + 0.55, len(results), sharex=True, height_ratios=heights
+            9.2, sum(heights) + 0.62 * len(results) + 0.55, len(results), sharex=True, height_ratios=heights
         )
         for ax, result, name, own, count in zip(axes, results, names, spans, slots, strict=True):
             _slot_panel(ax, result, name, own, window, count)

@@ -116,12 +116,12 @@ def css_variables(dark: bool) -> str:
     return " ".join(f"--{name}: {_DARK[colour] if dark else colour};" for colour, name in _NAMES.items())
 
 
-def to_png(fig: Figure, dpi: int = 144) -> bytes:
+def to_png(fig: Figure) -> bytes:
     """The figure as PNG, without date or version."""
     buffer = io.BytesIO()
     with style(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # glyphs of a name that the font lacks
-        fig.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
+        fig.savefig(buffer, format="png", dpi=144, metadata={"Software": None})
     return buffer.getvalue()
 
 

@@ -56,10 +56,10 @@ def point_means(frame: pd.DataFrame, keys: list[str], metric: str) -> pd.DataFra
                         verdict=groups["stability.verdict"].agg(_worst)).reset_index()
 
 
-def best_points(means: pd.DataFrame, metric: str, count: int, highest: bool | None = None) -> pd.DataFrame:
+def best_points(means: pd.DataFrame, metric: str, count: int) -> pd.DataFrame:
     """The `count` best rows of point_means; points without a mean come last."""
-    descending = higher_is_better(metric) if highest is None else highest
-    ordered = means.sort_values(["mean", "point"], ascending=[not descending, True], na_position="last")
+    ascending = [not higher_is_better(metric), True]
+    ordered = means.sort_values(["mean", "point"], ascending=ascending, na_position="last")
     return ordered.head(count)
 
 
