@@ -16,7 +16,7 @@ import pandas as pd
 from calibration.fit_operators import least_squares
 from calibration.fit_steps import step_table
 from calibration.measured import MeasuredRun
-from calibration.predict import Setup, capacity_of, setup_of
+from calibration.predict import Profiles, capacity_of, setup_of
 from simulator.cost.engine_times import capture_sizes
 from simulator.errors import CalibrationError
 from simulator.hardware import Gpu
@@ -148,7 +148,7 @@ def fit_memory(runs: Sequence[MeasuredRun]) -> MemoryFit:
     """
     kept, sizes, setup = [], [], setup_of(runs[0])
     engine = setup.engine.replace(graph_layer_memory_bytes=0.0, workspace_per_hidden_bytes=0.0)
-    bare = Setup(setup.gpu, engine, setup.model)
+    bare = Profiles(setup.gpu, engine, setup.model)
     for run in runs:
         e = run.engine
         room = capacity_of(run, bare)

@@ -18,7 +18,7 @@ import pandas as pd
 
 from calibration.fit_operators import least_squares
 from calibration.measured import MeasuredRun
-from calibration.predict import Setup, cost_of, setup_of
+from calibration.predict import Profiles, cost_of, setup_of
 from simulator.cost.gpu_times import UNITS
 from simulator.cost.step import FP_BITS, Cost
 from simulator.errors import CalibrationError
@@ -172,9 +172,9 @@ def fit_steps(runs: Sequence[MeasuredRun], gpu: Gpu, priors: Mapping[str, tuple[
     )
 
 
-def _cost(run: MeasuredRun, setup: Setup, gpu: Gpu) -> Cost:
+def _cost(run: MeasuredRun, setup: Profiles, gpu: Gpu) -> Cost:
     """Cost without stalls: what a step takes when its launch never waits."""
-    return cost_of(run, Setup(gpu, setup.engine.replace(eager_stall_s=0.0), setup.model))
+    return cost_of(run, Profiles(gpu, setup.engine.replace(eager_stall_s=0.0), setup.model))
 
 
 def step_table(run: MeasuredRun, gpu: Gpu | None = None) -> pd.DataFrame:

@@ -42,23 +42,23 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Setup:
-    """Profiles a run stands on."""
+class Profiles:
+    """What a run stands on, as its run.yaml names it."""
 
     gpu: Gpu
     engine: EngineProfile
     model: ModelShape
 
 
-def setup_of(run: MeasuredRun) -> Setup:
+def setup_of(run: MeasuredRun) -> Profiles:
     """Profiles named by run.yaml. Raises UnknownNameError for a GPU or engine without one."""
     engine = load_engine(run.engine.profile)
     if run.engine.async_scheduling is not None:
         engine = engine.replace(schedule_ahead=int(run.engine.async_scheduling))
-    return Setup(load_gpu(run.gpu), engine, load_model(run.model))
+    return Profiles(load_gpu(run.gpu), engine, load_model(run.model))
 
 
-def cost_of(run: MeasuredRun, setup: Setup) -> Cost:
+def cost_of(run: MeasuredRun, setup: Profiles) -> Cost:
     """Calibrated cost under the run's settings."""
     e = run.engine
     return calibrated_cost(
@@ -73,7 +73,7 @@ def cost_of(run: MeasuredRun, setup: Setup) -> Cost:
     )
 
 
-def capacity_of(run: MeasuredRun, setup: Setup) -> KvCapacity:
+def capacity_of(run: MeasuredRun, setup: Profiles) -> KvCapacity:
     """GPU memory under the run's settings, by the memory model."""
     e = run.engine
     return kv_capacity(
@@ -91,7 +91,7 @@ def capacity_of(run: MeasuredRun, setup: Setup) -> KvCapacity:
 
 
 def predict(
-    run: MeasuredRun, setup: Setup | None = None, cost: Cost | None = None, log: bool = False
+    run: MeasuredRun, setup: Profiles | None = None, cost: Cost | None = None, log: bool = False
 ) -> Prediction:
     """Simulate the run. The KV blocks are the run's override, else the memory model's.
 
@@ -134,7 +134,7 @@ def _ordered(run: MeasuredRun) -> pd.DataFrame:
     )
 
 
-def _job(run: MeasuredRun, setup: Setup, cost: Cost, blocks: int, log: bool) -> Job:
+def _job(run: MeasuredRun, setup: Profiles, cost: Cost, blocks: int, log: bool) -> Job:
     table = _ordered(run)
     arrival = column_to_ticks(table.arrival_s.to_numpy() - table.arrival_s.min())
     output = table.output_tokens.to_numpy(dtype=np.int64)

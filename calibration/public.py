@@ -18,7 +18,7 @@ from calibration.fit import KV_BYTES, PAIR_FLOPS, TRAFFIC
 from calibration.fit_operators import fit_decode, fit_gemm, fit_prefill
 from calibration.fit_steps import with_values
 from calibration.measured import EngineSettings, MeasuredRun
-from calibration.predict import Setup, predict, setup_of
+from calibration.predict import Profiles, predict, setup_of
 from hwprofiles import MODEL_DIR
 from simulator.cost.gpu_times import UNITS
 from simulator.errors import CalibrationError
@@ -278,7 +278,7 @@ def fit_step_fixed(run: MeasuredRun, requests: int = 30, highest_us: float = 500
     low, high = 0.0, highest_us
     for _ in range(10):
         middle = (low + high) / 2
-        found = predict(run, Setup(with_values(setup.gpu, {"step_fixed": middle}), setup.engine, setup.model))
+        found = predict(run, Profiles(with_values(setup.gpu, {"step_fixed": middle}), setup.engine, setup.model))
         outputs = run.requests.output_tokens.to_numpy()[:requests] - 1
         tpot = float(np.mean((found.last_s - found.first_s)[:requests] / outputs))
         low, high = (middle, high) if tpot < wanted else (low, middle)
