@@ -82,6 +82,8 @@ def _guarded(arguments: list[str]) -> int:
         return _say(str(error), 2)
     except BrokenPipeError:
         return _closed_pipe()
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        return _say(f"{error.filename}: {error.strerror}; accepted: a file or folder that is there", 2)
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         return _say(f"{place}{error.strerror or error}", 1)
@@ -97,7 +99,9 @@ def _guarded(arguments: list[str]) -> int:
 
 
 def _say(text: str, code: int) -> int:
-    print(" ".join(text.split("\n")), file=sys.stderr)
+    """One line on stderr; letters that would break or colour the line, or cannot be printed, are escaped."""
+    letters = (each if each.isprintable() else " " if each == "\n" else repr(each)[1:-1] for each in text)
+    print("".join(letters), file=sys.stderr)
     return code
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from simulator.errors import ConfigError
+from simulator.errors import ConfigError, ServecastError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -115,10 +115,16 @@ def build_workload(scenario: "Scenario") -> "Trace":
     from simulator.workload.spec import TraceFile
 
     workload = scenario.parsed_workload()
-    if isinstance(workload, TraceFile) and not Path(workload.path).exists():
-        raise ConfigError(f"{scenario.name}: workload.trace.path: no such file {workload.path!r}; "
-                          "accepted: a trace file, also by --trace FILE")
-    return build_trace(workload, scenario.seed, 0, scenario.base)
+    place = scenario.place("workload")
+    try:
+        if isinstance(workload, TraceFile) and not Path(workload.path).exists():
+            raise ConfigError(f"workload.trace.path: no such file {workload.path!r}; "
+                              "accepted: a trace file, also by --trace FILE")
+        return build_trace(workload, scenario.seed, 0, scenario.base)
+    except OSError as error:
+        raise ConfigError(f"{place}: cannot be read: {error}") from error
+    except ServecastError as error:
+        raise type(error)(f"{place.removesuffix('workload')}{error}") from error
 
 
 @contextmanager

@@ -1,9 +1,11 @@
 """YAML and `--set` in, plain data out, and errors that say file, line, key, value and what is accepted.
 
-YAML is data: yaml's safe loader builds dicts, lists and scalars, nothing else. Duplicate keys are refused.
+YAML is data: yaml's safe loader builds dicts, lists and scalars, nothing else. Duplicate keys are refused,
+`1e6` is a number as in YAML 1.2, and text that no file could hold (lone surrogates, NUL) is no text.
 """
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -28,20 +30,33 @@ class Section(BaseModel):
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, strict about keys that appear twice."""
+    """The safe loader, strict about keys: they are texts or numbers and appear once."""
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[Any] = set()
     for key_node, _ in node.value:
+        line = key_node.start_mark.line + 1
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise ConfigError(f"line {line}: a key must be a text or number, got a {key_node.id}")
         key = loader.construct_object(key_node)
         if key in seen:
-            raise ConfigError(f"line {key_node.start_mark.line + 1}: key {key!r} appears twice")
+            raise ConfigError(f"line {line}: key {key!r} appears twice")
         seen.add(key)
     return dict(yaml.SafeLoader.construct_mapping(loader, node, deep=True))
 
 
+def _text(loader: _Loader, node: yaml.ScalarNode) -> str:
+    text = str(yaml.SafeLoader.construct_yaml_str(loader, node))
+    if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise ConfigError(f"line {node.start_mark.line + 1}: a text must be Unicode without NUL, got {text!r}")
+    return text
+
+
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_SCALAR_TAG, _text)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+\Z"),
+                              list("-+.0123456789"))
 
 
 class Document:
@@ -95,8 +110,10 @@ class Document:
                 raise ConfigError(f"--set {assignment}: must read key=value, e.g. policy.max_num_seqs=64")
             try:
                 value = yaml.load(text, Loader=_Loader)  # a subclass of the safe loader
-            except yaml.YAMLError:
-                raise ConfigError(f"--set {assignment}: {text!r} is not a YAML value") from None
+            except ConfigError as error:
+                raise ConfigError(f"--set {assignment}: {error}") from None
+            except (yaml.YAMLError, RecursionError, ValueError):
+                raise ConfigError(f"--set {assignment}: {shown(text)} is not a YAML value") from None
             self.assign(parts, value)
 
     def assign(self, parts: tuple[str, ...], value: Any) -> None:
@@ -164,8 +181,14 @@ def _problem(model: type[BaseModel], error: Any, key: Key) -> str:
         return message if message.startswith(name) else f"{name}: {message}"
     message = message.replace("Input should be", "must be").replace("greater than or equal to", ">=")
     message = message.replace("less than or equal to", "<=").replace("greater than", ">").replace("less than", "<")
-    shown = repr(value) if len(repr(value)) < 80 else repr(value)[:77] + "..."
-    return f"{name} {message}, got {shown}"
+    message = re.sub(r"a valid dictionary( or instance of \w+)?", "a mapping of keys", message)
+    return f"{name} {message}, got {shown(value)}"
+
+
+def shown(value: Any) -> str:
+    """A value as it stands in a message: cut where it is long."""
+    text = repr(value)
+    return text if len(text) < 80 else text[:77] + "..."
 
 
 def _fields_at(model: type[BaseModel], loc: Sequence[str | int]) -> list[str]:

@@ -148,7 +148,7 @@ def _load(path: Path) -> EngineProfile:
     try:
         with path.open(encoding="utf-8") as stream:
             profile = yaml.load(stream, Loader=_Loader)  # a safe loader in both cases
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not a readable engine profile: {error}") from error
     return parse_engine(profile, path)
 

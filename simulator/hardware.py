@@ -99,7 +99,7 @@ def _load(path: Path) -> Gpu:
     try:
         with path.open(encoding="utf-8") as stream:
             profile = yaml.load(stream, Loader=_Loader)  # a safe loader in both cases
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not a readable GPU profile: {error}") from error
     return parse_gpu(profile, path)
 

@@ -6,7 +6,7 @@ that has no effect under the chosen policy is refused, not ignored.
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field, PrivateAttr, model_validator
 
@@ -14,12 +14,18 @@ from policies.registry import policy_named
 from policies.routers import ROUTERS
 from simulator.config import SHORT_FORMS, Document, Section, validate
 from simulator.errors import ConfigError, ServecastError, UnknownNameError
+from simulator.units import MAX_TICKS, NS_PER_S
 from simulator.workload.build import inline_trace
 from simulator.workload.spec import Inline, Workload, parse_workload
 
-LOOKED_UP = ("model", "engine.name", "hardware.gpu", "hardware.weight_dtype", "hardware.kv_dtype",
+LOOKED_UP = ("workload", "model", "engine.name", "hardware.gpu", "hardware.weight_dtype", "hardware.kv_dtype",
              "hardware.tensor_parallel")
-"""Keys whose values are names or sizes that setup.prepare looks up; their lines are kept for its messages."""
+"""Keys whose values are looked up or read later (setup.prepare, build_workload); their lines are kept for the
+messages."""
+MOST: Final = 2**40
+"""Largest accepted count of tokens or requests: products with other counts stay inside int64."""
+LONGEST_S: Final = MAX_TICKS / NS_PER_S
+"""Longest accepted time [s], 36 years."""
 
 
 class LoadSpec(Section):
@@ -27,7 +33,7 @@ class LoadSpec(Section):
     the next group when every request of the last has ended."""
 
     kind: Literal["open", "closed", "grouped"] = "open"
-    width: int = Field(default=1, ge=1)
+    width: int = Field(default=1, ge=1, le=MOST)
 
 
 class HardwareSpec(Section):
@@ -38,7 +44,8 @@ class HardwareSpec(Section):
     weight_dtype: str = "bf16"
     kv_dtype: str = "bf16"
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
-    step_s: float | None = Field(default=None, ge=0, description="time of every step, default 1; gpu: unit only")
+    step_s: float | None = Field(default=None, ge=0, le=1e6,
+                                 description="time of every step, default 1; gpu: unit only")
 
 
 class EngineSpec(Section):
@@ -55,11 +62,11 @@ class PolicySpec(Section):
     name: str | None = None
     max_num_seqs: int | None = Field(default=None, ge=1, le=65536)
     max_num_batched_tokens: int | None = Field(default=None, ge=1, le=2**22)
-    long_prefill_token_threshold: int | None = Field(default=None, ge=0)
+    long_prefill_token_threshold: int | None = Field(default=None, ge=0, le=MOST)
     watermark: float | None = Field(default=None, ge=0, lt=1)
     reserve_full_prompt: bool | None = None
     batch_window_s: float | None = Field(default=None, ge=0, le=1e6)
-    length_bucket: int | None = Field(default=None, ge=1)
+    length_bucket: int | None = Field(default=None, ge=1, le=MOST)
     stream: bool | None = None
 
 
@@ -69,7 +76,7 @@ class KvSpec(Section):
     layout: Literal["paged", "contiguous"] = "paged"
     block_size: int | None = Field(default=None, ge=1, le=4096)
     num_gpu_blocks: int | None = Field(default=None, ge=2, le=2**30)
-    reserve_tokens: int | None = Field(default=None, ge=1)
+    reserve_tokens: int | None = Field(default=None, ge=1, le=MOST)
 
 
 class ClusterSpec(Section):
@@ -82,10 +89,10 @@ class ClusterSpec(Section):
 class SloSpec(Section):
     """Targets a request must meet, all of them, to count for goodput. Not given = no target."""
 
-    ttft_s: float | None = Field(default=None, gt=0)
-    tpot_s: float | None = Field(default=None, gt=0)
-    e2e_s: float | None = Field(default=None, gt=0)
-    queue_s: float | None = Field(default=None, gt=0)
+    ttft_s: float | None = Field(default=None, gt=0, le=LONGEST_S)
+    tpot_s: float | None = Field(default=None, gt=0, le=LONGEST_S)
+    e2e_s: float | None = Field(default=None, gt=0, le=LONGEST_S)
+    queue_s: float | None = Field(default=None, gt=0, le=LONGEST_S)
 
 
 class Scenario(Section):
@@ -93,7 +100,7 @@ class Scenario(Section):
 
     name: str = "scenario"
     description: str = ""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**64)
     workload: dict[str, Any]
     load: LoadSpec = LoadSpec()
     model: str = "llama-3.1-8b"
@@ -102,11 +109,11 @@ class Scenario(Section):
     policy: PolicySpec = PolicySpec()
     kv: KvSpec = KvSpec()
     cluster: ClusterSpec = ClusterSpec()
-    max_model_len: int | None = Field(default=None, ge=2)
+    max_model_len: int | None = Field(default=None, ge=2, le=MOST)
     cost_model: Literal["calibrated", "roofline"] = "calibrated"
     slo: SloSpec = SloSpec()
     warmup_fraction: float = Field(default=0.0, ge=0, lt=1)
-    horizon_s: float | None = Field(default=None, gt=0)
+    horizon_s: float | None = Field(default=None, gt=0, le=LONGEST_S)
     _base: Path = PrivateAttr(default=Path())
     _parsed: Workload | None = PrivateAttr(default=None)
     _places: dict[str, str] = PrivateAttr(default_factory=dict)

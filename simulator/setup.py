@@ -71,6 +71,8 @@ def _named(scenario: Scenario, key: str) -> Iterator[None]:
     """Put file, line and key in front of what goes wrong inside."""
     try:
         yield
+    except OSError as error:  # a name that cannot be a file's
+        raise ConfigError(f"{scenario.place(key)}: cannot be read: {error.strerror or error}") from error
     except ServecastError as error:
         error.args = (f"{scenario.place(key)}: {error}",)
         raise

@@ -14,6 +14,8 @@ from .trace import Int64s
 
 MAX_REQUESTS: Final = 1_000_000_000
 _BLOCK: Final = 65_536
+_CV: Final = (1e-3, 1e3)
+"""Accepted spread of gamma gaps: beyond it float64 holds only zeros between the gaps, or no spread."""
 _ACCEPTS: Final[dict[str, tuple[frozenset[str], frozenset[str]]]] = {
     # kind: (needed, optional), besides requests / duration_s / start_s
     "poisson": (frozenset({"rate"}), frozenset()),
@@ -69,6 +71,10 @@ class Arrivals:
             value = getattr(self, name)
             if value is not None and not (np.isfinite(value) and value > 0):
                 raise ConfigError(f"arrivals.{name} must be > 0, got {value}")
+        if self.cv is not None and not _CV[0] <= self.cv <= _CV[1]:
+            raise ConfigError(f"arrivals.cv must be {_CV[0]}..{_CV[1]:.0f}, got {self.cv}")
+        if self.peak_hour is not None and not np.isfinite(self.peak_hour):
+            raise ConfigError(f"arrivals.peak_hour must be a finite number, got {self.peak_hour}")
         if self.amplitude is not None and not 0 <= self.amplitude <= 1:
             raise ConfigError(f"arrivals.amplitude must be 0..1, got {self.amplitude}")
         if self.kind == "diurnal":
@@ -117,12 +123,13 @@ def sample_arrivals(arrivals: Arrivals, rng: np.random.Generator) -> Int64s:
     different rates or lengths see common random numbers. Raises ConfigError when nothing arrives, more than
     MAX_REQUESTS would, or a time is beyond the longest horizon.
     """
-    seconds = _SAMPLERS[arrivals.kind](arrivals, rng) + arrivals.start_s
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # told by the checks below
+        seconds = _SAMPLERS[arrivals.kind](arrivals, rng) + arrivals.start_s
     if seconds.size == 0:
         raise ConfigError(
             f"arrivals: nothing arrives within duration_s = {arrivals.duration_s}; make it longer"
         )
-    if seconds[-1] * NS_PER_S > MAX_TICKS:
+    if not float(seconds[-1]) * NS_PER_S <= MAX_TICKS:
         raise ConfigError(
             f"arrivals: the last arrival is at {seconds[-1]:.3g} s, beyond {MAX_TICKS / NS_PER_S:.3g} s"
         )
@@ -133,6 +140,8 @@ def _until(arrivals: Arrivals, draw: Callable[[int], np.ndarray], end: float) ->
     """Cumulated gaps: the first `requests`, or all below `end` (same unit as the gaps)."""
     if arrivals.requests is not None:
         return np.cumsum(draw(arrivals.requests))
+    if end > MAX_REQUESTS:
+        raise ConfigError(f"arrivals: more than {MAX_REQUESTS} requests within duration_s")
     blocks: list[np.ndarray] = []
     last, total = 0.0, 0
     while last < end:
@@ -164,7 +173,7 @@ def _gamma(arrivals: Arrivals, rng: np.random.Generator) -> np.ndarray:
 
 def _constant(arrivals: Arrivals, _: np.random.Generator) -> np.ndarray:
     rate = arrivals.rate or 0.0
-    count = arrivals.requests or int(np.ceil(_end(arrivals) * rate)) + 1
+    count = arrivals.requests or int(min(np.ceil(_end(arrivals) * rate), MAX_REQUESTS)) + 1
     if count > MAX_REQUESTS:
         raise ConfigError(f"arrivals: more than {MAX_REQUESTS} requests within duration_s")
     times = np.arange(count) / rate

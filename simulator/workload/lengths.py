@@ -87,7 +87,11 @@ class Lengths:
         if self.min is not None and self.max is not None and self.min > self.max:
             raise ConfigError(f"lengths.min must be <= lengths.max, got {self.min} > {self.max}")
         if self.values is not None:
-            _check_pool(np.asarray(self.values))
+            try:
+                pool = np.asarray(self.values)
+            except ValueError:  # lists of different lengths
+                pool = np.zeros(0)
+            _check_pool(pool)
 
 
 def _check_pool(values: npt.NDArray[np.generic]) -> None:

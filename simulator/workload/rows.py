@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from simulator.config import shown
 from simulator.errors import TraceError
 
 from .formats import Layout
@@ -63,8 +64,8 @@ class Collector:
         """Take the rows of a batch, no more than the limit leaves room for."""
         start = 0
         while start < batch.num_rows and not self.full:
-            room = batch.num_rows - start if self.limit is None else self.limit - self.kept
-            piece = batch.slice(start, room)
+            room = batch.num_rows - start
+            piece = batch.slice(start, room if self.limit is None else min(room, self.limit - self.kept))
             self._add(piece)
             self.rows += piece.num_rows
             start += piece.num_rows
@@ -151,7 +152,7 @@ class Collector:
         row = int(check.bad.argmax())
         name = self.layout.columns[check.part]
         value = batch.column(batch.schema.get_field_index(name))[row].as_py()
-        got = "nothing (missing value)" if value is None or value == "" else repr(value)
+        got = "nothing (missing value)" if value is None or value == "" else shown(value)
         where = self.locate(self.rows + row)
         label = "class" if check.part == "cls" else check.part
         return TraceError(f"{where}: {label} (column {name!r}) {check.rule}, got {got}")

@@ -101,7 +101,10 @@ class CsvSource:
         width = len(self.header)
         rows = enumerate(islice(self._records(), 1, None), start=1)
         readable = ((row, line) for row, (line, record) in rows if not self._drop_bad or len(record) == width)
-        row, line = next(islice(readable, index, None))
+        try:
+            row, line = next(islice(readable, index, None))
+        except (StopIteration, csv.Error, UnicodeDecodeError):  # the two CSV readers count otherwise here
+            return f"{self.path}: data row {index + 1}"
         return f"{self.path}: data row {row} (line {line})"
 
     def _invalid(self, _: Any) -> str:
@@ -150,8 +153,10 @@ class ParquetSource:
 
 
 def _text(value: Any) -> str | None:
-    """A JSON value as the text the parsers read; None stays missing."""
-    return value if value is None or isinstance(value, str) else json.dumps(value)
+    """A JSON value as the text the parsers read; None stays missing, lone surrogates stay escaped."""
+    if isinstance(value, str):
+        return json.dumps(value) if any("\ud800" <= letter <= "\udfff" for letter in value) else value
+    return None if value is None else json.dumps(value)
 
 
 def _batch(records: list[Mapping[str, Any]], names: Sequence[str]) -> pa.RecordBatch:

@@ -8,7 +8,8 @@ from typing import Any, Literal, TypeVar, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from simulator.errors import ConfigError
+from simulator.config import shown
+from simulator.errors import ConfigError, ServecastError
 
 from .arrivals import Arrivals
 from .generate import ClassSpec, Generated
@@ -65,7 +66,7 @@ def parse_workload(data: Mapping[str, Any], base: str | Path = ".", where: str =
     Raises ConfigError starting with the key's path (`workload.arrivals.rate must be > 0, got 0`).
     """
     if not isinstance(data, Mapping):
-        raise ConfigError(f"{where} must be a mapping, got {data!r}")
+        raise ConfigError(f"{where} must be a mapping, got {shown(data)}")
     starts = [key for key in ("trace", "requests", "arrivals") if key in data]
     if len(starts) != 1:
         got = ", ".join(starts) or "none"
@@ -91,7 +92,7 @@ def _generated(data: Mapping[str, Any], base: Path, where: str) -> Generated:
         return Generated(arrivals, (_class(DEFAULT_CLASS, lengths, base, where),), limit)
     _only(data, ("arrivals", "classes", "max_tokens"), where)
     if not isinstance(data["classes"], Mapping) or not data["classes"]:
-        raise ConfigError(f"{where}.classes must map names to lengths, got {data['classes']!r}")
+        raise ConfigError(f"{where}.classes must map names to lengths, got {shown(data['classes'])}")
     named = data["classes"].items()
     classes = (_class(str(name), each, base, f"{where}.classes.{name}") for name, each in named)
     return Generated(arrivals, tuple(classes), limit)
@@ -99,7 +100,7 @@ def _generated(data: Mapping[str, Any], base: Path, where: str) -> Generated:
 
 def _class(name: str, data: Mapping[str, Any], base: Path, where: str) -> ClassSpec:
     if not isinstance(data, Mapping):
-        raise ConfigError(f"{where} must be a mapping, got {data!r}")
+        raise ConfigError(f"{where} must be a mapping, got {shown(data)}")
     _only(data, ("weight", "prompt", "output", "joint", "cached"), where)
     parts = {
         key: _lengths(data[key], key, base, f"{where}.{key}")
@@ -137,7 +138,10 @@ class _SampleFile:
 
 def _sample(data: Any, base: Path, where: str) -> Trace:
     file = _make(_SampleFile, {"path": data} if isinstance(data, str) else data, where)
-    return load_lengths(base / file.path, file.format, file.columns, file.where)
+    try:
+        return load_lengths(base / file.path, file.format, file.columns, file.where)
+    except ServecastError as error:
+        raise type(error)(f"{where}: {error}") from None
 
 
 def _only(data: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
@@ -150,7 +154,7 @@ def _make(kind: type[T], data: Any, where: str, label: str = "") -> T:
     """Mapping -> dataclass `kind`, types checked; messages that start with `label` are moved under
     `where`."""
     if not isinstance(data, Mapping):
-        raise ConfigError(f"{where} must be a mapping, got {data!r}")
+        raise ConfigError(f"{where} must be a mapping, got {shown(data)}")
     hints = get_type_hints(kind)
     _only(data, tuple(hints), where)
     for each in fields(kind):  # type: ignore[arg-type]
@@ -172,7 +176,7 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
         first = error.errors()[0]
         place = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
         message = first["msg"].replace("Input should be", "must be")
-        raise ConfigError(f"{where}{place} {message}, got {first['input']!r}") from None
+        raise ConfigError(f"{where}{place} {message}, got {shown(first['input'])}") from None
 
 
 def _tuples(value: Any) -> Any:

@@ -11,6 +11,9 @@ from simulator.units import MAX_TICKS, NS_PER_S, to_ticks
 from .trace import MAX_TOKENS, Int64s, Trace, freeze
 
 _GOLDEN: Final = (5**0.5 - 1) / 2
+_LONGEST_S: Final = MAX_TICKS / NS_PER_S
+_MOST: Final = 10**9
+"""Most requests of a superposed trace."""
 OUTSIDE_WINDOW: Final = "outside start_s..end_s"
 
 
@@ -35,8 +38,9 @@ def window(trace: Trace, start_s: float | None, end_s: float | None) -> Trace:
     if not 0 <= low < high:
         raise ConfigError(f"{trace.meta.source}: need 0 <= start_s < end_s, got {start_s} and {end_s}")
     first = int(trace.arrival_ns[0])
-    begin = first + to_ticks(low)
-    end = MAX_TICKS + 1 if end_s is None else first + to_ticks(end_s)
+    begin, end = first + to_ticks(min(low, _LONGEST_S)), MAX_TICKS + 1
+    if high <= _LONGEST_S:
+        end = first + to_ticks(high)
     left, right = np.searchsorted(trace.arrival_ns, [begin, end], side="left")
     if left == right:
         raise TraceError(
@@ -88,6 +92,8 @@ def superpose(trace: Trace, copies: int, shift_s: float | None = None) -> Trace:
             )
         return trace
     n, first = len(trace), int(trace.arrival_ns[0])
+    if copies > _MOST // n:
+        raise ConfigError(f"{trace.meta.source}: copies must be <= {_MOST // n}, {_MOST} requests, got {copies}")
     period = trace.span_ns + max(1, trace.span_ns // max(1, n - 1))
     shifts = _shifts(trace, copies, shift_s, period)
     arrival = np.concatenate([first + (trace.arrival_ns - first + shift) % period for shift in shifts])
@@ -108,8 +114,10 @@ def superpose(trace: Trace, copies: int, shift_s: float | None = None) -> Trace:
 
 
 def _shifts(trace: Trace, copies: int, shift_s: float | None, period: int) -> list[int]:
-    if shift_s is not None and not (np.isfinite(shift_s) and shift_s >= 0):
-        raise ConfigError(f"{trace.meta.source}: copy_shift_s must be >= 0, got {shift_s}")
+    if shift_s is not None and not 0 <= shift_s <= _LONGEST_S:
+        raise ConfigError(
+            f"{trace.meta.source}: copy_shift_s must be >= 0 and <= {_LONGEST_S:.0f}, got {shift_s}"
+        )
     if shift_s is None:
         return [k * round(period * _GOLDEN) % period for k in range(copies)]
     shifts = [k * to_ticks(shift_s) % period for k in range(copies)]

@@ -1,5 +1,6 @@
 """Input that is not accepted: exit code 2, one line with place, key, value and what is accepted, no output."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -47,11 +48,43 @@ SCENARIOS = {
                       ["in.yaml:4", "workload.requests.arrival_s", "row 1", ">= 0", "-1.0"]),
     "times out of order": ("workload:\n  requests:\n    output: [3, 4]\n    arrival_s: [2.0, 1.0]\n",
                            ["in.yaml:4", "workload.requests.arrival_s", "row 2", "1.0 after 2.0"]),
+    "key that is a list": (GOOD + "? [1, 2]\n: 3\n", ["in.yaml:6", "key", "text or number", "sequence"]),
+    "key that is a mapping": (GOOD + "slo:\n  ? {a: 1}\n  : 3\n", ["in.yaml:7", "key", "mapping"]),
+    "lone surrogate": (GOOD.replace("test", '"\\ud800"'), ["in.yaml:1", "Unicode", "ud800"]),
+    "NUL in a name": (GOOD + 'hardware: {gpu: "a\\0.yaml"}\n', ["in.yaml:6", "NUL", "a\\x00.yaml"]),
+    "section that is a list": (GOOD + "load: [open]\n", ["in.yaml:6", "load", "mapping of keys", "['open']"]),
+    "GPU name no file can have": (GOOD + f"hardware: {{gpu: {'g' * 5000}}}\n",
+                                  ["in.yaml:6", "hardware.gpu", "too long"]),
+    "model name no file can have": (GOOD + f"model: {'m' * 5000}.json\n", ["in.yaml:6", "model", "too long"]),
+    "trace name no file can have": (f"workload: {{trace: {'t' * 5000}.csv}}\n", ["in.yaml:1", "too long"]),
+    "no such trace": ("name: x\nworkload: {trace: no.csv}\n",
+                      ["in.yaml:2", "workload.trace.path", "no.csv", "accepted"]),
+    "no such sample": (GOOD.replace("output: 10", "output: {kind: empirical, path: no.csv}"),
+                       ["in.yaml:5", "workload.output", "no.csv"]),
+    "sample of unequal lists": (GOOD.replace("output: 10", "output: {kind: empirical, values: [[1], [2, 3]]}"),
+                                ["in.yaml:5", "workload.output.values", "whole numbers"]),
+    "arrivals beyond 36 years": (GOOD.replace("rate: 5", "rate: 1e-300"),
+                                 ["in.yaml:2", "arrivals", "beyond 1.15e+09 s"]),
+    "arrivals at infinity": (GOOD.replace("rate: 5", "rate: 1e-320"), ["in.yaml:2", "arrivals", "beyond"]),
+    "more arrivals than fit": (GOOD.replace("rate: 5, requests: 20", "rate: 1e300, duration_s: 10"),
+                               ["in.yaml:2", "arrivals", "more than 1000000000"]),
+    "no spread to draw": (GOOD.replace("poisson, rate: 5", "gamma, rate: 5, cv: 1e-200"),
+                          ["in.yaml:3", "workload.arrivals.cv", "0.001..1000", "1e-200"]),
+    "spread beyond floats": (GOOD.replace("poisson, rate: 5", "gamma, rate: 5, cv: 1e9"),
+                             ["in.yaml:3", "workload.arrivals.cv", "0.001..1000"]),
+    "peak hour infinite": (GOOD.replace("poisson, rate: 5", "diurnal, rate: 5, peak_hour: .inf"),
+                           ["in.yaml:3", "workload.arrivals.peak_hour", "finite", "inf"]),
     "zero tokens": ("workload:\n  requests: {output: [3, 0]}\n",
                     ["in.yaml:2", "workload.requests", "row 2", "output", "1..", "got 0"]),
     "no requests": (
         "workload:\n  requests: {output: []}\n", ["in.yaml:2", "workload.requests", "empty", "at least 1"]),
 }
+
+TOO_LARGE = ("seed", "load.width", "max_model_len", "horizon_s", "slo.ttft_s", "slo.tpot_s", "slo.e2e_s",
+             "slo.queue_s", "hardware.step_s", "policy.max_num_seqs", "policy.max_num_batched_tokens",
+             "policy.long_prefill_token_threshold", "policy.batch_window_s", "policy.length_bucket",
+             "kv.block_size", "kv.num_gpu_blocks", "kv.reserve_tokens", "cluster.replicas")
+"""Every number of a scenario that has no upper end of its own."""
 
 HEADER = "arrival_s,prompt_tokens,output_tokens\n"
 TRACES = {
@@ -60,6 +93,8 @@ TRACES = {
     "zero tokens": (HEADER + "3,5,0\n", ["row 1 (line 2)", "output", ">= 1", "'0'"]),
     "not a number": (HEADER + "1,5,5\n2,five,5\n", ["row 2 (line 3)", "prompt", "whole number", "'five'"]),
     "missing arrival": (HEADER + "1,5,5\n,5,5\n", ["row 2 (line 3)", "arrival", "missing"]),
+    "field of 200,000 digits": (HEADER + "0,5," + "5" * 200_000 + "\n",
+                                ["data row 1", "output", "whole number", "..."]),
     "no rows": (HEADER, ["empty trace"]),
     "empty file": ("", ["empty trace"]),
     "no such columns": ("a,b\n1,5\n", ["arrival, prompt, output", "the file has: a, b", "columns"]),
@@ -83,6 +118,15 @@ def test_scenario_is_refused_in_one_line_and_nothing_is_written(name, servecast,
     refused(servecast("run", tmp_path / "in.yaml", "--out", tmp_path / "out"), tmp_path, before, fragments)
 
 
+@pytest.mark.parametrize("key", TOO_LARGE)
+def test_number_that_int64_or_the_clock_cannot_hold_is_refused(key, servecast, tmp_path):
+    (tmp_path / "in.yaml").write_text(GOOD)
+    before = sorted(tmp_path.rglob("*"))
+    number = 1e40 if key.endswith("_s") else 10**40
+    outcome = servecast("run", tmp_path / "in.yaml", "--set", f"{key}={number}")
+    refused(outcome, tmp_path, before, ["--set", key, "<"])
+
+
 @pytest.mark.parametrize("name", TRACES)
 def test_trace_is_refused_in_one_line_with_row_and_nothing_is_written(name, servecast, tmp_path):
     text, fragments = TRACES[name]
@@ -91,6 +135,28 @@ def test_trace_is_refused_in_one_line_with_row_and_nothing_is_written(name, serv
     before = sorted(tmp_path.rglob("*"))
     refused(servecast("run", tmp_path / "in.yaml", "--out", tmp_path / "out"), tmp_path, before,
             ["in.csv", *fragments])
+
+
+@pytest.mark.parametrize("option, fragments", [
+    ("copies: 1000000000000", ["copies", "500000000", "1000000000000"]),
+    ("copies: 2, copy_shift_s: 1e300", ["copy_shift_s", ">= 0", "1e+300"]),
+    ("start_s: 1e300", ["start_s", "no arrival"]),
+    ("rate_scale: 1e-320", ["rate_scale", "beyond"]),
+    ("limit: 0", ["limit", ">= 1", "0"]),
+])
+def test_trace_option_out_of_range_is_refused(option, fragments, servecast, tmp_path):
+    (tmp_path / "in.csv").write_text(HEADER + "1,5,5\n2,5,5\n")
+    (tmp_path / "in.yaml").write_text(f"workload: {{trace: {{path: in.csv, {option}}}}}\nhardware: unit\n")
+    before = sorted(tmp_path.rglob("*"))
+    refused(servecast("run", tmp_path / "in.yaml"), tmp_path, before, ["in.yaml:1", "in.csv", *fragments])
+
+
+@pytest.mark.parametrize("option", ["end_s: .inf", "end_s: 1e300", f"limit: {10**30}"])
+def test_trace_window_wider_than_the_trace_keeps_all_of_it(option, servecast, tmp_path):
+    (tmp_path / "in.csv").write_text(HEADER + "1,5,5\n2,5,5\n")
+    (tmp_path / "in.yaml").write_text(f"workload: {{trace: {{path: in.csv, {option}}}}}\nhardware: unit\n")
+    outcome = servecast("run", tmp_path / "in.yaml", "--json")
+    assert outcome.code == 0 and json.loads(outcome.out)["requests"]["completed"] == 2
 
 
 def test_good_twin_of_the_refused_scenarios_runs(servecast, tmp_path):
@@ -116,6 +182,11 @@ def test_sort_true_takes_times_out_of_order_and_keeps_ties_in_file_order(serveca
     ("policy", ["--set policy", "key=value"]),
     ("a..b=3", ["--set a..b=3", "key=value"]),
     ("cluster.replicas=[", ["--set cluster.replicas=[", "YAML"]),
+    ("slo={ttft_s: 1, ttft_s: 2}", ["--set slo=", "'ttft_s'", "twice"]),
+    ("slo={[1]: 2}", ["--set slo=", "key", "sequence"]),
+    ("name=2020-99-99", ["--set name=2020-99-99", "YAML"]),
+    ("name=" + "[" * 3000, ["--set name=", "YAML"]),
+    ("name=\udcff", ["--set name=", "udcff"]),
 ])
 def test_bad_override_is_refused(assignment, fragments, servecast, tmp_path):
     (tmp_path / "in.yaml").write_text(GOOD)
@@ -150,6 +221,20 @@ def test_command_line_is_refused_in_one_line(arguments, fragments, servecast):
         assert fragment in outcome.err
 
 
+def test_number_with_an_exponent_needs_neither_point_nor_sign(servecast, tmp_path):
+    (tmp_path / "in.yaml").write_text(GOOD.replace("rate: 5", "rate: 5e0"))
+    plain = GOOD
+    (tmp_path / "plain.yaml").write_text(plain)
+    outputs = [servecast("run", tmp_path / name, "--json").out for name in ("in.yaml", "plain.yaml")]
+    assert outputs[0].replace("5.0", "5") == outputs[1].replace("5.0", "5")
+
+
+def test_message_stays_one_uncoloured_line_whatever_is_in_a_name(servecast, tmp_path):
+    outcome = servecast("run", f"{tmp_path}/\x1b[31mred\r\u2028.yaml")
+    assert outcome.code == 2
+    assert outcome.err.rstrip("\n").isprintable()
+
+
 def test_yaml_is_data_nothing_in_it_executes(servecast, tmp_path):
     mark = tmp_path / "executed"
     (tmp_path / "in.yaml").write_text(GOOD + f"model: !!python/object/apply:os.mkdir ['{mark}']\n")
@@ -163,8 +248,6 @@ def test_prompt_that_can_never_fit_is_rejected_and_counted_and_the_run_goes_on(s
         "workload: {requests: {prompt: [10, 500, 10], output: [5, 5, 5]}}\nhardware: unit\n"
         "kv: {block_size: 10, num_gpu_blocks: 11}\n")
     outcome = servecast("run", tmp_path / "in.yaml", "--json")
-    import json
-
     counted = json.loads(outcome.out)["requests"]
     assert outcome.code == 0
     assert (counted["arrived"], counted["completed"], counted["rejected"]) == (3, 2, 1)
