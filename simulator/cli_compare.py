@@ -90,7 +90,7 @@ def policy_names(given: str | None) -> list[str]:
 
 def print_comparison(summaries: Sequence[Summary], scenarios: Sequence[str], policies: int) -> None:
     """All cases side by side; several scenarios under several policies as one table of gains."""
-    from simulator.output import compare_table
+    from simulator.output_tables import compare_table
 
     if len(scenarios) > 1 and policies > 1:
         show(gain_table(scenarios, [summaries[k : k + policies] for k in range(0, len(summaries), policies)]))

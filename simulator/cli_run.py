@@ -84,7 +84,7 @@ def wants_log(log: bool | None, report: bool, out: Path | None) -> bool | None:
 def check_out(out: Path | None) -> None:
     """Refuse an output folder that is not ours before time is spent on the simulation. Raises ConfigError."""
     if out is not None:
-        from simulator.output import check_target
+        from simulator.output_folder import check_target
 
         check_target(out)
 
@@ -103,7 +103,7 @@ def simulate_scenario(scenario: "Scenario", engine: EngineName, log: bool | None
 
 def print_result(result: "Result") -> None:
     """The summary table and, on a real GPU, where its memory goes."""
-    from simulator.output import summary_table
+    from simulator.output_tables import summary_table
 
     show(summary_table(result.summary))
     if result.setup.capacity is not None:

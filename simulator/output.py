@@ -13,25 +13,13 @@ import numpy as np
 
 from simulator.errors import ConfigError
 from simulator.metrics import request_columns
-from simulator.output_folder import check_target, new_folder
-from simulator.output_tables import compare_table, summary_table
+from simulator.output_folder import new_folder
 from simulator.state import LOG_FIELDS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from simulator.run import Result
-
-__all__ = [
-    "check_target",
-    "compare_table",
-    "json_text",
-    "load_summary",
-    "new_folder",
-    "summary_table",
-    "write_comparison",
-    "write_result",
-]
 
 SUMMARY: Final = "summary.json"
 COMPARISON: Final = "comparison.json"

@@ -325,20 +325,3 @@ def compare_figures(results: Sequence[Result]) -> dict[str, Figure]:
         "latency": latency_figure(results, names),
         "time": time_figure(results, names),
     }
-
-
-__all__ = [
-    "batch_figure",
-    "compare_figure",
-    "compare_figures",
-    "distribution",
-    "figures",
-    "label_of",
-    "labels_of",
-    "latency_figure",
-    "seconds_text",
-    "slot_figure",
-    "time_figure",
-    "time_shares",
-    "time_unit",
-]

@@ -12,7 +12,7 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from simulator.plots import PARTS, compare_figures, figures, label_of, labels_of, seconds_text, time_shares
+from simulator.plots import PARTS, compare_figures, figures, seconds_text, time_shares
 from simulator.report_facts import LATENCIES, answer, cards, classes, comparison, number, setting, time, verdict
 from simulator.report_tables import (
     assumptions,
@@ -25,6 +25,7 @@ from simulator.report_tables import (
     work_rows,
 )
 from simulator.run import Result
+from simulator.slot_picture import label_of, labels_of
 from simulator.svg import css_variables, to_svg
 
 CAPTIONS: Final = {

@@ -17,15 +17,9 @@ from rich.console import Console
 from simulator import Result, output, output_folder, scenario_from, simulate
 from simulator.errors import ConfigError
 from simulator.metrics import request_table
-from simulator.output import (
-    check_target,
-    compare_table,
-    load_summary,
-    new_folder,
-    summary_table,
-    write_comparison,
-    write_result,
-)
+from simulator.output import load_summary, write_comparison, write_result
+from simulator.output_folder import check_target, new_folder
+from simulator.output_tables import compare_table, summary_table
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -207,7 +201,7 @@ def test_killed_while_writing(result: Result, tmp_path: Path) -> None:
     out = write_result(result, tmp_path / "out", report=False)
     before = contents(out)
     code = (
-        "import sys, time\nfrom simulator.output import new_folder\nwith new_folder(sys.argv[1]) as folder:\n"
+        "import sys, time\nfrom simulator.output_folder import new_folder\nwith new_folder(sys.argv[1]) as folder:\n"
         "    (folder / 'summary.json').write_text('half')\n"
         "    print('ready', flush=True)\n    time.sleep(60)\n"
     )
