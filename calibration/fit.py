@@ -55,9 +55,8 @@ PAIR_FLOPS: Final = 4 * 32 * 128
 """One layer of Llama-3.1-8B: KV bytes per token (8 heads of 128, keys and values, 16 bits), FLOP per
 pair."""
 UNEVEN_US: Final = 3.75
-"""[us] per layer. Steps of 4 and 16 unequal sequences lasted 0.24-0.29 ms (8 us a layer) longer than steps
-of equal
-ones without asynchronous scheduling; about half is taken, since traffic also slows the CPU."""
+"""[us] per layer. Steps of 4 and 16 unequal sequences lasted 0.24-0.29 ms (8 us a layer) longer than steps of
+equal ones without asynchronous scheduling; about half is taken, since traffic also slows the CPU."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +73,8 @@ class Calibration:
 
     @property
     def eager_stall_s(self) -> float:
-        """[s] by which full prefill steps last longer than the robust fit, on average: launches that wait
-        for the GPU
-        leave it idle during the next preparation. The fit's loss damps them; throughput feels them."""
+        """[s] by which full prefill steps last longer than the robust fit, on average: launches that wait for the
+        GPU leave it idle during the next preparation. The fit's loss damps them; throughput feels them."""
         late = self.steps.gaps[self.steps.gaps.kind == 1]
         return max(0.0, float((-late.error * late.gap_s).mean()))
 

@@ -59,9 +59,8 @@ class MemoryFit:
 def fit_host(
     sync: Sequence[MeasuredRun], ahead: Sequence[MeasuredRun], traffic: MeasuredRun, gpu: Gpu
 ) -> HostFit:
-    """CPU times from runs without (`sync`) and with (`ahead`) asynchronous scheduling, given the GPU's
-    times; front
-    end from `traffic`."""
+    """CPU times from runs without (`sync`) and with (`ahead`) asynchronous scheduling, given the GPU's times;
+    front end from `traffic`."""
     table = pd.concat([_sync_steps(run, gpu) for run in sync], ignore_index=True)
     limit = setup_of(sync[0]).engine.graph_limits(sync[0].engine.max_num_seqs)[1]
     decode = table[(table.kind == 0) & table.exposed_s.between(0, 0.02)]
@@ -124,9 +123,8 @@ def _launches(run: MeasuredRun, limit: int, prep: float, gpu: Gpu) -> Array:
 
 
 def _frontend(run: MeasuredRun) -> tuple[float, float]:
-    """(submission -> queue, output -> client) [s]: the longest delay that no request contradicts by having
-    been
-    in a step scheduled earlier (95 %), and the mean time from a step's output to the client."""
+    """(submission -> queue, output -> client) [s]: the longest delay that no request contradicts by having been in
+    a step scheduled earlier (95 %), and the mean time from a step's output to the client."""
     assert run.steps is not None
     output, scheduled = run.steps.t_output_s.to_numpy(), run.steps.t_schedule_s.to_numpy()
     arrival = run.requests.arrival_s.to_numpy()

@@ -114,8 +114,7 @@ def _with_gap(run: MeasuredRun) -> pd.DataFrame:
 
 
 def gpu_seconds(cost: Cost, steps: pd.DataFrame) -> Array:
-    """[s] GPU time of each step under `cost`; needs kind, tokens, n_decode, decode_context_tokens,
-    n_prefill,
+    """[s] GPU time of each step under `cost`; needs kind, tokens, n_decode, decode_context_tokens, n_prefill,
     prefill_attention_pairs."""
     unit = 1e-9 / 2**FP_BITS
     tokens = np.minimum(steps.tokens.to_numpy(dtype=np.int64), cost.dense_ns.shape[1] - 1)

@@ -28,8 +28,7 @@ Array = npt.NDArray[np.float64]
 AIC: Final = "ai-dynamo/aiconfigurator 095f58a, vLLM 0.14.0 tables, Apache-2.0"
 LSS: Final = "casys-kaist/LLMServingSim 5daddb2, vLLM 0.19 layer times, MIT"
 SUSTAINED: Final = 0.81
-"""Rate of products under sustained prefill over that in such a table: 667 of 827 TFLOP/s on the H100, where
-both
+"""Rate of products under sustained prefill over that in such a table: 667 of 827 TFLOP/s on the H100, where both
 are known (output gaps of an engine against the aiconfigurator table)."""
 GEMMS: Final = {
     "qkv_proj": (6144, 4096),

@@ -115,9 +115,8 @@ class _Device:
         return self.gpu.peak_flops(self.weight_dtype) / self.gpu.peak_flops("bf16")
 
     def elementwise_bytes(self) -> float:
-        """[bytes per token and layer]: two norms with residual (read and write x and the residual each),
-        rotary
-        in place, the new keys and values copied to the cache, the MLP activation."""
+        """[bytes per token and layer]: two norms with residual (read and write x and the residual each), rotary in
+        place, the new keys and values copied to the cache, the MLP activation."""
         model = self.model
         query = model.heads // self.tp * model.head_dim
         kv = model.kv_heads_per_gpu(self.tp) * model.head_dim
