@@ -46,14 +46,12 @@ FIT_BLOCKS: Final = ("llama8b-h100/batch_b1", "llama8b-h100-seqs32/conv_burst200
 HARNESS: Final = "ops-h100.json"
 PAIR: Final = "ops-h100-pair.json"
 LIBRARY: Final = "operators-h100.json"
-"""Our harness's measurements (products, elementwise kernels; all-reduce of two GPUs) and those of FA3
-(attention)."""
+"""Our harness's measurements (products, elementwise kernels; all-reduce of two GPUs) and those of FA3 (attention)."""
 TRAFFIC: Final = 2.0 * (8 * 4096 + 2 * (4096 + 1024) + 4 * 1024 + 3 * 14336)
 """[bytes] one token moves through a layer's elementwise kernels (cost.calibrated), Llama-3.1-8B."""
 KV_BYTES: Final = 4096
 PAIR_FLOPS: Final = 4 * 32 * 128
-"""One layer of Llama-3.1-8B: KV bytes per token (8 heads of 128, keys and values, 16 bits), FLOP per
-pair."""
+"""One layer of Llama-3.1-8B: KV bytes per token (8 heads of 128, keys and values, 16 bits), FLOP per pair."""
 UNEVEN_US: Final = 3.75
 """[us] per layer. Steps of 4 and 16 unequal sequences lasted 0.24-0.29 ms (8 us a layer) longer than steps of
 equal ones without asynchronous scheduling; about half is taken, since traffic also slows the CPU."""
@@ -105,8 +103,7 @@ def first_of_its_size(name: str) -> bool:
 
 
 def calibrate(measurements: Path = MEASUREMENTS, gpu_name: str = "h100-sxm") -> Calibration:
-    """Fit everything from the committed measurements. Raises CalibrationError where a needed run is
-    missing."""
+    """Fit everything from the committed measurements. Raises CalibrationError where a needed run is missing."""
     harness = load_operators(measurements / HARNESS)
     library = load_operators(measurements / LIBRARY)
     gemm = fit_gemm(harness.gemm)

@@ -1,5 +1,4 @@
-"""Fit what operators do not show on the engine's own step log: start-ups in a graph, sustained rates,
-sampling.
+"""Fit what operators do not show on the engine's own step log: start-ups in a graph, sustained rates, sampling.
 
 With asynchronous scheduling and the GPU as the longer clock, the gap between two outputs is the GPU time of
 the later step. Two kinds of gaps qualify: pure decode steps that follow two others (median per batch size),
@@ -177,8 +176,7 @@ def _cost(run: MeasuredRun, setup: Profiles, gpu: Gpu) -> Cost:
 
 
 def step_table(run: MeasuredRun, gpu: Gpu | None = None) -> pd.DataFrame:
-    """The run's step log with kind, tokens, gap and GPU time as predicted for `gpu` (default: the
-    run's)."""
+    """The run's step log with kind, tokens, gap and GPU time as predicted for `gpu` (default: the run's)."""
     setup = setup_of(run)
     cost = _cost(run, setup, gpu or setup.gpu)
     table = _with_gap(run)

@@ -59,8 +59,7 @@ class EngineSettings:
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """One run. `requests` is sorted by arrival (stable), ids kept; `steps` is None where there is no
-    log."""
+    """One run. `requests` is sorted by arrival (stable), ids kept; `steps` is None where there is no log."""
 
     path: Path
     engine: EngineSettings
@@ -79,8 +78,7 @@ class MeasuredRun:
 
 
 def find_runs(folders: Iterable[Path]) -> list[Path]:
-    """Folders with a run.yaml in or below the given ones, sorted. Raises CalibrationError where there is
-    none."""
+    """Folders with a run.yaml in or below the given ones, sorted. Raises CalibrationError where there is none."""
     found: set[Path] = set()
     for folder in folders:
         below = [path.parent for path in Path(folder).rglob("run.yaml")]

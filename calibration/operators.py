@@ -26,8 +26,7 @@ FP8_ROWS: Final = 1024
 
 @dataclass(frozen=True)
 class Operators:
-    """Rows of each operator; times in us. `layer_us` is (rows m, us) of a layer's elementwise kernels
-    together."""
+    """Rows of each operator; times in us. `layer_us` is (rows m, us) of a layer's elementwise kernels together."""
 
     name: str
     gemm: Rows  # m, n, k, us; 16 bits

@@ -1,5 +1,4 @@
-"""Predict a measured run from its settings alone: profiles, scheduler, KV blocks; the compiled engine
-replays it."""
+"""Predict a measured run from its settings alone: profiles, scheduler, KV blocks; the compiled engine replays it."""
 
 from dataclasses import dataclass
 
@@ -27,8 +26,7 @@ Seconds = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the simulator makes of a run; arrays have one row a request, in the order given to the
-    engine."""
+    """What the simulator makes of a run; arrays have one row a request, in the order given to the engine."""
 
     metrics: dict[str, float]
     num_gpu_blocks: int  # by the memory model, whatever the run used

@@ -94,8 +94,7 @@ def aic_block(data: Path, stem: str, cache_mib: int) -> dict[str, Any]:
 
 
 def lss_block(data: Path, gpu: str, stem: str) -> dict[str, Any]:
-    """`measured:` block from the LLMServingSim tables of one GPU (`RTX4090`, attention file stem
-    `rtx4090`)."""
+    """`measured:` block from the LLMServingSim tables of one GPU (`RTX4090`, attention file stem `rtx4090`)."""
     dense = _read(data / "op_dense_rtx_llmservingsim.csv")
     dense = dense[(dense.gpu == gpu) & (dense.model == "Llama-3.1-8B") & (dense.tp == 1)]
     sequences = _read(data / "op_perseq_rtx_llmservingsim.csv")
@@ -219,8 +218,7 @@ def _read(path: Path) -> pd.DataFrame:
 
 
 def load_public_run(data: Path, case: str) -> MeasuredRun:
-    """A run of LLMServingSim's benchmark (`rtx4090-llama-3.1-8b`, `rtxpro6000-llama-3.1-8b`) as a
-    MeasuredRun.
+    """A run of LLMServingSim's benchmark (`rtx4090-llama-3.1-8b`, `rtxpro6000-llama-3.1-8b`) as a MeasuredRun.
 
     `data` is the folder with llmservingsim_bench_*.csv. Times count from the engine's queue, as measured
     there; `cached_tokens` is the ideal prefix hit, an input.
@@ -266,8 +264,7 @@ def load_public_run(data: Path, case: str) -> MeasuredRun:
 
 
 def fit_step_fixed(run: MeasuredRun, requests: int = 30, highest_us: float = 5000.0) -> float:
-    """[us] per step that brings the mean TPOT of the first `requests` requests to the measured one, 0 at
-    least.
+    """[us] per step that brings the mean TPOT of the first `requests` requests to the measured one, 0 at least.
 
     Layer times alone leave out what an engine adds to every step on that host. The rest of the run is left
     to test.

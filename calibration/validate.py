@@ -1,5 +1,4 @@
-"""Hold predictions against measured runs: per run and metric, predicted, measured, signed error, 90 %
-interval.
+"""Hold predictions against measured runs: per run and metric, predicted, measured, signed error, 90 % interval.
 
 `validate` takes folders, returns plain data (JSON-ready); `table` and `figures` draw it. Means are over
 runs that were not used for fitting.

@@ -128,8 +128,7 @@ def list_engines() -> tuple[EngineProfile, ...]:
 
 
 def load_engine(name_or_path: str | Path) -> EngineProfile:
-    """A shipped engine by file stem (`vllm-0.24`, also `vllm-0.24.0`) or any profile by path ending in
-    .yaml.
+    """A shipped engine by file stem (`vllm-0.24`, also `vllm-0.24.0`) or any profile by path ending in .yaml.
 
     Raises UnknownNameError with the known names, ConfigError for a profile that cannot be used.
     """

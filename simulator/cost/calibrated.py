@@ -29,8 +29,7 @@ Array = npt.NDArray[np.float64]
 Table = npt.NDArray[np.int64]
 
 PREFILL_SAMPLES: Final = 8
-"""Rows through the head in a step with prefill: its decodes and finished prompts are few beside its
-tokens."""
+"""Rows through the head in a step with prefill: its decodes and finished prompts are few beside its tokens."""
 IMBALANCE_SCALE: Final = 5.0
 """[sequences] over which unequal contexts come to fill the GPU unevenly."""
 LAUNCH_FLOOR_S: Final = 0.3e-3
@@ -47,8 +46,7 @@ def calibrated_cost(
     max_num_seqs: int,
     max_num_batched_tokens: int,
 ) -> Cost:
-    """Fill a `Cost` for `model` on `tp` GPUs of one host. Raises ConfigError: bad limit, uneven split,
-    overflow."""
+    """Fill a `Cost` for `model` on `tp` GPUs of one host. Raises ConfigError: bad limit, uneven split, overflow."""
     if max_num_seqs < 1 or max_num_batched_tokens < 1:
         raise ConfigError(
             "max_num_seqs and max_num_batched_tokens must be >= 1, "

@@ -66,8 +66,7 @@ class GpuTimes:
     marks: Mapping[str, str] = field(hash=False)
 
     def reduce_s(self, gpus: int, message: Curve) -> Curve | None:
-        """[s] for one all-reduce of `message` bytes, linear between measured points; None where not
-        measured.
+        """[s] for one all-reduce of `message` bytes, linear between measured points; None where not measured.
 
         Beyond the largest message the bandwidth of the last two points holds.
         """

@@ -1,5 +1,4 @@
-"""What a calibrated prediction stands on, in words: components not measured on this GPU, sizes beyond the
-fit.
+"""What a calibrated prediction stands on, in words: components not measured on this GPU, sizes beyond the fit.
 
 Reports print these lines beside their numbers.
 """

@@ -1,5 +1,4 @@
-"""A rate that changes over the day: piecewise linear or stepped, with its integral and the inverse of
-that."""
+"""A rate that changes over the day: piecewise linear or stepped, with its integral and the inverse of that."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -81,8 +80,7 @@ def sinusoid(rate: float, amplitude: float, peak_hour: float, period_s: float) -
 def curve_from_points(
     points: Sequence[tuple[float, float]], kind: str, scale: float, period_s: float
 ) -> RateCurve:
-    """((hour, requests/s), ...) with rising hours in [0, 24) -> periodic curve; the last point joins the
-    first.
+    """((hour, requests/s), ...) with rising hours in [0, 24) -> periodic curve; the last point joins the first.
 
     Raises ConfigError for hours out of order or range, negative rates, an unknown kind, no rate > 0.
     """

@@ -59,8 +59,7 @@ def length_figures(tokens: Int64s) -> dict[str, float | int]:
 
 
 def too_long(trace: Trace, max_model_len: int) -> dict[str, int]:
-    """How many prompts leave no room for a token, and how many requests may outgrow max_model_len
-    [tokens]."""
+    """How many prompts leave no room for a token, and how many requests may outgrow max_model_len [tokens]."""
     return {
         "max_model_len": max_model_len,
         "prompts": int((trace.prompt >= max_model_len).sum()),

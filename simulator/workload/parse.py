@@ -1,5 +1,4 @@
-"""Column values -> int64 arrays with a mask of the rows that cannot be used. Nothing is read or raised
-here."""
+"""Column values -> int64 arrays with a mask of the rows that cannot be used. Nothing is read or raised here."""
 
 import math
 from typing import Any, Final

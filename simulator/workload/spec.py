@@ -1,5 +1,4 @@
-"""The `workload:` section of a scenario -> typed, frozen descriptions; unknown keys and wrong types are
-refused."""
+"""The `workload:` section of a scenario -> typed, frozen descriptions; unknown keys and wrong types are refused."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
@@ -59,8 +58,7 @@ _GENERATED_KEYS = ("arrivals", "prompt", "output", "joint", "cached", "classes",
 
 
 def parse_workload(data: Mapping[str, Any], base: str | Path = ".", where: str = "workload") -> Workload:
-    """Mapping -> TraceFile (`trace:`), Inline (`requests:`) or Generated (`arrivals:` with lengths or
-    `classes:`).
+    """Mapping -> TraceFile (`trace:`), Inline (`requests:`) or Generated (`arrivals:` with lengths or `classes:`).
 
     Relative paths are taken from `base`; files named for empirical and joint lengths are read here.
     Raises ConfigError starting with the key's path (`workload.arrivals.rate must be > 0, got 0`).
@@ -151,8 +149,7 @@ def _only(data: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
 
 
 def _make(kind: type[T], data: Any, where: str, label: str = "") -> T:
-    """Mapping -> dataclass `kind`, types checked; messages that start with `label` are moved under
-    `where`."""
+    """Mapping -> dataclass `kind`, types checked; messages that start with `label` are moved under `where`."""
     if not isinstance(data, Mapping):
         raise ConfigError(f"{where} must be a mapping, got {shown(data)}")
     hints = get_type_hints(kind)

@@ -1,5 +1,4 @@
-"""Traces as a folder of .npy columns, opened as memory maps: many processes share one copy of a large
-trace."""
+"""Traces as a folder of .npy columns, opened as memory maps: many processes share one copy of a large trace."""
 
 import json
 import os

@@ -1,5 +1,4 @@
-"""Named random streams: each use of chance draws from its own stream, so one change leaves the others
-alone."""
+"""Named random streams: each use of chance draws from its own stream, so one change leaves the others alone."""
 
 import hashlib
 

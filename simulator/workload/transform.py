@@ -27,8 +27,7 @@ def _counted(trace: Trace, reason: str, rows: int) -> Trace:
 
 
 def window(trace: Trace, start_s: float | None, end_s: float | None) -> Trace:
-    """Requests with start_s <= arrival - first arrival < end_s [s]; with start_s given, start_s becomes
-    time 0.
+    """Requests with start_s <= arrival - first arrival < end_s [s]; with start_s given, start_s becomes time 0.
 
     Raises ConfigError for an empty or negative window, TraceError when nothing arrives in it.
     """
@@ -61,8 +60,7 @@ def head(trace: Trace, limit: int, reason: str) -> Trace:
 
 
 def scale_rate(trace: Trace, factor: float) -> Trace:
-    """Arrivals `factor` times as fast: gaps divided by it, the first arrival stays. Raises ConfigError for
-    <= 0."""
+    """Arrivals `factor` times as fast: gaps divided by it, the first arrival stays. Raises ConfigError for <= 0."""
     if not (np.isfinite(factor) and factor > 0):
         raise ConfigError(f"{trace.meta.source}: rate_scale must be > 0, got {factor}")
     if factor == 1:
