@@ -10,9 +10,8 @@ from simulator.state import Column, Requests
 NEXT: Final = 0            # next request to arrive
 RELEASED: Final = 1        # requests whose arrival tick is known
 GROUP_LEFT: Final = 2      # grouped load: requests of the current group not ended
-FRONTEND_FREE: Final = 3   # [tick] when the front end can take the next request
-LOG_ROWS: Final = 4
-CONTROLS: Final = 5
+LOG_ROWS: Final = 3
+FRONTEND_FREE: Final = 4   # [tick] when the first front end can take a request; one more place per further replica
 
 OPEN: Final = 0
 CLOSED: Final = 1
@@ -22,11 +21,15 @@ GROUPED: Final = 2
 
 @jitable
 def submit(req: Requests, cost: Cost, ctl: Column, tick: int) -> None:
-    """Release the next request at `tick`: through the front end, one at a time, into the engine's queue."""
+    """Release the next request at `tick`: through a front end into the engine's queue.
+
+    There are as many front ends as replicas, used in turn; each takes one request at a time.
+    """
     i = ctl[RELEASED]
+    at = FRONTEND_FREE + i % (len(ctl) - FRONTEND_FREE)
     req.arrival[i] = tick
-    ctl[FRONTEND_FREE] = max(ctl[FRONTEND_FREE], tick) + cost.frontend_each_ns
-    req.queued[i] = ctl[FRONTEND_FREE] + cost.frontend_in_ns
+    ctl[at] = max(ctl[at], tick) + cost.frontend_each_ns
+    req.queued[i] = ctl[at] + cost.frontend_in_ns
     ctl[RELEASED] = i + 1
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from simulator.cost.step import Cost
-from simulator.engines.clients import CONTROLS, OPEN
+from simulator.engines.clients import FRONTEND_FREE, OPEN
 from simulator.state import (
     COUNT_FIELDS,
     ITL_BINS,
@@ -80,7 +80,7 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool) 
     reps = Replica(ids(replicas, s), table(replicas, s, fill=-1), ids(replicas, s), ids(replicas, s),
                    table(replicas, s), ids(replicas, depth, s), table(replicas, depth, STEP_FIELDS), counters)
     return Job(req, reps, lim, cost, table(replicas, TOTALS), table(ITL_BINS), table(s + 1),
-               table(replicas, AUX_SIZE), table(CONTROLS), table(4096 if log else 0, 16), replicas)
+               table(replicas, AUX_SIZE), table(FRONTEND_FREE + replicas), table(4096 if log else 0, 16), replicas)
 
 
 def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool) -> Job:

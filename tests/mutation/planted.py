@@ -80,7 +80,7 @@ BUGS = (
         "[S_GPU_END], rep.c[NOW])", RULES),
     Bug("GPU starts before its inputs are there", BOOKING, "max(rep.c[GPU_FREE], ready) + gpu",
         "max(rep.c[GPU_FREE], now) + gpu", RULES),
-    Bug("front end serves all at once", BOOKING, "max(ctl[FRONTEND_FREE], tick) + cost", "tick + cost", RULES),
+    Bug("front end serves all at once", "simulator/engines/clients.py", "max(ctl[at], tick) + cost", "tick + cost", RULES),
     Bug("length limit off by one", BOOKING, "if final > lim.max_model_len:", "if final >= lim.max_model_len:", RULES),
     Bug("KV refusal off by one", BOOKING, "reservation(req, lim, i, final) > lim.num_blocks",
         "reservation(req, lim, i, final) >= lim.num_blocks", RULES),

@@ -316,7 +316,8 @@ class Oracle:
         self.router, self.load, self.width = router, load, width
         self.reps = [Replica(r, lim) for r in range(replicas)]
         self.heap: list[tuple[int, int, int, int]] = []
-        self.now = self.front_free = 0
+        self.now = 0
+        self.front_free = [0] * len(self.reps)
         self.released = self.group_left = 0
 
     def run(self) -> "Oracle":
@@ -341,12 +342,13 @@ class Oracle:
         heapq.heappush(self.heap, (tick, phase, index, nap))
 
     def submit(self, tick: int) -> None:
-        """The next request in order goes through the front end, which serves one at a time."""
+        """The next request in order goes through a front end: one a replica, in turn, each serving one at a time."""
         seq = self.seqs[self.released]
         self.released += 1
         seq.arrival = tick
-        self.front_free = max(self.front_free, tick) + int(self.cost.frontend_each_ns)
-        seq.queued = self.front_free + int(self.cost.frontend_in_ns)
+        mine = seq.index % len(self.reps)
+        self.front_free[mine] = max(self.front_free[mine], tick) + int(self.cost.frontend_each_ns)
+        seq.queued = self.front_free[mine] + int(self.cost.frontend_in_ns)
         self.push(seq.queued, ARRIVAL, seq.index)
 
     def answered(self, count: int, tick: int) -> None:

@@ -105,10 +105,11 @@ def test_one_replica_on_every_nth_request_is_the_fleet_exactly() -> None:
         point = Point(candidate, 3)
         alone = simulate(bench.setup(candidate).scenario, trace=bench.trace(point))
         of_fleet = whole.requests.replica == 0
-        # one front end serves the whole fleet and takes 0.15 ms per request, hence the allowance
         first = np.asarray(whole.requests.first)[of_fleet] / 1e9
         assert own.sum() + of_fleet.sum() < len(whole.trace)
-        assert np.median(np.abs(first - np.asarray(alone.requests.first) / 1e9)) < 1e-3
+        gap = np.abs(first - np.asarray(alone.requests.first) / 1e9)
+        # front ends are used in turn: a random replica's requests meet each other there more when it is alone
+        assert np.median(gap) < 1e-3 if candidate.router == "random" else not gap.any()
 
 
 def test_infeasible_names_the_binding_limit_and_the_nearest_point() -> None:
