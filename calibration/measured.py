@@ -9,13 +9,15 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import yaml
+from pydantic import Field, TypeAdapter, ValidationError
 
+from simulator.config import shown
 from simulator.errors import CalibrationError
 
 REQUEST_COLUMNS: Final = ("id", "arrival_s", "prompt_tokens", "output_tokens", "ttft_s", "tpot_s", "e2e_s")
@@ -31,6 +33,8 @@ STEP_COLUMNS: Final = (
     "t_output_s",
 )
 KINDS: Final = ("open", "grouped", "closed")
+Count = Annotated[int, Field(ge=1, le=2**30)]
+Blocks = Annotated[int, Field(ge=2, le=2**30)]
 
 
 @dataclass(frozen=True)
@@ -39,15 +43,15 @@ class EngineSettings:
 
     name: str
     version: str
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    tensor_parallel_size: int = 1
+    max_num_seqs: Count
+    max_num_batched_tokens: Count
+    tensor_parallel_size: Count = 1
     async_scheduling: bool | None = None
-    block_size: int = 16
-    num_gpu_blocks: int | None = None
-    num_gpu_blocks_override: int | None = None
-    max_model_len: int | None = None
-    gpu_memory_utilization: float = 0.9
+    block_size: Count = 16
+    num_gpu_blocks: Blocks | None = None
+    num_gpu_blocks_override: Blocks | None = None
+    max_model_len: Count | None = None
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
     dtype: str = "bfloat16"
     kv_cache_dtype: str = "bfloat16"
 
@@ -93,7 +97,7 @@ def load_run(folder: Path) -> MeasuredRun:
     path = folder / "run.yaml"
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, yaml.YAMLError, ValueError, RecursionError, TypeError) as error:
         raise CalibrationError(f"{path}: not readable: {error}") from error
     engine = _engine(_section(content, "engine", path), path)
     hardware = _section(content, "hardware", path)
@@ -127,7 +131,15 @@ def _engine(section: dict[str, Any], path: Path) -> EngineSettings:
     ]
     if missing:
         raise CalibrationError(f"{path}: engine.{missing[0]} is missing")
-    return EngineSettings(**{key: value for key, value in section.items() if key in known})
+    hints = get_type_hints(EngineSettings, include_extras=True)
+    settings = {key: value for key, value in section.items() if key in known}
+    for key, value in settings.items():
+        try:
+            TypeAdapter(hints[key]).validate_python(value, strict=True)
+        except ValidationError as error:
+            problem = error.errors()[0]["msg"].replace("Input should be", "must be")
+            raise CalibrationError(f"{path}: engine.{key} {problem}, got {shown(value)}") from None
+    return EngineSettings(**settings)
 
 
 def _arrivals(section: dict[str, Any], path: Path) -> tuple[str, int]:
@@ -171,13 +183,15 @@ def _table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
         table = pd.read_csv(path)
     except (OSError, ValueError) as error:
         raise CalibrationError(f"{path}: not a readable CSV: {error}") from error
+    if not isinstance(table.index, pd.RangeIndex):
+        raise CalibrationError(f"{path}: rows have more fields than the {len(table.columns)} of the header")
     missing = [column for column in columns if column not in table]
     if missing or table.empty:
         raise CalibrationError(
             f"{path}: {'no rows' if table.empty else 'column ' + missing[0] + ' is missing'}"
         )
     numbers = table[list(columns)].apply(pd.to_numeric, errors="coerce")
-    bad = np.flatnonzero(numbers.isna().any(axis=1))
+    bad = np.flatnonzero(~np.isfinite(numbers).all(axis=1))
     if bad.size:
         raise CalibrationError(f"{path}: data row {bad[0] + 1}: not a number in {', '.join(columns)}")
     return table
@@ -202,6 +216,8 @@ def load_bench(path: Path) -> pd.DataFrame:
         ) from error
     if len({len(prompt), len(output), len(ttft), len(stream), len(start)}) != 1:
         raise CalibrationError(f"{path}: input_lens, output_lens, ttfts, itls, start_times differ in length")
+    if not len(prompt) or not all(np.isfinite(each).all() for each in (ttft, stream, start)):
+        raise CalibrationError(f"{path}: needs at least one request, and finite times")
     e2e = ttft + stream
     table = pd.DataFrame(
         {

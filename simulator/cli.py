@@ -4,6 +4,7 @@ Exit codes: 0 done; 1 the machine said no (disk full, no permission) or a bug (w
 is not accepted, one line on stderr says why; 130 Ctrl-C; 143 terminated. No output is ever half-written.
 """
 
+import errno
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -38,6 +39,8 @@ COMMANDS: Final = {
     "schema": "simulator.cli_lists",
 }
 """Command -> module whose `register(app)` adds it, in the order of `servecast --help`."""
+_NAMED_WRONGLY: Final = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
+"""Errors of the system that say: the path given is not a file or folder. They count as input."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -82,11 +85,9 @@ def _guarded(arguments: list[str]) -> int:
         return _say(str(error), 2)
     except BrokenPipeError:
         return _closed_pipe()
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        return _say(f"{error.filename}: {error.strerror}; accepted: a file or folder that is there", 2)
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        return _say(f"{place}{error.strerror or error}", 1)
+        return _say(f"{place}{error.strerror or error}", 2 if error.errno in _NAMED_WRONGLY else 1)
     except MemoryError:
         return _say("out of memory; a shorter trace or --no-log needs less", 1)
     except (KeyboardInterrupt, typer.Abort):

@@ -32,12 +32,13 @@ def kv(
     weight_dtype: Annotated[str, typer.Option("--weight-dtype", help="bf16, fp8, int8, int4, fp4.")] = "bf16",
     kv_dtype: Annotated[str, typer.Option("--kv-dtype", help="bf16 or fp8.")] = "bf16",
     engine: Annotated[str, typer.Option("--engine", help="An engine profile.")] = "vllm-0.24",
-    max_num_seqs: Annotated[int | None, typer.Option("--max-num-seqs", min=1)] = None,
-    max_num_batched_tokens: Annotated[int | None, typer.Option("--max-num-batched-tokens", min=1)] = None,
+    max_num_seqs: Annotated[int | None, typer.Option("--max-num-seqs", min=1, max=65_536)] = None,
+    max_num_batched_tokens: Annotated[int | None, typer.Option(
+        "--max-num-batched-tokens", min=1, max=2**22)] = None,
     utilization: Annotated[float | None, typer.Option("--gpu-memory-utilization", min=0.0, max=1.0)] = None,
-    block_size: Annotated[int | None, typer.Option("--block-size", min=1)] = None,
+    block_size: Annotated[int | None, typer.Option("--block-size", min=1, max=4096)] = None,
     request_tokens: Annotated[int, typer.Option(
-        "--request-tokens", min=1, help="Prompt + output of one request, for how many fit at once.")] = 2048,
+        "--request-tokens", min=1, max=2**40, help="Prompt + output of one request, for how many fit at once.")] = 2048,
     as_json: JsonOption = False,
 ) -> None:
     """KV calculator: memory by part, the formula, blocks, tokens, and how many requests fit at once."""

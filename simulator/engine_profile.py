@@ -15,6 +15,7 @@ from typing import Any, Final
 import yaml
 
 from hwprofiles import ENGINE_DIR
+from simulator.config import shown
 from simulator.errors import ConfigError, UnknownNameError
 
 MARKS: Final = ("measured", "fitted", "documented", "assumed")
@@ -61,6 +62,18 @@ _INTEGERS: Final = (
     "graph_tokens_max",
     "launch_layers",
 )
+_MOST: Final = {
+    "schedule_ahead": 8,
+    "block_size": 4096,
+    "gpu_memory_utilization": 1,
+    "watermark": 1,
+    "reserve_prompt": 1,
+    "worker_processes": 1,
+    "max_num_seqs": 65_536,
+    "max_num_batched_tokens": 2**22,
+    "graph_tokens_max": 2**22,
+}
+"""Largest accepted value of a number in its unit; 1e6 for all others (1e6 ms: 17 minutes)."""
 _TEXTS: Final = ("name", "version", "policy", "mark", "notes")
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -190,8 +203,9 @@ def _number(entry: object, key: str, path: Path) -> float | int:
         raise ConfigError(
             f"{path}: {key} must have unit {unit!r}, a mark of {', '.join(MARKS)} and a source, got {entry!r}"
         )
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise ConfigError(f"{path}: {key}.value must be a number >= 0, got {value!r}")
+    most = _MOST.get(key, 1e6)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+        raise ConfigError(f"{path}: {key}.value must be a number >= 0 and <= {most:g}, got {shown(value)}")
     if key in _INTEGERS:
         if value != int(value):
             raise ConfigError(f"{path}: {key}.value must be a whole number, got {value!r}")

@@ -9,6 +9,7 @@ from typing import Final
 import yaml
 
 from hwprofiles import GPU_DIR
+from simulator.config import shown
 from simulator.errors import ConfigError, UnknownNameError
 from simulator.units import MIB
 
@@ -20,6 +21,8 @@ _UNITS: Final = {"memory": "MiB", "memory_bandwidth": "GB/s", "sm_count": "count
 _TEXTS: Final = ("name", "vendor", "mark", "link_kind")
 _KEYS: Final = frozenset({*_UNITS, *_TEXTS, "aliases", "peak_dense", "measured"})
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_MOST: Final = 1e9
+"""Largest accepted number of a profile, in its unit (MiB, GB/s, TFLOP/s, W, USD)."""
 
 
 @dataclass(frozen=True)
@@ -147,8 +150,8 @@ def _number(entry: object, key: str, unit: str, path: Path) -> float:
     value = entry["value"]
     if entry["unit"] != unit:
         raise ConfigError(f"{path}: {key}.unit must be {unit!r}, got {entry['unit']!r}")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise ConfigError(f"{path}: {key}.value must be a number > 0, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST:
+        raise ConfigError(f"{path}: {key}.value must be a number > 0 and <= {_MOST:g}, got {shown(value)}")
     if not str(entry["source"]).strip():
         raise ConfigError(f"{path}: {key}.source must not be empty")
     return float(value)

@@ -174,7 +174,7 @@ def _shipped(name: str) -> Path:
 def _read(path: Path) -> dict[str, object]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not a readable config.json: {error}") from error
     if not isinstance(config, dict):
         raise ConfigError(f"{path}: a config.json is a JSON object, got {type(config).__name__}")

@@ -79,6 +79,9 @@ def new_folder(out: str | Path) -> Iterator[Path]:
         fresh.chmod(0o777 & ~_umask())
         check_target(path)
         _swap(fresh, path)
+    except OSError as error:
+        error.filename = error.filename or str(out)  # writing to a full disk names no file
+        raise
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 

@@ -25,6 +25,8 @@ _MAY: Final[dict[str, frozenset[str]]] = {
     "uniform": frozenset(),
     "empirical": frozenset({"min", "max"}),
 }
+_WIDEST: Final = 1e6
+"""Largest accepted cv or sigma: its square stays a number."""
 _FIELDS: Final = ("value", "mean", "cv", "median", "sigma", "min", "max", "values")
 
 
@@ -82,8 +84,8 @@ class Lengths:
                 raise ConfigError(f"lengths.{name} must be > 0 and <= {MAX_TOKENS}, got {value}")
         for name in ("cv", "sigma"):
             value = getattr(self, name)
-            if value is not None and not (np.isfinite(value) and value >= 0):
-                raise ConfigError(f"lengths.{name} must be >= 0, got {value}")
+            if value is not None and not 0 <= value <= _WIDEST:
+                raise ConfigError(f"lengths.{name} must be >= 0 and <= {_WIDEST:.0f}, got {value}")
         if self.min is not None and self.max is not None and self.min > self.max:
             raise ConfigError(f"lengths.min must be <= lengths.max, got {self.min} > {self.max}")
         if self.values is not None:

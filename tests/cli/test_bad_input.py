@@ -72,6 +72,8 @@ SCENARIOS = {
                           ["in.yaml:3", "workload.arrivals.cv", "0.001..1000", "1e-200"]),
     "spread beyond floats": (GOOD.replace("poisson, rate: 5", "gamma, rate: 5, cv: 1e9"),
                              ["in.yaml:3", "workload.arrivals.cv", "0.001..1000"]),
+    "lengths of endless spread": (GOOD.replace("output: 10", "output: {kind: lognormal, mean: 9, cv: 1e300}"),
+                                  ["in.yaml:5", "workload.output.cv", "<= 1000000", "1e+300"]),
     "peak hour infinite": (GOOD.replace("poisson, rate: 5", "diurnal, rate: 5, peak_hour: .inf"),
                            ["in.yaml:3", "workload.arrivals.peak_hour", "finite", "inf"]),
     "zero tokens": ("workload:\n  requests: {output: [3, 0]}\n",

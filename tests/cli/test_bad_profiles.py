@@ -1,0 +1,102 @@
+"""Profiles, model files and measured runs that are not accepted: one line with file, key and what is."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from hwprofiles import ENGINE_DIR, GPU_DIR
+
+MODEL = json.loads((GPU_DIR.parent / "models" / "llama-3.1-8b.json").read_text())
+RUN = """\
+engine: {name: vllm, version: 0.24.0, max_num_seqs: 8, max_num_batched_tokens: 2048}
+hardware: {gpu: h100-sxm}
+model: model.json
+arrivals: {kind: open}
+"""
+REQUESTS = "id,arrival_s,prompt_tokens,output_tokens,ttft_s,tpot_s,e2e_s\n"
+
+
+def refused(outcome, *fragments: str) -> None:
+    assert outcome.code == 2
+    assert outcome.err.count("\n") == 1
+    for fragment in fragments:
+        assert fragment in outcome.err
+
+
+def with_number(text: str, key: str, value: str) -> str:
+    """A profile's text with the value of `key` replaced."""
+    changed, count = re.subn(rf"(?m)^({key}:\s*\{{?\s*value: )[-\d.]+", rf"\g<1>{value}", text)
+    assert count == 1
+    return changed
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\xfa", b"? [1]\n: 2\n", b"[" * 3000, b"", b"[1]", b"a: {b: 2020-99-99}"])
+@pytest.mark.parametrize("kind", ["gpu", "engine"])
+def test_profile_that_cannot_be_read(kind, content, servecast, tmp_path):
+    (tmp_path / "p.yaml").write_bytes(content)
+    given = ["p.yaml"] if kind == "gpu" else ["h100-sxm", "--engine", "p.yaml"]
+    given = [str(tmp_path / each) if each == "p.yaml" else each for each in given]
+    refused(servecast("kv", "llama-3.1-8b", *given), "p.yaml")
+
+
+@pytest.mark.parametrize("value", ["9" * 400, "1.0e+30", "-1"])
+@pytest.mark.parametrize("key", ["schedule_ahead", "block_size", "max_num_seqs", "max_num_batched_tokens",
+                                 "graph_tokens_max", "decode_prep", "frontend_in", "workspace_per_hidden"])
+def test_number_of_an_engine_profile_out_of_range(key, value, servecast, tmp_path):
+    path = tmp_path / "e.yaml"
+    path.write_text(with_number((ENGINE_DIR / "vllm-0.24.yaml").read_text(), key, value))
+    refused(servecast("kv", "llama-3.1-8b", "h100-sxm", "--engine", path), "e.yaml", f"{key}.value", ">= 0 and <=")
+
+
+@pytest.mark.parametrize("value", ["9" * 400, "1.0e+30", "0", ".nan"])
+@pytest.mark.parametrize("key", ["memory", "memory_bandwidth", "sm_count"])
+def test_number_of_a_gpu_profile_out_of_range(key, value, servecast, tmp_path):
+    path = tmp_path / "g.yaml"
+    path.write_text(with_number((GPU_DIR / "h100-sxm.yaml").read_text(), key, value))
+    refused(servecast("kv", "llama-3.1-8b", path), "g.yaml", f"{key}.value", "> 0 and <=")
+
+
+@pytest.mark.parametrize("option", ["--max-num-seqs", "--max-num-batched-tokens", "--block-size", "--request-tokens"])
+def test_calculator_refuses_numbers_beyond_all_machines(option, servecast):
+    refused(servecast("kv", "llama-3.1-8b", "h100-sxm", option, "9" * 40), option)
+
+
+@pytest.mark.parametrize("arguments", [("kv", "m" * 5000, "h100-sxm"), ("kv", "llama-3.1-8b", "g" * 5000),
+                                       ("trace", "inspect", "t" * 5000 + ".csv"), ("run", "s" * 5000)])
+def test_name_that_no_file_can_have(arguments, servecast):
+    refused(servecast(*arguments), "too long")
+
+
+def measured(folder: Path, run: str = RUN, requests: str = REQUESTS + "0,0,512,8,0.1,0.01,0.2\n") -> Path:
+    (folder / "model.json").write_text(json.dumps(MODEL))
+    (folder / "run.yaml").write_bytes(run.encode("latin-1"))
+    (folder / "requests.csv").write_text(requests)
+    return folder
+
+
+def test_measured_run_of_these_tests_is_accepted(servecast, tmp_path):
+    outcome = servecast("validate", measured(tmp_path))
+    assert (outcome.code, outcome.err) == (0, "")
+
+
+@pytest.mark.parametrize("old, new, key", [
+    ("max_num_seqs: 8", "max_num_seqs: x", "engine.max_num_seqs"),
+    ("max_num_seqs: 8", "max_num_seqs: .nan", "engine.max_num_seqs"),
+    ("max_num_seqs: 8", "max_num_seqs: 0", "engine.max_num_seqs"),
+    ("2048", "[1]", "engine.max_num_batched_tokens"),
+    ("2048", "2048, block_size: null", "engine.block_size"),
+    ("2048", "2048, num_gpu_blocks: -1", "engine.num_gpu_blocks"),
+    ("2048", "2048, gpu_memory_utilization: 2", "engine.gpu_memory_utilization"),
+    ("0.24.0", "0.24", "engine.version"),
+    ("vllm", "\xff", ""),
+    ("arrivals", "? [1]\n: 2\narrivals", ""),
+])
+def test_settings_of_a_measured_run(old, new, key, servecast, tmp_path):
+    refused(servecast("validate", measured(tmp_path, RUN.replace(old, new, 1))), "run.yaml", key)
+
+
+@pytest.mark.parametrize("row", ["0,inf,5,5,1,1,1", "0,0,5,5,nan,1,1", "0,0,5,x,1,1,1", "0,0,5,5,1,1,1,1,1", "0,0"])
+def test_row_of_a_measured_run(row, servecast, tmp_path):
+    refused(servecast("validate", measured(tmp_path, requests=f"{REQUESTS}{row}\n")), "requests.csv")
