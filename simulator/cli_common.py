@@ -25,6 +25,13 @@ OutOption = Annotated[Path | None, typer.Option(
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No table, no progress bar, no notes.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
+ColumnOption = Annotated[list[str] | None, typer.Option(
+    "--column", metavar="PART=NAME", help="Which column is which: arrival, prompt, output, ...; repeatable.")]
+UnitOption = Annotated[str | None, typer.Option("--time-unit", help="Unit of the arrivals: s, ms, us, ns or iso.")]
+
+MARKS: Final = {"sweep": "axes", "plan": "candidates", "whatif": "overlays"}
+"""Command -> a top-level key that only its YAML files have; without any of them a file is a scenario, for `run`."""
+
 PIPE_WIDTH: Final = 4096
 """Columns of plain output: nothing is wrapped or cut when piped."""
 
@@ -83,26 +90,67 @@ def find_scenario(name: str) -> Path:
     return shipped if inside and shipped.is_file() else path
 
 
+def command_of(path: Path) -> str:
+    """The command that takes this YAML file, told by its top-level keys."""
+    from simulator.config import Document
+
+    keys = Document(path).data
+    return next((command for command, mark in MARKS.items() if mark in keys), "run")
+
+
+def _known(name: str, path: Path) -> None:
+    """Raises ConfigError for a name that is neither a file nor shipped."""
+    from scenarios import ROOT
+
+    if not path.exists():
+        shipped = ", ".join(sorted(file.stem for file in ROOT.glob("*.yaml") if command_of(file) == "run"))
+        raise ConfigError(f"{name}: No such file; accepted: a scenario's YAML file or a shipped name: {shipped}")
+
+
+def _other_command(name: str, path: Path) -> str | None:
+    """The command line for a file that was made for another command than `run`."""
+    command = command_of(path)
+    call = f"whatif SCENARIO {name}" if command == "whatif" else f"{command} {name}"
+    wrong = f"{name}: a file for servecast {command}, not a scenario; try: servecast {call}"
+    return wrong if command != "run" else None
+
+
+def column_pairs(pairs: Sequence[str]) -> dict[str, str]:
+    """`arrival=ts` -> {"arrival": "ts"}. Raises ConfigError."""
+    for pair in pairs:
+        if not all(pair.partition("=")):
+            raise ConfigError(f"--column {pair}: must read PART=NAME, e.g. arrival=timestamp")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
 def read_scenario(name: str, assignments: Sequence[str] = (), flags: Mapping[str, Any] | None = None,
-                  trace: Path | None = None) -> "Scenario":
+                  trace: Path | None = None, columns: Sequence[str] | None = None,
+                  time_unit: str | None = None) -> "Scenario":
     """Scenario file, overridden by `--set` assignments, overridden by explicit flags. Raises ConfigError.
 
     `flags` maps dotted keys to values, None = not given. `trace` (from the working directory) replaces the
-    workload's file, or a workload that is no file; `--set workload.trace....` says how to read it.
+    workload's file, or a workload that is no file; `columns` (PART=NAME), `time_unit` and `--set
+    workload.trace....` say how to read it.
     """
     from simulator.scenario import load_scenario
 
     path = find_scenario(name)
+    _known(name, path)
     before, after = _trace_assignments(path, trace) if trace else ([], [])
-    after += [f"{key}={json.dumps(value)}" for key, value in (flags or {}).items() if value is not None]
-    return load_scenario(path, [*before, *assignments, *after])
+    named = {"workload.trace.columns": column_pairs(columns or ()) or None, "workload.trace.time_unit": time_unit}
+    after += [f"{key}={json.dumps(value)}" for key, value in (named | dict(flags or {})).items() if value is not None]
+    try:
+        return load_scenario(path, [*before, *assignments, *after])
+    except ConfigError as error:
+        raise ConfigError(_other_command(name, path) or str(error)) from error
 
 
 def _trace_assignments(path: Path, trace: Path) -> tuple[list[str], list[str]]:
     """Assignments that make `trace` the workload: those before the user's, those after."""
     from simulator.config import Document
 
-    place = json.dumps(os.path.relpath(trace, path.parent))
+    near = all(Path.cwd() in file.resolve().parents for file in (path, trace))  # else `..` may lead through links
+    place = json.dumps(os.path.relpath(trace, path.parent) if near else str(trace.absolute()))
     workload = Document(path).data.get("workload")
     is_file = isinstance(workload, dict) and "trace" in workload
     whole = [] if is_file else [f"workload={{trace: {{path: {place}}}}}"]

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulator.cli_common import (
+    ColumnOption,
     JsonOption,
     OutOption,
     QuietOption,
     SetOption,
+    UnitOption,
     note,
     print_json,
     read_scenario,
@@ -52,11 +54,11 @@ ScenariosArgument = Annotated[list[str], typer.Argument(
 
 def compare(scenarios: ScenariosArgument,
             policies: PoliciesOption = None, assignments: SetOption = None, out: OutOption = None,
-            trace: TraceOption = None, engine: EngineOption = EngineName.fast, report: ReportOption = True,
-            log: LogOption = None, seed: SeedOption = None, as_json: JsonOption = False,
-            quiet: QuietOption = False) -> None:
+            trace: TraceOption = None, columns: ColumnOption = None, time_unit: UnitOption = None,
+            engine: EngineOption = EngineName.fast, report: ReportOption = True, log: LogOption = None,
+            seed: SeedOption = None, as_json: JsonOption = False, quiet: QuietOption = False) -> None:
     """Run scenarios side by side; ratios are against the first. All see the same arrivals and lengths."""
-    read = [read_scenario(name, assignments or (), {"seed": seed}, trace) for name in scenarios]
+    read = [read_scenario(name, assignments or (), {"seed": seed}, trace, columns, time_unit) for name in scenarios]
     names = policy_names(policies)
     stems = [Path(name).stem for name in scenarios]
     cases = under_policies(read, names, quiet) if names else distinct(read, stems)

@@ -2,17 +2,21 @@
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from simulator.cli_common import JsonOption, find_scenario, print_json, show
+from simulator.cli_common import MARKS, JsonOption, command_of, find_scenario, print_json, show
 from simulator.errors import UnknownNameError
 
 if TYPE_CHECKING:
     from simulator.model import ModelShape
 
 Row = dict[str, Any]
+
+HEADINGS: Final = {"memory_gib": "memory [GiB]", "bandwidth_gb_s": "bandwidth [GB/s]", "bf16_tflop_s": "bf16 [TFLOP/s]",
+                   "tdp_w": "power [W]", "price_usd_h": "USD/h", "price_date": "price of", "run_with": "run with"}
+"""Column headings with units, where the key alone would not say them."""
 
 
 def register(app: typer.Typer) -> None:
@@ -42,7 +46,8 @@ def print_rows(title: str, rows: Sequence[Row]) -> None:
 
     table = Table(title=title)
     for key, value in rows[0].items():
-        table.add_column(key.replace("_", " "), justify="right" if isinstance(value, int | float) else "left")
+        heading = HEADINGS.get(key, key.replace("_", " "))
+        table.add_column(heading, justify="right" if isinstance(value, int | float) else "left")
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row.values()))
     show(table)
@@ -68,11 +73,14 @@ def scenarios(name: Annotated[str, typer.Argument(help="Print this scenario's YA
 
 
 def scenario_rows() -> list[Row]:
-    """Name and first comment line of every YAML file shipped in scenarios/."""
+    """Name, command and first comment line of every YAML file shipped in scenarios/."""
     from scenarios import ROOT
 
-    return [{"name": path.stem, "what": path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")}
-            for path in sorted(ROOT.glob("*.yaml"))]
+    order = ["run", *MARKS]
+    found = [{"name": path.stem, "run_with": command_of(path),
+              "what": path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")}
+             for path in ROOT.glob("*.yaml")]
+    return sorted(found, key=lambda row: (order.index(row["run_with"]), row["name"]))
 
 
 def policy_rows() -> list[Row]:

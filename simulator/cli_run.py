@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from simulator.cli_common import (
+    ColumnOption,
     JsonOption,
     OutOption,
     QuietOption,
     SetOption,
+    UnitOption,
     build_workload,
     note,
     print_json,
@@ -56,12 +58,13 @@ ScenarioArgument = Annotated[str, typer.Argument(
 
 def run(scenario: ScenarioArgument,
         assignments: SetOption = None, out: OutOption = None, trace: TraceOption = None,
-        engine: EngineOption = EngineName.fast, report: ReportOption = True, log: LogOption = None,
-        seed: SeedOption = None, num_gpu_blocks: BlocksOption = None, as_json: JsonOption = False,
-        quiet: QuietOption = False) -> None:
+        columns: ColumnOption = None, time_unit: UnitOption = None,
+        engine: EngineOption = EngineName.fast, report: ReportOption = True,
+        log: LogOption = None, seed: SeedOption = None, num_gpu_blocks: BlocksOption = None,
+        as_json: JsonOption = False, quiet: QuietOption = False) -> None:
     """Replay a scenario and print its latencies, throughput and verdict; with --out also write them."""
     flags = {"seed": seed, "kv.num_gpu_blocks": num_gpu_blocks}
-    chosen = read_scenario(scenario, assignments or (), flags, trace)
+    chosen = read_scenario(scenario, assignments or (), flags, trace, columns, time_unit)
     check_out(out)
     result = simulate_scenario(chosen, engine, wants_log(log, report, out), quiet)
     if out is not None:

@@ -5,8 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from simulator.cli_common import JsonOption, print_json, show
-from simulator.errors import ConfigError
+from simulator.cli_common import ColumnOption, JsonOption, UnitOption, column_pairs, print_json, show
 
 
 def register(app: typer.Typer) -> None:
@@ -19,9 +18,6 @@ def register(app: typer.Typer) -> None:
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="CSV, JSON, JSONL or parquet.")]
 FormatOption = Annotated[str, typer.Option("--format", help="azure, burstgpt, mooncake, vllm_bench, ...")]
-ColumnOption = Annotated[list[str] | None, typer.Option(
-    "--column", metavar="PART=NAME", help="Which column is which: arrival, prompt, output, ...; repeatable.")]
-UnitOption = Annotated[str | None, typer.Option("--time-unit", help="s, ms, us, ns or iso.")]
 SortOption = Annotated[bool, typer.Option("--sort", help="Sort by arrival, stably, instead of refusing.")]
 LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="Only the first so many requests.")]
 LongestOption = Annotated[int | None, typer.Option(
@@ -38,17 +34,9 @@ def inspect(file: FileArgument, layout: FormatOption = "auto", columns: ColumnOp
     from simulator.workload.load import load_trace
 
     bad: Literal["error", "drop"] = "drop" if drop else "error"
-    trace = load_trace(file, layout, _columns(columns or []), time_unit, sort, limit, bad_rows=bad)
+    trace = load_trace(file, layout, column_pairs(columns or []) or None, time_unit, sort, limit, bad_rows=bad)
     facts = inspect_trace(trace, max_model_len)
     if as_json:
         print_json(facts)
     else:
         show(inspect_table(facts))
-
-
-def _columns(pairs: list[str]) -> dict[str, str] | None:
-    """`arrival=ts` -> {"arrival": "ts"}; None when nothing is given."""
-    for pair in pairs:
-        if not all(pair.partition("=")):
-            raise ConfigError(f"--column {pair}: must read PART=NAME, e.g. arrival=timestamp")
-    return dict(pair.split("=", 1) for pair in pairs) or None

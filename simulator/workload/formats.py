@@ -210,7 +210,8 @@ def _unit_of(chosen: Mapping[str, str], layout: Format | None) -> str | None:
 
 def _missing_text(where: str, missing: Sequence[str], header: Sequence[str], layout: Format | None) -> str:
     if "conversations" in header or layout is None:
-        hint = "name them with columns: {arrival: ..., prompt: ..., output: ...}"
+        hint = ("name them with columns: {arrival: ..., prompt: ..., output: ...}, "
+                "on the command line with --column arrival=... and so on")
     else:
         hint = f"format {layout.name} needs {', '.join(layout.columns[part] for part in missing)}"
     counts = " (texts without token counts cannot be replayed)" if "conversations" in header else ""

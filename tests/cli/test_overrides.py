@@ -70,3 +70,15 @@ def test_both_engines_give_the_same_summary(servecast):
     fast, reference = (json.loads(servecast("run", "wx_four_slots", "--json", "--engine", name).out)
                        for name in ("fast", "reference"))
     assert fast == reference
+
+
+def test_columns_are_named_on_the_command_line(tmp_path, servecast):
+    """Three requests, one output token each, under names of their own; a shipped scenario, a file elsewhere."""
+    trace = tmp_path / "mine.csv"
+    trace.write_text("when,tok in,tok=out\n0,10,1\n1,10,1\n2,10,1\n")
+    columns = ["--column", "arrival=when", "--column", "prompt=tok in", "--column", "output=tok=out"]
+    outcome = servecast("run", "chat", "--trace", trace, *columns, "--time-unit", "s", "--json")
+    assert outcome.code == 0, outcome.err
+    assert json.loads(outcome.out)["requests"]["completed"] == 3
+    refused = servecast("run", "chat", "--trace", trace)
+    assert refused.code == 2 and "--column arrival=" in refused.err and "/../" not in refused.err
