@@ -61,7 +61,7 @@ def _digits(value: float) -> str:
 def summary_table(summary: Summary) -> RenderableType:
     """One run: counts, throughput, latencies, use, verdict."""
     parts: list[Text | Table] = [_headline(summary), _facts(summary), _latencies(summary)]
-    parts += [_trust(summary), _verdict(summary)]
+    parts += [_trust(summary), _verdict(summary), _busy_note(summary)]
     return Group(*(part for part in parts if not isinstance(part, Text) or part.plain))
 
 
@@ -96,7 +96,7 @@ def _facts(summary: Summary) -> Table:
     """Name-value pairs, two a line."""
     flow, kv, batch, good = (summary[name] for name in ("throughput", "kv", "batch", "goodput"))
     left = [
-        ("requests", summary["conservation"]),
+        ("requests", summary["conservation"] + _reasons(summary)),
         ("makespan", seconds(summary["makespan_s"])),
         (
             "throughput",
@@ -126,6 +126,12 @@ def _facts(summary: Summary) -> Table:
     for (name, value), (other, more) in zip(left, right, strict=True):
         table.add_row(Text(name, style="dim"), Text(value), Text(other, style="dim"), Text(more))
     return table
+
+
+def _reasons(summary: Summary) -> str:
+    """Why requests were refused, in brackets."""
+    why = summary["requests"]["rejected_by_reason"]
+    return f" ({', '.join(f'{count:,} {reason}' for reason, count in why.items())})" if why else ""
 
 
 def _goodput(good: Summary) -> str:
@@ -158,6 +164,15 @@ def _verdict(summary: Summary) -> Text:
     seen = summary["stability"]
     text = Text(seen["verdict"], style=f"bold {_COLOURS[seen['verdict']]}")
     return text.append(f": {seen['reason']}", style="dim")
+
+
+def _busy_note(summary: Summary) -> Text:
+    """Why a GPU that could take more looks busy; empty when it does not look so, or is full."""
+    busy, held = summary["gpu_utilization"] or 0.0, summary["slot_utilization"] or 0.0
+    misleading = busy > 0.9 and held < 0.5 and summary["stability"]["verdict"] == "stable"
+    misleading = misleading and summary["provenance"]["gpu"]["mark"] != "textbook"
+    text = "GPU busy: a step for few sequences reads all the weights, so low load keeps it busy too"
+    return Text(f"{text}; room for more shows in slots, KV blocks and latency" if misleading else "", style="dim")
 
 
 class _Row(NamedTuple):
@@ -196,15 +211,19 @@ def compare_table(summaries: Sequence[Summary]) -> RenderableType:
     table.add_column("")
     for summary in summaries:
         table.add_column(Text(str(summary["name"])), justify="right")
+    done = [summary["requests"]["completed"] for summary in summaries]
+    whole = [count == max(done) for count in done]
     for row in COMPARED:
-        cells = _cells(row, [_plain(summary, row.path) for summary in summaries])
+        cells = _cells(row, [_plain(summary, row.path) for summary in summaries], whole)
         if cells:
             table.add_row(row.label, *cells)
     table.add_row(
         "verdict",
         *(Text(s["stability"]["verdict"], style=_COLOURS[s["stability"]["verdict"]]) for s in summaries),
     )
-    return Group(table, Text("* best of the line; (ratio to the first)", style="dim"))
+    lines = ["* best of the line; (ratio to the first); ∞: a percentile that falls on requests never answered"]
+    lines += [f"{s['name']}: rejected{_reasons(s)}" for s in summaries if s["requests"]["rejected"]]
+    return Group(table, Text("\n".join(lines), style="dim"))
 
 
 def _plain(summary: Summary, path: str) -> float | None:
@@ -216,16 +235,22 @@ def _plain(summary: Summary, path: str) -> float | None:
     return None if value == float("inf") else int(value) if section in ("requests", "steps") else value
 
 
-def _cells(row: _Row, values: Sequence[float | None]) -> list[Text]:
-    """Cells of one line; empty when no run has the number."""
+def _cells(row: _Row, values: Sequence[float | None], whole: Sequence[bool]) -> list[Text]:
+    """Cells of one line; empty when no run has the number.
+
+    A mean or a makespan over fewer completed requests than another run's (`whole` false) is never the best.
+    """
     compared = [v for v in values if v is not None and v == v]
     if not compared:
         return []
-    best = None if row.better == 0 else max(compared) if row.better > 0 else min(compared)
+    partial = row.label.endswith("mean") or row.label == "makespan"
+    fair = [v for k, v in enumerate(values) if v is not None and v == v and (whole[k] or not partial)]
+    best = None if row.better == 0 or not fair else max(fair) if row.better > 0 else min(fair)
     given = [v for v in values if v is None or v == v]
     differ = any(v != given[0] for v in given)
     return [
-        _cell(row, value, values[0], differ and value == best, first=k == 0) for k, value in enumerate(values)
+        _cell(row, value, values[0], differ and value == best and (whole[k] or not partial), first=k == 0)
+        for k, value in enumerate(values)
     ]
 
 
@@ -234,5 +259,12 @@ def _cell(row: _Row, value: float | None, base: float | None, best: bool, first:
         return Text("–")
     text = row.show(value)
     if not first and value is not None and base is not None and base == base and base > 0:
-        text += f" ({value / base:.2f}x)" if value < 100 * base else f" ({value / base:,.0f}x)"
+        text += f" ({_times(value / base)})"
     return Text(f"{text} *" if best else f"{text}  ", style="bold" if best else "")
+
+
+def _times(ratio: float) -> str:
+    """How many times the first run's value; very small ratios as 1/n."""
+    if 0 < ratio < 0.1:
+        return f"1/{number(1 / ratio)}"
+    return f"{ratio:.2f}x" if ratio < 100 else f"{ratio:,.0f}x"

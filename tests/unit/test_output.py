@@ -274,3 +274,29 @@ def test_compare_table_takes_infinite_as_worst_and_leaves_absent_alone() -> None
     }
     assert lines["TTFT p99"].split() == ["TTFT", "p99", "∞", "1.00", "s", "*"]
     assert lines["TPOT mean"].split() == ["TPOT", "mean", "–", "1.00", "s"]
+
+
+def test_compare_table_does_not_praise_a_mean_over_fewer_requests() -> None:
+    """Two slots, four requests; the run that refuses the two long ones is done sooner, which is no merit."""
+    refused = run(scenario([1, 1, 40, 40], name="short", max_model_len=20))
+    served = run(scenario([1, 1, 40, 40], name="long"))
+    text = text_of(compare_table([served.summary, refused.summary]))
+    lines = {line.split("  ")[0]: line for line in text.splitlines()}
+    for label in ("makespan", "E2E mean", "TTFT mean"):
+        assert lines[label].rstrip().endswith(")"), lines[label]
+    assert "short: rejected (2 longer than max_model_len)" in text and "long: rejected" not in text
+
+
+def test_compare_table_writes_small_ratios_as_fractions() -> None:
+    """40 steps against 1: 1/40."""
+    long, short = run(scenario([40], name="long")), run(scenario([1], name="short"))
+    text = text_of(compare_table([long.summary, short.summary]))
+    assert next(line for line in text.splitlines() if line.startswith("steps")).split()[-1] == "(1/40.0)"
+
+
+def test_a_busy_gpu_at_low_load_is_explained() -> None:
+    """A lone stream of answers on a real GPU: always busy, a slot of 128 in use."""
+    lone = {"workload": {"requests": {"output": [200] * 30}}, "load": "closed"}
+    text = text_of(summary_table(run(lone).summary))
+    assert "GPU busy: a step for few sequences" in text
+    assert "GPU busy: a" not in text_of(summary_table(run(scenario([3, 1, 2])).summary))
