@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from simulator.cli_common import QuietOption, console, note, progress_bar, show
+from simulator.cli_common import QuietOption, console, find_scenario, note, progress_bar, show
 
 if TYPE_CHECKING:
     from simulator.sweep import SweepOutcome
@@ -56,12 +56,12 @@ def sweep(spec: SpecArgument, out: OutOption, jobs: JobsOption = None, dask: Das
 
     if dask and jobs:
         raise ConfigError("--jobs has no effect with --dask: the cluster has its own workers")
-    parsed, base = load_sweep(spec)
+    parsed, base = load_sweep(find_scenario(str(spec)))
     rows = len(sweep_points(parsed)) * parsed.replications
     with progress_bar(parsed.name, rows, quiet) as advance:
         outcome = run_sweep(parsed, base, out, jobs=jobs, dask=dask, resume=resume,
                             progress=lambda done, total, failed: advance(done))
-    note(_closing_line(outcome), quiet)
+    note(f"{_closing_line(outcome)}; see them with servecast sweep show {outcome.folder}", quiet)
 
 
 def _closing_line(outcome: "SweepOutcome") -> str:

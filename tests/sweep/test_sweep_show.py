@@ -100,7 +100,8 @@ def test_sweep_and_show_on_the_command_line(tmp_path: Path, capsys: pytest.Captu
     assert main(["sweep", file, "--out", out, "--jobs", "1"]) == 0
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == f"6 points, 6 rows, 2 failed (see the column error); results in {out}\n"
+    assert captured.err == (f"6 points, 6 rows, 2 failed (see the column error); results in {out}; "
+                            f"see them with servecast sweep show {out}\n")
     assert main(["sweep", "show", out, "--top", "1"]) == 0
     captured = capsys.readouterr()
     frame = load_table(out)
