@@ -77,7 +77,7 @@ def test_measured_block_is_carried_through() -> None:
 
 @pytest.mark.parametrize(("change", "message"), [
     ({"tdp": {"value": 700, "unit": "kW", "source": "s"}}, r"x\.yaml: tdp\.unit must be 'W', got 'kW'"),
-    ({"tdp": {"value": -1, "unit": "W", "source": "s"}}, r"tdp\.value must be a number > 0, got -1"),
+    ({"tdp": {"value": -1, "unit": "W", "source": "s"}}, r"tdp\.value must be a number > 0 and <= 1e\+09, got -1"),
     ({"tdp": {"value": 700, "unit": "W"}}, r"tdp must be \{value, unit, source\}"),
     ({"tdp": {"value": 700, "unit": "W", "source": " "}}, r"tdp\.source must not be empty"),
     ({"mark": "guess"}, "mark must be one of measured, fitted, datasheet, textbook, got 'guess'"),
