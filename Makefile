@@ -20,6 +20,7 @@ $(BIN)/python:
 	  { rm -rf $(VENV); echo "cannot make a virtual environment; on Debian or Ubuntu: apt install python3-venv"; exit 1; }
 
 $(RUN_STAMP): pyproject.toml | $(BIN)/python
+	@echo "installing servecast and its libraries into $(VENV), a minute or two"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 
@@ -28,6 +29,7 @@ $(DEV_STAMP): pyproject.toml | $(BIN)/python
 	@touch $@ $(RUN_STAMP)
 
 demo: $(RUN_STAMP)
+	@echo "replaying 2,000 requests twice; the first time the engine is compiled, some ten seconds"
 	$(BIN)/servecast compare scenarios/chat_static.yaml scenarios/chat.yaml --out out/demo
 	@echo "open out/demo/report.html"
 
