@@ -139,9 +139,12 @@ def load_sweep(path: str | Path) -> tuple[SweepSpec, Scenario]:
 
 
 def base_scenario(spec: SweepSpec, folder: Path = Path()) -> Scenario:
-    """The base of a sweep; relative paths are taken from `folder`. Raises ConfigError."""
+    """The base of a sweep: a file, taken from `folder`, or a shipped scenario by name. Raises ConfigError."""
     if isinstance(spec.base, str):
-        return load_scenario(folder / spec.base)
+        from scenarios import ROOT
+
+        file, shipped = folder / spec.base, ROOT / f"{spec.base.removesuffix('.yaml')}.yaml"
+        return load_scenario(shipped if shipped.is_file() and not file.exists() else file)
     return scenario_from(spec.base, folder, f"{spec.name}: base")
 
 

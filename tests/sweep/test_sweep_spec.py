@@ -94,3 +94,15 @@ def test_shipped_sweeps_can_be_read(file: Path) -> None:
     assert isinstance(spec, SweepSpec)
     for point in sweep_points(spec):
         base.updated(point)
+
+
+def test_a_copied_sweep_still_finds_its_shipped_base(tmp_path: Path) -> None:
+    """A file beside the sweep comes first, a shipped scenario of that name second; other names are refused."""
+    file = tmp_path / "copy.yaml"
+    file.write_text("base: chat.yaml\naxes:\n  - grid: {seed: [1]}\n")
+    assert load_sweep(file)[1].name == "chat"
+    (tmp_path / "chat.yaml").write_text("name: own\nworkload: {requests: {output: [1]}}\n")
+    assert load_sweep(file)[1].name == "own"
+    file.write_text("base: nowhere.yaml\naxes:\n  - grid: {seed: [1]}\n")
+    with pytest.raises(ConfigError, match="nowhere"):
+        load_sweep(file)
