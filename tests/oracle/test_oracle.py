@@ -78,7 +78,7 @@ def agree(case: Case, engine: str) -> None:
     assert {n: v for n, v in got.items() if v != wanted[n]} == {n: v for n, v in wanted.items() if got[n] != v}
 
 
-@settings(max_examples=1000, **COMMON)
+@settings(max_examples=600, **COMMON)
 @given(case=cases())
 def test_reference_agrees(case: Case) -> None:
     agree(case, "reference")

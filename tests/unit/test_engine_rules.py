@@ -222,6 +222,14 @@ def test_static_batch_is_full_within_its_bucket(engine: str) -> None:
     assert done.req.scheduled.tolist() == [25, 35]
 
 
+@ENGINES
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_nothing_is_seen_after_the_horizon(ahead: int, engine: str) -> None:
+    """A token every 10; at 1,005 there are 100, in the middle of a long undisturbed run."""
+    done = run(requests([0], [1], [200], schedule_ahead=ahead, more={"until": 1005}), engine)
+    assert (done.req.done[0], done.req.last[0], done.req.status[0]) == (100, 1000, 2)
+
+
 def test_static_answer_not_returned_by_the_horizon_is_unfinished() -> None:
     done = run(requests([0, 0], [1, 1], [1, 9], "static", stream=0, more={"until": 50}), "fast")
     assert done.req.first.tolist() == [NEVER, NEVER]
