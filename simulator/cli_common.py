@@ -142,7 +142,9 @@ def read_scenario(name: str, assignments: Sequence[str] = (), flags: Mapping[str
     try:
         return load_scenario(path, [*before, *assignments, *after])
     except ConfigError as error:
-        raise ConfigError(_other_command(name, path) or str(error)) from error
+        lost = "--column, --time-unit: there is no trace to read; accepted with --trace FILE"
+        drawn = (columns or time_unit) and not trace and "exactly one of trace" in str(error)
+        raise ConfigError(_other_command(name, path) or (lost if drawn else str(error))) from error
 
 
 def _trace_assignments(path: Path, trace: Path) -> tuple[list[str], list[str]]:

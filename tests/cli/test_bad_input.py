@@ -203,6 +203,7 @@ def test_bad_override_is_refused(assignment, fragments, servecast, tmp_path):
     (["run", "plan_chat"], ["plan_chat", "not a scenario", "servecast plan plan_chat"]),
     (["run", "sweep_batch"], ["sweep_batch", "servecast sweep sweep_batch"]),
     (["compare", "chat", "whatif_chat"], ["whatif_chat", "servecast whatif SCENARIO whatif_chat"]),
+    (["run", "chat", "--column", "arrival=ts"], ["--column", "--trace FILE"]),
     (["run", "chat", "--column", "arrival"], ["--column arrival", "PART=NAME"]),
     (["frobnicate"], ["frobnicate"]),
     (["run", "chat", "--seed", "-1"], ["--seed", "0"]),
