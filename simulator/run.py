@@ -2,7 +2,7 @@
 
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -92,7 +92,7 @@ def simulate(scenario: Scenario, engine: Engine = "fast", *, trace: Trace | None
     """
     ready = setup or prepare(scenario)
     if cost is not None:
-        ready = Setup(**{**vars(ready), "cost": cost})
+        ready = replace(ready, cost=cost)
     if trace is None:
         trace = build_trace(scenario.parsed_workload(), scenario.seed, replication, scenario.base)
     trace = in_submission_order(trace, scenario.load.kind)

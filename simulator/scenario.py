@@ -137,7 +137,22 @@ class Scenario(Section):
             raise ValueError("kv.reserve_tokens has no effect on paged memory; it belongs to layout: contiguous")
         if self.hardware.gpu != "unit" and self.hardware.step_s is not None:
             raise ValueError("hardware.step_s has no effect on a real GPU; it belongs to gpu: unit")
+        if self.hardware.gpu == "unit":
+            self._only_what_a_textbook_gpu_has()
         return self
+
+    def _only_what_a_textbook_gpu_has(self) -> None:
+        """Raise ValueError for a key that changes nothing where every step takes the same time."""
+        plain = {"model": Scenario.model_fields["model"].default, "cost_model": "calibrated"}
+        given = {name: getattr(self, name) for name in plain}
+        for section, spec in (("hardware", self.hardware), ("engine", self.engine)):
+            for key, field in type(spec).model_fields.items():
+                if key not in ("gpu", "step_s", "schedule_ahead"):
+                    plain[f"{section}.{key}"] = field.default
+                    given[f"{section}.{key}"] = getattr(spec, key)
+        for name, value in given.items():
+            if value != plain[name]:
+                raise ValueError(f"{name} has no effect on gpu: unit, got {value!r}")
 
     @property
     def base(self) -> Path:

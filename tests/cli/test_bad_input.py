@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from simulator import load_scenario
+from simulator.errors import ConfigError
+
 GOOD = """\
 name: test
 workload:
@@ -258,3 +261,14 @@ def test_prompt_that_can_never_fit_is_rejected_and_counted_and_the_run_goes_on(s
     counted = json.loads(outcome.out)["requests"]
     assert outcome.code == 0
     assert (counted["arrived"], counted["completed"], counted["rejected"]) == (3, 2, 1)
+
+
+@pytest.mark.parametrize("assignment", ["model: opt-13b", "cost_model: roofline", "engine: vllm-0.19",
+                                        "hardware: {gpu: unit, tensor_parallel: 2}",
+                                        "hardware: {gpu: unit, kv_dtype: fp8}"])
+def test_a_key_that_changes_nothing_on_the_textbook_gpu_is_refused(tmp_path: Path, assignment: str) -> None:
+    base = "workload: {requests: {output: [2]}}\n" + ("" if "hardware" in assignment else "hardware: unit\n")
+    file = tmp_path / "toy.yaml"
+    file.write_text(base + assignment + "\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=rf"toy.yaml:{base.count(chr(10)) + 1}: .* has no effect on gpu: unit"):
+        load_scenario(file)
