@@ -45,7 +45,10 @@ def start_load(req: Requests, cost: Cost, ctl: Column, load: int, width: int) ->
 
 @jitable
 def on_ended(req: Requests, cost: Cost, ctl: Column, load: int, width: int, ended: int, tick: int) -> None:
-    """`ended` requests were answered or refused at `tick`; closed and grouped clients submit their next ones."""
+    """`ended` clients have their answer or refusal at `tick`; closed and grouped ones submit their next requests.
+
+    Both take frontend_out_ns to arrive: ticks never go back, so requests enter in the order of submission.
+    """
     total = len(req.arrival)
     count = 0
     if load == CLOSED:

@@ -202,7 +202,7 @@ def _build(schedule: Callable[..., None], retire: Callable[..., None]) -> Callab
                     rep.c[EVENT_TICK] = arrival
                     rep.c[EVENT_PHASE] = SCHEDULE
             else:
-                on_ended(req, cost, ctl, load, width, 1, arrival)
+                on_ended(req, cost, ctl, load, width, 1, arrival + cost.frontend_out_ns)
 
     return compiled(run)
 

@@ -119,7 +119,7 @@ class _Run:
             if not self.bells[r].triggered:
                 self.bells[r].succeed()
         else:
-            self.ended(1, int(self.env.now))
+            self.ended(1, int(self.env.now) + job.cost.frontend_out_ns)
 
     def plan(self, r: int) -> bool:
         """Let the policy plan a step and launch it; False when it plans nothing."""

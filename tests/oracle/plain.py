@@ -388,7 +388,7 @@ class Oracle:
             if rep.asleep:
                 self.wake(rep)
             return
-        self.answered(1, self.now)
+        self.answered(1, self.now + int(self.cost.frontend_out_ns))
 
     def wake(self, rep: Replica) -> None:
         rep.asleep = False

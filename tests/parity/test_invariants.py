@@ -58,6 +58,9 @@ def test_causality(case: Case) -> None:
         happened = after != NEVER
         assert np.all(before[happened] <= after[happened])
     assert np.all(req.done <= req.output)
+    released = req.queued != NEVER
+    assert np.all(np.diff(req.arrival[released]) >= 0)
+    assert np.all(np.diff(req.queued[released]) >= 0)  # the clock never goes back to an earlier arrival
     one = req.done == 1
     if case.limits.stream:
         assert np.all(req.first[one] == req.last[one])

@@ -140,6 +140,17 @@ def test_front_end_serves_one_at_a_time(engine: str) -> None:
 
 
 @ENGINES
+def test_a_refusal_takes_as_long_to_the_client_as_an_answer(engine: str) -> None:
+    """Two front ends (20 each), 100 on the way out, three clients. Request 0 ends at 30, seen at 130: request 3 goes
+    out. Request 2 is refused at 40, seen at 140, after that: request 4. Request 3 ends at 160: request 5 at 260."""
+    case = requests([0] * 6, [1, 1, 500, 1, 1, 1], [1, 20, 600, 1, 1, 1], cost=cost(10, frontend_each_ns=20,
+                    frontend_out_ns=100), more={"load": "closed", "width": 3, "replicas": 2})  # fmt: skip
+    done = run(case, engine)
+    assert done.req.arrival.tolist() == [0, 0, 0, 130, 140, 260]
+    assert done.req.queued.tolist() == [20, 20, 40, 150, 160, 280]
+
+
+@ENGINES
 def test_budget_is_shared_running_first(engine: str) -> None:
     """Budget 8: 8 of the first's 11 tokens; then its 3 and 5 of the second's 6; then 1 decode and the last 1."""
     done = run(requests([0, 0], [11, 6], [3, 2], max_num_batched_tokens=8), engine)
