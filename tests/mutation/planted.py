@@ -83,6 +83,7 @@ BUGS = (
         "max(rep.c[GPU_FREE], now) + gpu", RULES),
     Bug("front end serves all at once", "simulator/engines/clients.py",
         "max(ctl[at], tick) + cost", "tick + cost", RULES),
+    Bug("a refusal is seen at once", "simulator/engines/reference.py", " + job.cost.frontend_out_ns)", ")", RULES),
     Bug("length limit off by one", BOOKING, "if final > lim.max_model_len:", "if final >= lim.max_model_len:", RULES),
     Bug("KV refusal off by one", BOOKING, "reservation(req, lim, i, final) > lim.num_blocks",
         "reservation(req, lim, i, final) >= lim.num_blocks", RULES),
