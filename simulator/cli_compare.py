@@ -109,15 +109,22 @@ def under_policies(scenarios: Sequence["Scenario"], names: Sequence[str], quiet:
             label = name if len(scenarios) == 1 else f"{scenario.name}: {name}"
             cases.append(case.updated({"name": label}))
             if dropped:
-                note(f"{label}: {', '.join(dropped)} left out, {name} has no such knob", quiet)
+                note(f"{label}: {', '.join(dropped)} left out, {name} does not use it so", quiet)
     return cases
 
 
 def with_policy(scenario: "Scenario", name: str) -> tuple["Scenario", list[str]]:
-    """The scenario under another policy, and the knobs left out because that policy has none such."""
-    from policies.registry import policy_named
+    """The scenario under another policy, and the knobs left out because that policy has none such.
 
-    known = policy_named(name).knobs
+    A token budget is left out too when only one of the two chunks prompts: to the other it is a limit on their length.
+    """
+    from policies.registry import POLICIES, policy_named
+
+    policy = policy_named(name)
+    before = POLICIES.get(scenario.policy.name or "chunked")
+    known = set(policy.knobs)
+    if before is not None and before.whole_prompt != policy.whole_prompt:
+        known.discard("max_num_batched_tokens")
     given = scenario.policy.model_dump(exclude={"name"}, exclude_none=True)
     kept = {knob: value for knob, value in given.items() if knob in known}
     return scenario.updated({"policy": {"name": name, **kept}}), [knob for knob in given if knob not in known]

@@ -57,8 +57,10 @@ def prepare(scenario: Scenario) -> Setup:
     model = _model(scenario)
     policy = policy_named(scenario.policy.name or engine.policy)
     seqs = scenario.policy.max_num_seqs or engine.max_num_seqs
-    budget = scenario.policy.max_num_batched_tokens or engine.max_num_batched_tokens
     max_model_len = scenario.max_model_len or model.max_positions
+    # a policy that does not chunk needs room for the longest prompt: vLLM v0's default is max(max_model_len, 2048)
+    default = max(max_model_len, 2048) if policy.whole_prompt else engine.max_num_batched_tokens
+    budget = scenario.policy.max_num_batched_tokens or default
     with _named(scenario, "model"):
         capacity = None if gpu.name == "unit" else _capacity(scenario, gpu, engine, model, seqs, budget)
     limits = _limits(scenario, engine, policy, seqs, budget, max_model_len, capacity)

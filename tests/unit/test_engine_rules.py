@@ -9,8 +9,11 @@ from parity.cases import Case, run
 from simulator.cost.step import Cost
 from simulator.cost.unit import unit_cost
 from simulator.errors import NoProgressError, ServecastError
-from simulator.run import _check_progress
+from simulator.run import _check_progress, simulate
+from simulator.scenario import scenario_from
+from simulator.setup import prepare
 from simulator.state import (
+    FINISHED,
     N_WAITING,
     REJECTED_BUDGET,
     REJECTED_KV,
@@ -254,3 +257,13 @@ def test_no_progress_is_told_with_a_diagnosis() -> None:
     with pytest.raises(NoProgressError, match="replica 0 stands still: 1 requests wait"):
         _check_progress(done)
     assert issubclass(NoProgressError, ServecastError)
+
+
+def test_a_policy_that_does_not_chunk_takes_prompts_up_to_max_model_len() -> None:
+    """vLLM v0 without chunked prefill: max_num_batched_tokens defaults to max(max_model_len, 2048)."""
+    base = {"workload": {"requests": {"output": [2], "prompt": 5000}}, "hardware": "unit", "max_model_len": 6000}
+    assert prepare(scenario_from(base | {"policy": "vllm_v0"})).limits.max_num_batched_tokens == 6000
+    done = simulate(scenario_from(base | {"policy": "vllm_v0"}), "reference")
+    assert done.requests.status.tolist() == [FINISHED]
+    short = base | {"policy": {"name": "vllm_v0", "max_num_batched_tokens": 4000}}
+    assert simulate(scenario_from(short), "reference").requests.status.tolist() == [REJECTED_BUDGET]
