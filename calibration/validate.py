@@ -90,12 +90,17 @@ def _means(entries: Sequence[Report]) -> dict[str, float]:
     return means
 
 
+def heading(metric: str) -> str:
+    """`output_tokens_per_s` -> `output tokens/s`, `ttft_mean_s` -> `ttft mean`."""
+    return metric.replace("_per_s", "/s").removesuffix("_s").replace("_", " ")
+
+
 def table(result: Report) -> Table:
     """Signed errors, one row a run; runs used for fitting are marked."""
     grid = Table(title="predicted against measured: error in %")
     grid.add_column("run")
     for name in METRICS:
-        grid.add_column(name.removesuffix("_s").replace("_", " "), justify="right")
+        grid.add_column(heading(name), justify="right")
     grid.add_column("preemptions", justify="right")
     for entry in result["runs"]:
         cells = [f"{entry['metrics'][n]['error_pct']:+.1f}" if n in entry["metrics"] else "" for n in METRICS]
