@@ -136,10 +136,11 @@ def stop_after(rows: int) -> Any:
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_resumed_sweep_repeats_nothing_and_equals_one_that_never_stopped(tmp_path: Path, jobs: int) -> None:
     spec = make([{"grid": {"policy.max_num_seqs": list(range(1, 25))}}])
+    others = set(multiprocessing.active_children())
     with pytest.raises(Stop):
         go(spec, tmp_path / "out", jobs=jobs, progress=stop_after(5))
     before = {path: path.stat().st_ino for path in (tmp_path / "out").rglob("part-*.parquet")}
-    assert not multiprocessing.active_children()
+    assert set(multiprocessing.active_children()) <= others
     outcome = go(spec, tmp_path / "out", jobs=jobs, resume=True)
     assert outcome.resumed >= 5 and outcome.rows == 24
     assert {path: path.stat().st_ino for path in before} == before
@@ -163,10 +164,11 @@ def test_half_written_and_damaged_files_are_done_again(tmp_path: Path) -> None:
 
 def test_a_killed_worker_costs_only_its_task(tmp_path: Path) -> None:
     killed = []
+    others = set(multiprocessing.active_children())
 
     def progress(done: int, total: int, failed: int) -> None:
         if done >= 3 and not killed:
-            worker = multiprocessing.active_children()[0]
+            worker = next(iter(set(multiprocessing.active_children()) - others))
             killed.append(worker.pid)
             os.kill(int(worker.pid or 0), signal.SIGKILL)
 
