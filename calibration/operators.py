@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from calibration.harness import SCHEMA
+from simulator.config import shown
 from simulator.errors import CalibrationError
 
 Rows = Sequence[Mapping[str, Any]]
@@ -22,6 +23,9 @@ SHAPE: Final = {"heads": 32, "kv_heads": 8, "head_size": 128, "block_size": 16, 
 """Attention rows used: the shape of Llama-3.1-8B."""
 FP8_ROWS: Final = 1024
 """[rows] from here a product is limited by arithmetic in both formats."""
+TABLES: Final = ("gemm", "paged_decode", "paged_prefill", "paged_decode_fa3", "paged_prefill_fa3",
+                 "layer_remainder")
+"""Tables of either layout."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +44,14 @@ def load_operators(path: Path) -> Operators:
     """Read either layout. Raises CalibrationError for an unreadable file or a missing table."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CalibrationError(f"{path}: not a readable JSON file: {error}") from error
+    _check_tables(content, path)
     if isinstance(content, dict) and content.get("schema") == SCHEMA:
-        return _harness(content, path)
+        try:
+            return _harness(content, path)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CalibrationError(f"{path}: a row lacks a field or holds no number: {error!r}") from error
     if not isinstance(content, dict) or not {"gemm", "paged_decode_fa3", "paged_prefill_fa3"} <= set(content):
         raise CalibrationError(
             f"{path}: needs gemm, paged_decode_fa3 and paged_prefill_fa3, or schema {SCHEMA}"
@@ -74,6 +82,14 @@ def all_reduce_curve(path: Path, gpus: int, kernel: str = "NCCL") -> dict[str, A
         "mark": "measured",
         "source": source,
     }
+
+
+def _check_tables(content: object, path: Path) -> None:
+    """Refuse a table that is read here and is not a list of mappings."""
+    for name in TABLES:
+        rows = content.get(name, []) if isinstance(content, dict) else []
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise CalibrationError(f"{path}: table {name} must be a list of rows, got {shown(rows)}")
 
 
 def _harness(content: dict[str, Any], path: Path) -> Operators:

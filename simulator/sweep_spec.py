@@ -22,6 +22,8 @@ from simulator.scenario import Scenario, load_scenario, scenario_from
 from simulator.workload.streams import stream
 
 MAX_POINTS = 10_000_000
+WHOLE = 2**53
+"""Up to here float64 holds every whole number."""
 Point = dict[str, Any]
 Points = list[Point]
 Values = list[Any]
@@ -38,7 +40,7 @@ class Span(Section):
 
     @model_validator(mode="after")
     def _ordered(self) -> "Span":
-        _check_range(self.low, self.high, self.scale)
+        _check_range(self.low, self.high, self.scale, self.integer)
         return self
 
     def values(self) -> Values:
@@ -62,7 +64,7 @@ class Draw(Section):
         if (self.choices is None) == (self.low is None) or (self.low is None) != (self.high is None):
             raise ValueError("needs choices, or low and high")
         if self.low is not None and self.high is not None:
-            _check_range(self.low, self.high, self.scale)
+            _check_range(self.low, self.high, self.scale, self.integer)
         return self
 
     def values(self, rng: np.random.Generator, count: int) -> Values:
@@ -176,8 +178,12 @@ def _drawn(block: RandomBlock) -> Points:
     return [{key: column[k] for key, column in columns.items()} for k in range(block.points)]
 
 
-def _check_range(low: float, high: float, scale: str) -> None:
+def _check_range(low: float, high: float, scale: str, integer: bool) -> None:
     if high < low:
         raise ValueError(f"high must be >= low, got {low} and {high}")
     if scale == "log" and low <= 0:
         raise ValueError(f"low must be > 0 on a log scale, got {low}")
+    if integer and not max(abs(low), abs(high)) <= WHOLE:
+        raise ValueError(f"whole numbers must be within +-2^53, got {low} and {high}")
+    if integer and math.ceil(low) > math.floor(high):
+        raise ValueError(f"no whole number lies between low and high, got {low} and {high}")

@@ -102,7 +102,9 @@ def axis_type(values: list[Any]) -> pa.DataType:
     kinds = {type(value) for value in values if value is not None}
     if kinds == {bool}:
         return pa.bool_()
-    if kinds == {int} and all(abs(v) < 2**63 for v in values if v is not None):
+    if int in kinds and not all(abs(value) < 2**63 for value in values if type(value) is int):
+        return pa.string()
+    if kinds == {int}:
         return pa.int64()
     return pa.float64() if kinds and kinds <= {int, float} else pa.string()
 

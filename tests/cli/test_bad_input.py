@@ -1,5 +1,6 @@
 """Input that is not accepted: exit code 2, one line with place, key, value and what is accepted, no output."""
 
+import errno
 import json
 from pathlib import Path
 
@@ -272,3 +273,16 @@ def test_a_key_that_changes_nothing_on_the_textbook_gpu_is_refused(tmp_path: Pat
     file.write_text(base + assignment + "\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=rf"toy.yaml:{base.count(chr(10)) + 1}: .* has no effect on gpu: unit"):
         load_scenario(file)
+
+
+def test_full_disk_names_the_folder_and_leaves_nothing(servecast, tmp_path, monkeypatch):
+    def full(path: Path, *_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "in.yaml").write_text(GOOD)
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr("simulator.output.Path.write_text", full)
+    outcome = servecast("run", tmp_path / "in.yaml", "--out", tmp_path / "out", "--no-report")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err == f"{tmp_path / 'out'}: No space left on device\n"
+    assert sorted(tmp_path.rglob("*")) == before

@@ -100,3 +100,15 @@ def test_settings_of_a_measured_run(old, new, key, servecast, tmp_path):
 @pytest.mark.parametrize("row", ["0,inf,5,5,1,1,1", "0,0,5,5,nan,1,1", "0,0,5,x,1,1,1", "0,0,5,5,1,1,1,1,1", "0,0"])
 def test_row_of_a_measured_run(row, servecast, tmp_path):
     refused(servecast("validate", measured(tmp_path, requests=f"{REQUESTS}{row}\n")), "requests.csv")
+
+
+@pytest.mark.parametrize("content, fragments", [
+    ("", ["not a readable JSON"]), ("[1]", ["needs gemm"]), ("[" * 100_000, ["not a readable JSON"]),
+    ('{"gemm": null, "paged_decode_fa3": [], "paged_prefill_fa3": []}', ["table gemm", "list of rows", "None"]),
+    ('{"gemm": [1], "paged_decode_fa3": [], "paged_prefill_fa3": []}', ["table gemm", "list of rows", "[1]"]),
+    ('{"gemm": [], "paged_decode_fa3": [], "paged_prefill_fa3": []}', ["5 points or more"]),
+    ('{"schema": "servecast-ops/1", "gemm": [{"m": 1}], "paged_decode": [{}], "paged_prefill": [{}]}', ["dtype"]),
+])
+def test_operator_measurements(content, fragments, servecast, tmp_path):
+    (tmp_path / "ops.json").write_text(content)
+    refused(servecast("calibrate", "fit", tmp_path / "ops.json"), *fragments)

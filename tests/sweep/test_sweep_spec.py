@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from sweep_cases import make
 
 from simulator.errors import ConfigError
 from simulator.sweep_spec import Block, SweepSpec, axis_keys, load_sweep, sweep_points
+from simulator.sweep_store import axis_type
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 
@@ -69,11 +71,20 @@ def test_random_draws_stay_in_their_range() -> None:
     ({"grid": {"a": []}}, "a must list at least one value"),
     ({"grid": {"a": {"low": 5, "high": 1, "steps": 2}}}, "high must be >= low, got 5.0 and 1.0"),
     ({"random": {"points": 1, "keys": {"a": {"low": 0, "high": 1, "scale": "log"}}}}, "low must be > 0"),
+    ({"grid": {"a": {"low": 1, "high": 1e30, "steps": 3, "integer": True}}}, r"within \+-2\^53, got 1.0 and 1e\+30"),
+    ({"random": {"points": 1, "keys": {"a": {"low": 1, "high": 1e30, "integer": True}}}}, r"within \+-2\^53"),
+    ({"random": {"points": 1, "keys": {"a": {"low": 1.2, "high": 1.8, "integer": True}}}},
+     "no whole number lies between low and high, got 1.2 and 1.8"),
     ({"random": {"points": 1, "keys": {"a": {"low": 0}}}}, "needs choices, or low and high"),
 ])
 def test_a_bad_block_says_what_is_wrong(block: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         Block.model_validate(block)
+
+
+@pytest.mark.parametrize("values", [[10**20, 1], [10**20, 0.5], [-(10**20), None]])
+def test_a_number_beyond_int64_is_kept_as_text(values: list[Any]) -> None:
+    assert axis_type(values) == pa.string()
 
 
 def test_a_key_in_two_blocks_is_refused() -> None:
