@@ -83,7 +83,7 @@ def _deliver(found: "Plan", out: Path | None, as_json: bool, quiet: bool) -> Non
         show(*plan_tables(data))
     note(f"{found.simulated} points simulated ({found.requests:,} requests), {found.reused} reused", quiet)
     if out is not None:
-        note(f"report in {out}", quiet)
+        note(f"report in {out / 'report.html'}", quiet)
 
 
 def whatif_command(
@@ -111,7 +111,7 @@ def whatif_command(
     elif not quiet:
         show(*whatif_tables(data))
     if out is not None:
-        note(f"report in {out}", quiet)
+        note(f"report in {out / 'report.html'}", quiet)
 
 
 def ui_command(

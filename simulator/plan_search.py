@@ -168,7 +168,8 @@ class Search:
         at_most = self.judged(candidate, most, rate, count=2)
         carried = self.highest_rate(candidate, most, 0.0, rate)
         level = at_most.binding
-        shown = f"{level.name} {_plain(level.interval.value)} against {_plain(level.limit)}"
+        value, limit = (_shown(level.name, v) for v in (level.interval.value, level.limit))
+        shown = f"{level.name} {value} against a limit of {limit}"
         if at_most.overloaded:
             shown = f"overloaded; {shown}"
         if carried > 0:
@@ -233,8 +234,11 @@ class Search:
         return self.highest_rate(candidate, replicas, low, high, relief=relief)
 
 
-def _plain(value: float) -> str:
-    return "unbounded" if value == float("inf") else f"{value:.4g}"
+def _shown(name: str, value: float) -> str:
+    """A service level's value or limit with its unit."""
+    from simulator.plan_text import level_value
+
+    return level_value({"name": name, "v": None if value == float("inf") else value}, "v")
 
 
 def _boundary(passes: Callable[[int], bool], start: int, size: int) -> int:

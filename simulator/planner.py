@@ -217,11 +217,10 @@ def _ties(choices: Sequence[Choice]) -> tuple[str, ...]:
     """Runners-up whose cost interval overlaps the best's: the model cannot tell them apart."""
     if not choices:
         return ()
-    best, texts = choices[0].fleet, []
-    for other in (c.fleet for c in choices[1:]):
-        if other.usd_range[0] <= best.usd_range[1]:
-            both = " and ".join(
-                f"{f.candidate.label} ({f.usd_range[0]:.2f}-{f.usd_range[1]:.2f} USD/h)" for f in (best, other)
-            )
-            texts.append(f"{both} cannot be told apart: within the profiles' error either may be the cheaper")
-    return tuple(texts)
+    best = choices[0].fleet
+    tied = [c.fleet for c in choices[1:] if c.fleet.usd_range[0] <= best.usd_range[1]]
+    if not tied:
+        return ()
+    words = [f"{f.candidate.label} ({f.usd_range[0]:.2f}-{f.usd_range[1]:.2f} USD/h)" for f in (best, *tied)]
+    group = f"{', '.join(words[:-1])} and {words[-1]}"
+    return (f"{group} cannot be told apart: within the profiles' error any of them may be the cheapest",)
