@@ -41,7 +41,8 @@ def serve(plan: Path | None, port: int, open_browser: bool) -> None:
         from nicegui import app, ui
         from starlette.middleware.trustedhost import TrustedHostMiddleware
     except ImportError as error:
-        raise ConfigError(f"the local page needs the extra `ui`: pip install 'servecast[ui]' ({error})") from error
+        raise ConfigError(f"the local page needs the extra `ui`: pip install '.[ui]' in a clone, "
+                          f"or pip install 'servecast[ui]' ({error})") from error
     start, spec = settings_from(plan)
     evaluate(start, pictures=False)  # compiled code is loaded before the first visitor
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(NAMES))
