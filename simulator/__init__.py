@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from simulator.plan_spec import load_plan
+    from simulator.planner import plan
     from simulator.run import Result, simulate
     from simulator.scenario import Scenario, load_scenario, scenario_from
     from simulator.workload import Trace, load_trace
@@ -18,13 +20,25 @@ _HOME = {
     "Result": "run",
     "Scenario": "scenario",
     "Trace": "workload",
+    "load_plan": "plan_spec",
     "load_scenario": "scenario",
     "load_trace": "workload",
+    "plan": "planner",
     "scenario_from": "scenario",
     "simulate": "run",
 }
 
-__all__ = ["Result", "Scenario", "Trace", "load_scenario", "load_trace", "scenario_from", "simulate"]
+__all__ = [
+    "Result",
+    "Scenario",
+    "Trace",
+    "load_plan",
+    "load_scenario",
+    "load_trace",
+    "plan",
+    "scenario_from",
+    "simulate",
+]
 
 
 def __getattr__(name: str) -> Any:

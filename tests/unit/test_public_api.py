@@ -13,7 +13,8 @@ import simulator
 from simulator.jit import source_hash
 
 ROOT = Path(__file__).resolve().parents[2]
-PROMISED = {"Result", "Scenario", "Trace", "load_scenario", "load_trace", "scenario_from", "simulate"}
+PROMISED = {"Result", "Scenario", "Trace", "load_plan", "load_scenario", "load_trace", "plan", "scenario_from",
+            "simulate"}
 
 
 def test_promised_names_are_exported() -> None:
