@@ -82,9 +82,9 @@ def _shown_slots(result: Result) -> Spans:
 
 
 def _slots_shown(result: Result, spans: Spans) -> int:
-    """All slots, or where few of many are ever used, twice those: empty capacity stays visible."""
+    """All slots, or where few of many are ever used, a tenth more than those: empty capacity stays visible."""
     used = int(spans.slot.max(initial=0)) + 1
-    return min(result.setup.limits.max_num_seqs, MAX_SLOTS, max(16, 2 * used))
+    return min(result.setup.limits.max_num_seqs, MAX_SLOTS, max(16, used + 1 + used // 10))
 
 
 def _window(results: Sequence[Result], spans: Sequence[Spans]) -> tuple[int, int]:
