@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from simulator.config import Document, validate
+from simulator.config import Document, Section, validate
 from simulator.scenario import EngineSpec, KvSpec, Scenario, scenario_from
 
 METRICS: Final = ("ttft", "tpot", "e2e", "queue")
@@ -24,10 +24,6 @@ MEAN: Final = -1.0
 _KEY: Final = re.compile(r"^(ttft|tpot|e2e|queue)_(mean|p\d{1,2}(?:\.\d+)?)_s$")
 OBJECTIVES: Final = ("min_cost", "min_gpus", "max_goodput_per_gpu", "min_energy")
 MAX_REPLICAS: Final = 4096
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True)
@@ -48,7 +44,7 @@ class Target:
         )
 
 
-class Attainment(_Section):
+class Attainment(Section):
     """At least `share` of all arrived requests must meet every one of these limits, each on its own."""
 
     share: float = Field(gt=0, le=1)
@@ -69,7 +65,7 @@ class Attainment(_Section):
         return {m: v for m in METRICS if (v := getattr(self, f"{m}_s")) is not None}
 
 
-class SloSpec(_Section):
+class SloSpec(Section):
     """Service levels: percentile keys (`ttft_p99_s`), per class, and an attainment share."""
 
     targets: tuple[Target, ...] = ()
@@ -122,7 +118,7 @@ def _target(key: str, value: Any, cls: str | None) -> Target:
     return Target(match[1], percentile, float(value), cls)
 
 
-class ReplicaRange(_Section):
+class ReplicaRange(Section):
     """Serving replicas that may be tried, both ends included."""
 
     min: int = Field(default=1, ge=1, le=MAX_REPLICAS)
@@ -139,7 +135,7 @@ def _listed(value: Any) -> Any:
     return (value,) if isinstance(value, str | int | float) else tuple(value) if isinstance(value, list) else value
 
 
-class Candidates(_Section):
+class Candidates(Section):
     """Every combination of these is a candidate. A single value may stand for a list of one."""
 
     gpu: tuple[str, ...] = ("h100-sxm",)
@@ -179,7 +175,7 @@ class Candidates(_Section):
         return tuple(n for n in counts if n * tensor_parallel in self.total_gpus)
 
 
-class SearchSpec(_Section):
+class SearchSpec(Section):
     """How hard to look."""
 
     confidence: float = Field(default=0.9, gt=0.5, lt=1)
@@ -189,7 +185,7 @@ class SearchSpec(_Section):
     max_rate_scale: float = Field(default=8.0, gt=1)
 
 
-class PlanSpec(_Section):
+class PlanSpec(Section):
     """One question to the planner, whole."""
 
     name: str = "plan"

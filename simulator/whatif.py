@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from simulator.config import Document, validate
+from simulator.config import Document, Section, validate
 from simulator.errors import CapacityError, ConfigError, NoProgressError
 from simulator.plan_measure import Wanted, key_of, measure
 from simulator.plan_spec import MEAN
@@ -39,13 +39,11 @@ METRICS: Final = (
     ("queue p99", "queue", 99.0),
 )
 """Name, metric, percentile; all in seconds, smaller is better."""
-_FORBID: Final = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class Overlay(BaseModel):
+class Overlay(Section):
     """One named change: scenario keys, or a factor on the traffic or the lengths, or replicas that are down."""
 
-    model_config = _FORBID
     name: str = Field(min_length=1)
     set: dict[str, Any] = Field(default_factory=dict)
     traffic: float = Field(default=1.0, gt=0, le=1000)
@@ -63,10 +61,9 @@ class Overlay(BaseModel):
         return self
 
 
-class WhatIf(BaseModel):
+class WhatIf(Section):
     """The overlay file."""
 
-    model_config = _FORBID
     name: str = "what if"
     description: str = ""
     replications: int = Field(default=5, ge=1, le=100)
