@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli_common import JsonOption, note, print_json, show
+from simulator.cli.common import JsonOption, note, print_json, show
 
 if TYPE_CHECKING:
     from calibration.fit import Calibration

@@ -29,7 +29,7 @@ from calibration.operators import (
 )
 from simulator.cost.gpu_times import UNITS, gpu_times
 from simulator.errors import CalibrationError
-from simulator.hardware import Gpu, load_gpu
+from simulator.profiles.gpu import Gpu, load_gpu
 
 MEASUREMENTS: Final = Path(__file__).resolve().parent / "measurements"
 FIT_RUNS: Final = (

@@ -19,7 +19,7 @@ from calibration.measured import MeasuredRun
 from calibration.predict import Profiles, capacity_of, setup_of
 from simulator.cost.engine_times import capture_sizes
 from simulator.errors import CalibrationError
-from simulator.hardware import Gpu
+from simulator.profiles.gpu import Gpu
 
 Array = npt.NDArray[np.float64]
 

@@ -21,7 +21,7 @@ from calibration.predict import Profiles, cost_of, setup_of
 from simulator.cost.gpu_times import UNITS
 from simulator.cost.step import FP_BITS, Cost
 from simulator.errors import CalibrationError
-from simulator.hardware import Gpu
+from simulator.profiles.gpu import Gpu
 
 Array = npt.NDArray[np.float64]
 

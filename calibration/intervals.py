@@ -18,7 +18,7 @@ from calibration.fit import MEASUREMENTS, first_of_its_size, used_for_fit
 from calibration.harness import write_atomically
 from calibration.measured import MeasuredRun, find_runs, load_run, measured_metrics
 from calibration.predict import predict
-from simulator.uncertainty import METRICS, PATH
+from simulator.profiles.uncertainty import METRICS, PATH
 
 Z90: Final = 1.645
 MAD_TO_SD: Final = 1.4826

@@ -10,14 +10,14 @@ from calibration.measured import MeasuredRun, metrics_of
 from policies.registry import policy_named
 from simulator.cost.calibrated import calibrated_cost
 from simulator.cost.step import Cost
-from simulator.engine_profile import EngineProfile, load_engine
 from simulator.engines.fast import run_fast
 from simulator.engines.job import Job, array_job, request_columns
 from simulator.errors import CalibrationError
-from simulator.hardware import Gpu, load_gpu
-from simulator.memory import KvCapacity, kv_capacity
-from simulator.model import ModelShape, load_model
-from simulator.setup import LOADS
+from simulator.profiles.capacity import KvCapacity, kv_capacity
+from simulator.profiles.engine import EngineProfile, load_engine
+from simulator.profiles.gpu import Gpu, load_gpu
+from simulator.profiles.model import ModelShape, load_model
+from simulator.scenario.setup import LOADS
 from simulator.state import FINISHED, T_STEPS, Limits
 from simulator.units import column_to_ticks, to_seconds
 

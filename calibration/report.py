@@ -9,8 +9,8 @@ from markupsafe import Markup
 
 from calibration.measured import find_runs, load_run
 from calibration.validate import figures
-from simulator.svg import to_svg
-from simulator.uncertainty import METRICS
+from simulator.profiles.uncertainty import METRICS
+from simulator.report.svg import to_svg
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">

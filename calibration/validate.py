@@ -15,8 +15,8 @@ from rich.table import Table
 from calibration.fit import used_for_fit
 from calibration.measured import MeasuredRun, find_runs, load_run, measured_metrics
 from calibration.predict import Prediction, predict, setup_of
+from simulator.profiles.uncertainty import METRICS, load_uncertainty
 from simulator.state import LOG_FIELDS
-from simulator.uncertainty import METRICS, load_uncertainty
 from simulator.units import NS_PER_S
 
 Report = dict[str, Any]

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from simulator.plan_spec import load_plan
-    from simulator.planner import plan
+    from simulator.planning.plan import plan
+    from simulator.planning.spec import load_plan
     from simulator.run import Result, simulate
-    from simulator.scenario import Scenario, load_scenario, scenario_from
+    from simulator.scenario.spec import Scenario, load_scenario, scenario_from
     from simulator.workload import Trace, load_trace
 
 _HOME = {
     "Result": "run",
-    "Scenario": "scenario",
+    "Scenario": "scenario.spec",
     "Trace": "workload",
-    "load_plan": "plan_spec",
-    "load_scenario": "scenario",
+    "load_plan": "planning.spec",
+    "load_scenario": "scenario.spec",
     "load_trace": "workload",
-    "plan": "planner",
-    "scenario_from": "scenario",
+    "plan": "planning.plan",
+    "scenario_from": "scenario.spec",
     "simulate": "run",
 }
 

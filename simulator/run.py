@@ -12,8 +12,8 @@ import numpy.typing as npt
 from simulator.cost.step import Cost
 from simulator.engines.job import Job
 from simulator.errors import NoProgressError
-from simulator.scenario import Scenario
-from simulator.setup import Setup, build_job, in_submission_order, prepare
+from simulator.scenario.setup import Setup, build_job, in_submission_order, prepare
+from simulator.scenario.spec import Scenario
 from simulator.state import (
     FREE_BLOCKS,
     HEAD,
@@ -59,8 +59,8 @@ class Result:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """Metrics as plain data (simulator.metrics.summarize)."""
-        from simulator.metrics import summarize
+        """Metrics as plain data (simulator.metrics.summary.summarize)."""
+        from simulator.metrics.summary import summarize
 
         return summarize(self)
 

@@ -19,10 +19,10 @@ from simulator.cost.collective import all_reduce_s
 from simulator.cost.gpu_times import GpuTimes, gpu_times
 from simulator.cost.roofline import MAX_COLUMNS, padded, to_fp
 from simulator.cost.step import Cost
-from simulator.engine_profile import EngineProfile
 from simulator.errors import ConfigError
-from simulator.hardware import Gpu
-from simulator.model import ACTIVATION_BYTES, WEIGHT_BYTES, ModelShape, dtype_name
+from simulator.profiles.engine import EngineProfile
+from simulator.profiles.gpu import Gpu
+from simulator.profiles.model import ACTIVATION_BYTES, WEIGHT_BYTES, ModelShape, dtype_name
 from simulator.units import NS_PER_S, to_ticks
 
 Array = npt.NDArray[np.float64]

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.cost.gpu_times import GpuTimes
-from simulator.hardware import Gpu
+from simulator.profiles.gpu import Gpu
 
 Array = npt.NDArray[np.float64]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from simulator.model import ACTIVATION_BYTES
+from simulator.profiles.model import ACTIVATION_BYTES
 
 Array = npt.NDArray[np.float64]
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from simulator.cost.gemm import GemmTime
 from simulator.errors import ConfigError
-from simulator.hardware import Gpu, load_gpu
+from simulator.profiles.gpu import Gpu, load_gpu
 
 Curve = npt.NDArray[np.float64]
 

@@ -6,7 +6,7 @@ Reports print these lines beside their numbers.
 from typing import Final
 
 from simulator.cost.gpu_times import gpu_times
-from simulator.hardware import Gpu
+from simulator.profiles.gpu import Gpu
 
 FITTED_SEQUENCES: Final = 128
 """Largest decode batch in the step logs behind hwprofiles/gpu/h100-sxm.yaml."""

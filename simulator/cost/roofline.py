@@ -16,8 +16,8 @@ from simulator.cost.check import check_cost
 from simulator.cost.engine_times import EngineTimes, capture_sizes
 from simulator.cost.step import FP_BITS, Cost
 from simulator.errors import ConfigError
-from simulator.hardware import Gpu
-from simulator.model import ACTIVATION_BYTES, WEIGHT_BYTES, Gemm, ModelShape, dtype_name
+from simulator.profiles.gpu import Gpu
+from simulator.profiles.model import ACTIVATION_BYTES, WEIGHT_BYTES, Gemm, ModelShape, dtype_name
 from simulator.units import NS_PER_S, to_ticks
 
 Times = npt.NDArray[np.float64]

@@ -7,10 +7,10 @@ import pytest
 from simulator.cost.calibrated import calibrated_cost
 from simulator.cost.gpu_times import gpu_times
 from simulator.cost.step import Cost
-from simulator.engine_profile import list_engines, load_engine
 from simulator.errors import ConfigError
-from simulator.hardware import list_gpus, load_gpu
-from simulator.model import load_model
+from simulator.profiles.engine import list_engines, load_engine
+from simulator.profiles.gpu import list_gpus, load_gpu
+from simulator.profiles.model import load_model
 
 MODEL = load_model("llama-3.1-8b")
 ENGINE = load_engine("vllm-0.24")

@@ -20,9 +20,9 @@ from calibration.fit_operators import fit_decode, fit_gemm, fit_prefill
 from calibration.operators import load_operators
 from simulator.cost.gemm import GemmTime
 from simulator.cost.gpu_times import gpu_times
-from simulator.engine_profile import load_engine
 from simulator.errors import CalibrationError
-from simulator.hardware import load_gpu
+from simulator.profiles.engine import load_engine
+from simulator.profiles.gpu import load_gpu
 
 TRUE = GemmTime(start_s=6e-6, bandwidth=2.5e12, rate=600e12, exponent=3.0)
 SHAPES = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))

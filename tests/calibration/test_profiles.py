@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 from simulator.cost.ranges import extrapolations
-from simulator.engine_profile import MARKS, list_engines, load_engine, parse_engine
 from simulator.errors import ConfigError, UnknownNameError
-from simulator.hardware import load_gpu
-from simulator.uncertainty import METRICS, load_uncertainty
+from simulator.profiles.engine import MARKS, list_engines, load_engine, parse_engine
+from simulator.profiles.gpu import load_gpu
+from simulator.profiles.uncertainty import METRICS, load_uncertainty
 
 NAMES = ("orca", "tensorrt-llm", "tgi", "unit", "vllm-0.15", "vllm-0.19", "vllm-0.24")
 

@@ -13,7 +13,7 @@ from calibration.predict import Prediction, predict, setup_of
 from calibration.public import load_public_run
 from calibration.report import validation_page
 from calibration.validate import figures, report, validate
-from simulator.uncertainty import METRICS
+from simulator.profiles.uncertainty import METRICS
 
 GOALS = {
     "output_tokens_per_s": 2.0,

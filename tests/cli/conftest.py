@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from simulator.cli import main
+from simulator.cli.main import main
 
 
 class Outcome(NamedTuple):

@@ -281,7 +281,7 @@ def test_full_disk_names_the_folder_and_leaves_nothing(servecast, tmp_path, monk
 
     (tmp_path / "in.yaml").write_text(GOOD)
     before = sorted(tmp_path.rglob("*"))
-    monkeypatch.setattr("simulator.output.Path.write_text", full)
+    monkeypatch.setattr("simulator.report.write.Path.write_text", full)
     outcome = servecast("run", tmp_path / "in.yaml", "--out", tmp_path / "out", "--no-report")
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err == f"{tmp_path / 'out'}: No space left on device\n"

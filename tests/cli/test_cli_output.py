@@ -73,7 +73,7 @@ def test_full_disk_is_one_line_and_leaves_the_old_result(servecast, tmp_path, mo
     def full(*arguments, **options):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "requests.parquet")
 
-    monkeypatch.setattr("simulator.output._write_parquet", full)
+    monkeypatch.setattr("simulator.report.write._write_parquet", full)
     outcome = servecast("run", "chat", *SMALL, "--no-report", "--out", tmp_path / "out")
     assert (outcome.code, outcome.err) == (1, "requests.parquet: No space left on device\n")
     assert contents(tmp_path) == before
@@ -84,9 +84,9 @@ def test_stopped_in_the_middle_of_writing_leaves_nothing(number, code, tmp_path)
     """The plot library is replaced by a wait, so that the signal arrives while the folder is half filled."""
     waiting = tmp_path / "waiting"
     program = (
-        "import signal, sys, time, pathlib, simulator.output as output\n"
+        "import signal, sys, time, pathlib, simulator.report.write as output\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job starts with it ignored\n"
-        "from simulator.cli import main\n"
+        "from simulator.cli.main import main\n"
         "def wait(*arguments):\n"
         f"    pathlib.Path({str(waiting)!r}).touch()\n"
         "    time.sleep(60)\n"

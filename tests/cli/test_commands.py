@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from simulator import __version__
-from simulator.cli import COMMANDS
+from simulator.cli.main import COMMANDS
 
 
 def test_version(servecast):
@@ -94,13 +94,13 @@ def test_scenario_text_can_be_saved_and_run(servecast, tmp_path):
 
 def test_run_without_report_loads_no_plotting_and_no_table_library():
     """Start-up time is imports; these are needed only by reports, other commands or the other engine."""
-    code = ("import sys; from simulator.cli import main; code = main(['run', 'wx_four_slots', '--no-report']); "
+    code = ("import sys; from simulator.cli.main import main; code = main(['run', 'wx_four_slots', '--no-report']); "
             "print(code, sorted({'matplotlib', 'pandas', 'jinja2', 'simpy', 'distributed'} & set(sys.modules)))")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "0 []"
 
 
 def test_closed_pipe_ends_quietly():
-    command = f"{sys.executable} -m simulator.cli schema | head -1"
+    command = f"{sys.executable} -m simulator.cli.main schema | head -1"
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, check=False)
     assert done.stdout == "{\n" and done.stderr == ""

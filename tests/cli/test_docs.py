@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from scenarios import ROOT as SCENARIOS
-from simulator.cli import COMMANDS
-from simulator.scenario import Scenario
+from simulator.cli.main import COMMANDS
+from simulator.scenario.spec import Scenario
 from simulator.workload.arrivals import Arrivals
 from simulator.workload.spec import Inline, TraceFile
 

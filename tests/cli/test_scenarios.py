@@ -9,7 +9,7 @@ import yaml
 
 from scenarios import ROOT
 from simulator import load_scenario, simulate
-from simulator.cli_schema import scenario_schema
+from simulator.cli.schema import scenario_schema
 from simulator.state import T_PAD_ROWS
 
 OTHER_KINDS = ("plan_", "sweep_", "whatif_")

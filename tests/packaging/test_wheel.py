@@ -49,7 +49,7 @@ def test_wheel_has_command_and_licence(wheel):
     (entry,) = (name for name in wheel.namelist() if name.endswith("dist-info/entry_points.txt"))
     scripts = configparser.ConfigParser()
     scripts.read_string(wheel.read(entry).decode())
-    assert dict(scripts["console_scripts"]) == {"servecast": "simulator.cli:main"}
+    assert dict(scripts["console_scripts"]) == {"servecast": "simulator.cli.main:main"}
     assert any(name.endswith("LICENSE") for name in wheel.namelist())
 
 

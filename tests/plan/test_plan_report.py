@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from simulator.plan_charts import Series, axis, chart, columns
-from simulator.plan_plain import plain
-from simulator.plan_report import SORT_SCRIPT, render_markdown, render_plan, script_hash, write_plan
-from simulator.plan_spec import plan_from
-from simulator.plan_text import answer_lines, seconds
-from simulator.planner import plan
+from simulator.planning.plan import plan
+from simulator.planning.spec import plan_from
+from simulator.report.plan.charts import Series, axis, chart, columns
+from simulator.report.plan.data import plain
+from simulator.report.plan.page import SORT_SCRIPT, render_markdown, render_plan, script_hash, write_plan
+from simulator.report.plan.words import answer_lines, seconds
 
 EVIL = '<script>alert(1)</script> | `x` & "y"'
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from simulator.cli import main
-from simulator.plan_plain import plain
-from simulator.plan_report import render_markdown, render_plan
-from simulator.plan_spec import load_plan
-from simulator.planner import plan
+from simulator.cli.main import main
+from simulator.planning.plan import plan
+from simulator.planning.spec import load_plan
+from simulator.report.plan.data import plain
+from simulator.report.plan.page import render_markdown, render_plan
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 SMALL = {

@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.plan_bounds import fewest_replicas, ready, scaled_cost, step_error
-from simulator.plan_cache import PointCache
-from simulator.plan_measure import quantile, request_seconds
-from simulator.plan_points import Bench, Point
-from simulator.plan_spec import PlanSpec, candidates_of, plan_from
-from simulator.plan_traffic import mean_rate
-from simulator.planner import plan
+from simulator.planning.bounds import fewest_replicas, ready, scaled_cost, step_error
+from simulator.planning.cache import PointCache
+from simulator.planning.measure import quantile, request_seconds
+from simulator.planning.plan import plan
+from simulator.planning.points import Bench, Point
+from simulator.planning.spec import PlanSpec, candidates_of, plan_from
+from simulator.planning.traffic import mean_rate
 from simulator.run import simulate
-from simulator.setup import prepare
+from simulator.scenario.setup import prepare
 from simulator.workload.build import build_trace
 
 

@@ -6,10 +6,10 @@ import pytest
 import yaml
 
 from simulator.errors import ConfigError
-from simulator.plan_cost import Fleet
-from simulator.plan_export import kubernetes, vllm_command, vllm_flags
-from simulator.plan_spec import MEAN, Candidate, Target, candidates_of, load_plan, plan_from, scenario_of
-from simulator.setup import prepare
+from simulator.planning.price import Fleet
+from simulator.planning.spec import MEAN, Candidate, Target, candidates_of, load_plan, plan_from, scenario_of
+from simulator.report.plan.deploy import kubernetes, vllm_command, vllm_flags
+from simulator.scenario.setup import prepare
 
 GOOD = """name: p
 workload:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from simulator.plan_measure import key_of
-from simulator.plan_spec import MEAN, plan_from
-from simulator.planner import Plan, plan
+from simulator.planning.measure import key_of
+from simulator.planning.plan import Plan, plan
+from simulator.planning.spec import MEAN, plan_from
 
 STEP = 0.001
 

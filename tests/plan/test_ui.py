@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from simulator.ui import SLIDERS
-from simulator.ui_model import Settings, evaluate, settings_from
+from simulator.ui.model import Settings, evaluate, settings_from
+from simulator.ui.server import SLIDERS
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 WAIT_S = 60
@@ -52,7 +52,7 @@ def page() -> Iterator[str]:
     hidden = ("PYTEST", "NICEGUI")  # NiceGUI takes another path when it believes it is under test
     environment = {k: v for k, v in os.environ.items() if not k.startswith(hidden)} | {"PYTHONPATH": root}
     server = subprocess.Popen(
-        [sys.executable, "-m", "simulator.cli", "ui", "--port", str(port), "--no-open"],
+        [sys.executable, "-m", "simulator.cli.main", "ui", "--port", str(port), "--no-open"],
         cwd=root,
         env=environment,
         stdout=subprocess.PIPE,

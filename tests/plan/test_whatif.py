@@ -7,9 +7,9 @@ import pytest
 
 from simulator.config import Document
 from simulator.errors import ConfigError
-from simulator.plan_report import render_whatif
-from simulator.scenario import Scenario, scenario_from
-from simulator.whatif import asked_for, change_text, compare, load_overlays, transformed, whatif_tables
+from simulator.planning.whatif import asked_for, change_text, compare, load_overlays, transformed, whatif_tables
+from simulator.report.plan.page import render_whatif
+from simulator.scenario.spec import Scenario, scenario_from
 from simulator.workload.build import build_trace
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"

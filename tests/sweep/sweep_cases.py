@@ -4,8 +4,8 @@ import copy
 from pathlib import Path
 from typing import Any
 
-from simulator.scenario import Scenario
-from simulator.sweep_spec import SweepSpec, base_scenario
+from simulator.scenario.spec import Scenario
+from simulator.sweep.spec import SweepSpec, base_scenario
 
 BASE: dict[str, Any] = {
     "workload": {"arrivals": {"kind": "poisson", "rate": 8, "requests": 300},

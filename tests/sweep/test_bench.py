@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.bench import ENGINE_CASES, case_names, run_bench
-from simulator.bench_work import (
+from simulator.bench.bench import ENGINE_CASES, case_names, run_bench
+from simulator.bench.work import (
     AZURE_OUTPUT,
     AZURE_PROMPT,
     HEAP_SIZE,
@@ -19,7 +19,7 @@ from simulator.bench_work import (
     chat_scenario,
     chat_trace,
 )
-from simulator.cli import main
+from simulator.cli.main import main
 from simulator.errors import UnknownNameError
 
 FIELDS = {"name", "policy", "replicas", "requests", "seconds", "requests_per_s", "steps_per_s",

@@ -14,8 +14,8 @@ import pytest
 from sweep_cases import base_of, make
 
 from simulator.errors import ConfigError
-from simulator.sweep import run_sweep
-from simulator.sweep_show import load_table
+from simulator.sweep.show import load_table
+from simulator.sweep.sweep import run_sweep
 
 distributed: Any = pytest.importorskip("distributed", reason="the extra servecast[dask] is not installed")
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from sweep_cases import make
 
-from simulator.sweep_show import load_table
+from simulator.sweep.show import load_table
 
 ROOT = Path(__file__).parents[2]
 POINTS = 150
@@ -24,7 +24,7 @@ def start(folder: Path, *more: str) -> "subprocess.Popen[str]":
     spec = make([{"grid": {"policy.max_num_seqs": list(range(1, POINTS + 1))}}], requests=4000)
     file = folder / "sweep.yaml"
     file.write_text(yaml.safe_dump(spec.model_dump(mode="json", exclude_none=True)))
-    command = [sys.executable, "-m", "simulator.cli", "sweep", str(file), "--out", str(folder / "out")]
+    command = [sys.executable, "-m", "simulator.cli.main", "sweep", str(file), "--out", str(folder / "out")]
     return subprocess.Popen([*command, "--jobs", "2", *more], cwd=ROOT, text=True, stderr=subprocess.PIPE,
                             start_new_session=True)
 

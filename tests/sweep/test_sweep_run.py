@@ -15,15 +15,15 @@ import pandas as pd
 import pytest
 from sweep_cases import base_of, make
 
-from simulator import sweep as sweep_module
 from simulator.errors import ConfigError
 from simulator.run import simulate
-from simulator.sweep import SweepOutcome, plan_rows, run_sweep
-from simulator.sweep_pool import Inline
-from simulator.sweep_row import METRICS, flat_metrics
-from simulator.sweep_show import load_table
-from simulator.sweep_spec import SweepSpec, sweep_points
-from simulator.sweep_task import Row, Work, run_rows, scenario_of, trace_key
+from simulator.sweep import sweep as sweep_module
+from simulator.sweep.pool import Inline
+from simulator.sweep.row import METRICS, flat_metrics
+from simulator.sweep.show import load_table
+from simulator.sweep.spec import SweepSpec, sweep_points
+from simulator.sweep.sweep import SweepOutcome, plan_rows, run_sweep
+from simulator.sweep.task import Row, Work, run_rows, scenario_of, trace_key
 from simulator.workload.build import build_trace
 
 GRID = [{"grid": {"policy.max_num_seqs": [4, 64], "workload.arrivals.rate": [4, 12]}}]

@@ -10,9 +10,9 @@ import pytest
 import yaml
 from sweep_cases import make
 
-from simulator.cli import main
+from simulator.cli.main import main
 from simulator.errors import ConfigError, UnknownNameError
-from simulator.sweep_show import (
+from simulator.sweep.show import (
     best_points,
     errors_table,
     grid_of,

@@ -8,8 +8,8 @@ import pytest
 from sweep_cases import make
 
 from simulator.errors import ConfigError
-from simulator.sweep_spec import Block, SweepSpec, axis_keys, load_sweep, sweep_points
-from simulator.sweep_store import axis_type
+from simulator.sweep.spec import Block, SweepSpec, axis_keys, load_sweep, sweep_points
+from simulator.sweep.store import axis_type
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 

@@ -10,8 +10,8 @@ from simulator.cost.step import Cost
 from simulator.cost.unit import unit_cost
 from simulator.errors import NoProgressError, ServecastError
 from simulator.run import _check_progress, simulate
-from simulator.scenario import scenario_from
-from simulator.setup import prepare
+from simulator.scenario.setup import prepare
+from simulator.scenario.spec import scenario_from
 from simulator.state import (
     FINISHED,
     N_WAITING,

@@ -7,7 +7,7 @@ import yaml
 
 from hwprofiles import GPU_DIR
 from simulator.errors import ConfigError, UnknownNameError
-from simulator.hardware import Gpu, list_gpus, load_gpu, parse_gpu
+from simulator.profiles.gpu import Gpu, list_gpus, load_gpu, parse_gpu
 
 GPUS = list_gpus()
 

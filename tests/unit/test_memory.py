@@ -2,11 +2,11 @@
 
 import pytest
 
-from simulator.engine_profile import load_engine
 from simulator.errors import CapacityError, ConfigError
-from simulator.hardware import load_gpu
-from simulator.memory import KvCapacity, kv_capacity
-from simulator.model import load_model
+from simulator.profiles.capacity import KvCapacity, kv_capacity
+from simulator.profiles.engine import load_engine
+from simulator.profiles.gpu import load_gpu
+from simulator.profiles.model import load_model
 
 
 def capacity(gpu: str, model: str, tp: int = 1, **options: object) -> KvCapacity:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from simulator import Result, scenario_from, simulate
 from simulator.engines.booking import itl_bin
-from simulator.metrics import request_table, summarize
-from simulator.metrics_latency import PERCENTILES, TIMES, histogram_quantiles, quantiles
-from simulator.setup import prepare
+from simulator.metrics.latency import PERCENTILES, TIMES, histogram_quantiles, quantiles
+from simulator.metrics.summary import request_table, summarize
+from simulator.scenario.setup import prepare
 from simulator.state import ITL_BINS
 
 NULLS = {"mean": None, "p50": None, "p90": None, "p95": None, "p99": None, "p999": None, "count": 0}
@@ -320,5 +320,5 @@ def test_histogram_quantiles_are_within_half_a_percent(gaps: list[int]) -> None:
 
 def test_importing_metrics_stays_light() -> None:
     heavy = ("pandas", "matplotlib", "pyarrow")
-    code = f"import sys, simulator.metrics; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, simulator.metrics.summary; print([m for m in {heavy} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"

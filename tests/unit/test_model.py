@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import ConfigError, UnknownNameError
-from simulator.model import Gemm, list_models, load_model
+from simulator.profiles.model import Gemm, list_models, load_model
 
 # Parameter counts as published with the weights (safetensors metadata on Hugging Face); OPT-13B is worked out
 # below from the layers of Zhang et al. 2022 (arXiv:2205.01068).

@@ -14,12 +14,14 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from simulator import Result, output, output_folder, scenario_from, simulate
+from simulator import Result, scenario_from, simulate
 from simulator.errors import ConfigError
-from simulator.metrics import request_table
-from simulator.output import load_summary, write_comparison, write_result
-from simulator.output_folder import check_target, new_folder
-from simulator.output_tables import compare_table, summary_table
+from simulator.metrics.summary import request_table
+from simulator.report import folder as output_folder
+from simulator.report import write as output
+from simulator.report.folder import check_target, new_folder
+from simulator.report.tables import compare_table, summary_table
+from simulator.report.write import load_summary, write_comparison, write_result
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -82,7 +84,7 @@ def test_requests_parquet_holds_the_request_table(tmp_path: Path) -> None:
 
 
 def test_equal_runs_give_equal_bytes(tmp_path: Path) -> None:
-    pytest.importorskip("simulator.report")
+    pytest.importorskip("simulator.report.page")
     first = write_result(run(scenario([3, 1, 2])), tmp_path / "a")
     time.sleep(1.1)  # a time stamp of whole seconds would show
     second = write_result(run(scenario([3, 1, 2])), tmp_path / "b")
@@ -201,7 +203,7 @@ def test_killed_while_writing(result: Result, tmp_path: Path) -> None:
     out = write_result(result, tmp_path / "out", report=False)
     before = contents(out)
     code = (
-        "import sys, time\nfrom simulator.output_folder import new_folder\nwith new_folder(sys.argv[1]) as folder:\n"
+        "import sys, time\nfrom simulator.report.folder import new_folder\nwith new_folder(sys.argv[1]) as folder:\n"
         "    (folder / 'summary.json').write_text('half')\n"
         "    print('ready', flush=True)\n    time.sleep(60)\n"
     )

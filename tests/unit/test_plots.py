@@ -6,10 +6,11 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from simulator import plots, simulate, svg
+from simulator import simulate
+from simulator.report import plots, svg
+from simulator.report.slots import MAX_SPANS
 from simulator.run import Result
-from simulator.scenario import scenario_from
-from simulator.slot_picture import MAX_SPANS
+from simulator.scenario.spec import scenario_from
 
 
 def run(log: bool = True, engine: str = "reference", **more: object) -> Result:

@@ -6,9 +6,9 @@ from html.parser import HTMLParser
 import pytest
 
 from simulator import simulate
-from simulator.report import render_report
+from simulator.report.page import render_report
 from simulator.run import Result
-from simulator.scenario import scenario_from
+from simulator.scenario.spec import scenario_from
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=y>&{{ 7*7 }}"
 VOID = {"meta", "br", "img", "hr", "input", "link"}

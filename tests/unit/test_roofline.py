@@ -18,8 +18,8 @@ from simulator.cost.step import (
 )
 from simulator.cost.unit import unit_cost
 from simulator.errors import ConfigError
-from simulator.hardware import list_gpus, load_gpu
-from simulator.model import load_model
+from simulator.profiles.gpu import list_gpus, load_gpu
+from simulator.profiles.model import load_model
 
 H100, MODEL = load_gpu("h100"), load_model("llama-3.1-8b")
 NS = 1e9

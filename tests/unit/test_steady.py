@@ -9,7 +9,8 @@ from scipy import stats
 
 from simulator import Result, Scenario, scenario_from, simulate
 from simulator.errors import ConfigError
-from simulator.steady import (
+from simulator.metrics.intervals import t_cdf, t_quantile
+from simulator.metrics.stability import (
     interval,
     judge,
     little,
@@ -21,7 +22,6 @@ from simulator.steady import (
     stability,
     value_at,
 )
-from simulator.steady_intervals import t_cdf, t_quantile
 from simulator.units import NEVER
 
 

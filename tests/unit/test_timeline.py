@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from simulator import simulate
-from simulator.chrome_trace import chrome_trace
 from simulator.errors import ConfigError
+from simulator.report.chrome_trace import chrome_trace
+from simulator.report.timeline import LOG, level, levels, slot_spans
 from simulator.run import Result
-from simulator.scenario import scenario_from
+from simulator.scenario.spec import scenario_from
 from simulator.state import T_RUNNING, T_WALL
-from simulator.timeline import LOG, level, levels, slot_spans
 from simulator.units import NS_PER_S
 
 S = NS_PER_S

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from simulator.errors import ConfigError
-from simulator.toy import toy
+from simulator.report.toy import toy
 
 
 def drawn(lengths: list[int], slots: int, width: int = 100) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from simulator import scenario_from, simulate
-from simulator.uncertainty import load_uncertainty
+from simulator.profiles.uncertainty import load_uncertainty
 
 REQUESTS: dict[str, Any] = {"requests": {"output": [20, 30, 40], "prompt": 100, "arrival_s": [0.0, 1.0, 2.0]}}
 

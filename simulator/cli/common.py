@@ -1,0 +1,191 @@
+"""What the commands share: options, where output goes, how a scenario is found, progress on terminals."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from simulator.errors import ConfigError, ServecastError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from simulator.scenario.spec import Scenario
+    from simulator.workload.trace import Trace
+
+SetOption = Annotated[list[str] | None, typer.Option(
+    "--set", metavar="KEY=VALUE", help="Override a scenario key, e.g. policy.max_num_seqs=64; repeatable.")]
+OutOption = Annotated[Path | None, typer.Option(
+    "--out", "-o", metavar="DIR", help="Write results into this folder, whole or not at all.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No table, no progress bar, no notes.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+ColumnOption = Annotated[list[str] | None, typer.Option(
+    "--column", metavar="PART=NAME", help="Which column is which: arrival, prompt, output, ...; repeatable.")]
+UnitOption = Annotated[str | None, typer.Option("--time-unit", help="Unit of the arrivals: s, ms, us, ns or iso.")]
+
+MARKS: Final = {"sweep": "axes", "plan": "candidates", "whatif": "overlays"}
+"""Command -> a top-level key that only its YAML files have; without any of them a file is a scenario, for `run`."""
+
+PIPE_WIDTH: Final = 4096
+"""Columns of plain output: nothing is wrapped or cut when piped."""
+
+
+def console(stderr: bool = False) -> "Console":
+    """A rich console: coloured on a terminal, plain and uncut when piped."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    if stream.isatty():
+        return Console(stderr=stderr, highlight=False)
+    return Console(stderr=stderr, highlight=False, width=PIPE_WIDTH, color_system=None, soft_wrap=True)
+
+
+def show(*renderables: Any) -> None:
+    """Print tables and text: boxes on a terminal, plain columns when piped."""
+    from rich.table import Table
+
+    out = console()
+    for item in renderables:
+        if isinstance(item, Table) and not out.is_terminal:
+            item.box, item.title_justify = None, "left"
+        if out.is_terminal:
+            out.print(item)
+        else:
+            print_plain(out, item)
+
+
+def print_plain(out: "Console", item: Any) -> None:
+    """Print without the blanks that pad a line to the console's width."""
+    with out.capture() as text:
+        out.print(item)
+    sys.stdout.write("\n".join(line.rstrip() for line in text.get().splitlines()) + "\n")
+
+
+def print_json(data: Any) -> None:
+    """JSON on stdout, keys in their own order, no NaN."""
+    print(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def note(text: str, quiet: bool = False) -> None:
+    """One line on stderr beside the result."""
+    if not quiet:
+        print(text, file=sys.stderr)
+
+
+def find_scenario(name: str) -> Path:
+    """A file as given; else a shipped scenario by name (`chat`, `chat.yaml`, `scenarios/chat.yaml`)."""
+    path = Path(name)
+    if path.exists():
+        return path
+    from scenarios import ROOT
+
+    shipped = ROOT / f"{path.stem}.yaml"
+    inside = str(path.parent) in (".", "scenarios") and path.suffix in ("", ".yaml")
+    return shipped if inside and shipped.is_file() else path
+
+
+def command_of(path: Path) -> str:
+    """The command that takes this YAML file, told by its top-level keys."""
+    from simulator.config import Document
+
+    keys = Document(path).data
+    return next((command for command, mark in MARKS.items() if mark in keys), "run")
+
+
+def _known(name: str, path: Path) -> None:
+    """Raises ConfigError for a name that is neither a file nor shipped."""
+    from scenarios import ROOT
+
+    if not path.exists():
+        shipped = ", ".join(sorted(file.stem for file in ROOT.glob("*.yaml") if command_of(file) == "run"))
+        raise ConfigError(f"{name}: No such file; accepted: a scenario's YAML file or a shipped name: {shipped}")
+
+
+def _other_command(name: str, path: Path) -> str | None:
+    """The command line for a file that was made for another command than `run`."""
+    command = command_of(path)
+    call = f"whatif SCENARIO {name}" if command == "whatif" else f"{command} {name}"
+    wrong = f"{name}: a file for servecast {command}, not a scenario; try: servecast {call}"
+    return wrong if command != "run" else None
+
+
+def column_pairs(pairs: Sequence[str]) -> dict[str, str]:
+    """`arrival=ts` -> {"arrival": "ts"}. Raises ConfigError."""
+    for pair in pairs:
+        if not all(pair.partition("=")):
+            raise ConfigError(f"--column {pair}: must read PART=NAME, e.g. arrival=timestamp")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def read_scenario(name: str, assignments: Sequence[str] = (), flags: Mapping[str, Any] | None = None,
+                  trace: Path | None = None, columns: Sequence[str] | None = None,
+                  time_unit: str | None = None) -> "Scenario":
+    """Scenario file, overridden by `--set` assignments, overridden by explicit flags. Raises ConfigError.
+
+    `flags` maps dotted keys to values, None = not given. `trace` (from the working directory) replaces the
+    workload's file, or a workload that is no file; `columns` (PART=NAME), `time_unit` and `--set
+    workload.trace....` say how to read it.
+    """
+    from simulator.scenario.spec import load_scenario
+
+    path = find_scenario(name)
+    _known(name, path)
+    before, after = _trace_assignments(path, trace) if trace else ([], [])
+    named = {"workload.trace.columns": column_pairs(columns or ()) or None, "workload.trace.time_unit": time_unit}
+    after += [f"{key}={json.dumps(value)}" for key, value in (named | dict(flags or {})).items() if value is not None]
+    try:
+        return load_scenario(path, [*before, *assignments, *after])
+    except ConfigError as error:
+        lost = "--column, --time-unit: there is no trace to read; accepted with --trace FILE"
+        drawn = (columns or time_unit) and not trace and "exactly one of trace" in str(error)
+        raise ConfigError(_other_command(name, path) or (lost if drawn else str(error))) from error
+
+
+def _trace_assignments(path: Path, trace: Path) -> tuple[list[str], list[str]]:
+    """Assignments that make `trace` the workload: those before the user's, those after."""
+    from simulator.config import Document
+
+    near = all(Path.cwd() in file.resolve().parents for file in (path, trace))  # else `..` may lead through links
+    place = json.dumps(os.path.relpath(trace, path.parent) if near else str(trace.absolute()))
+    workload = Document(path).data.get("workload")
+    is_file = isinstance(workload, dict) and "trace" in workload
+    whole = [] if is_file else [f"workload={{trace: {{path: {place}}}}}"]
+    return whole, [f"workload.trace.path={place}"]
+
+
+def build_workload(scenario: "Scenario") -> "Trace":
+    """The scenario's requests. Raises TraceError, ConfigError."""
+    from simulator.workload.build import build_trace
+    from simulator.workload.spec import TraceFile
+
+    workload = scenario.parsed_workload()
+    place = scenario.place("workload")
+    try:
+        if isinstance(workload, TraceFile) and not Path(workload.path).exists():
+            raise ConfigError(f"workload.trace.path: no such file {workload.path!r}; "
+                              "accepted: a trace file, also by --trace FILE")
+        return build_trace(workload, scenario.seed, 0, scenario.base)
+    except OSError as error:
+        raise ConfigError(f"{place}: cannot be read: {error}") from error
+    except ServecastError as error:
+        raise type(error)(f"{place.removesuffix('workload')}{error}") from error
+
+
+@contextmanager
+def progress_bar(title: str, total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """A function to call with the number of requests done; draws only on a terminal and not when quiet."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda done: bar.update(task, completed=done)

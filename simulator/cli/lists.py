@@ -1,0 +1,131 @@
+"""`servecast scenarios | policies | hardware | models | engines | schema`: what there is."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from simulator.cli.common import MARKS, JsonOption, command_of, find_scenario, print_json, show
+from simulator.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from simulator.profiles.model import ModelShape
+
+Row = dict[str, Any]
+
+HEADINGS: Final = {"memory_gib": "memory [GiB]", "bandwidth_gb_s": "bandwidth [GB/s]", "bf16_tflop_s": "bf16 [TFLOP/s]",
+                   "tdp_w": "power [W]", "price_usd_h": "USD/h", "price_date": "price of", "run_with": "run with"}
+"""Column headings with units, where the key alone would not say them."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands that list things."""
+    app.command("scenarios")(scenarios)
+    for name, rows in (("policies", policy_rows), ("hardware", gpu_rows), ("models", model_rows),
+                       ("engines", engine_rows)):
+        app.command(name, help=(inspect.getdoc(rows) or "").splitlines()[0])(_lister(name, rows))
+    app.command("schema")(schema)
+
+
+def _lister(title: str, rows: Callable[[], list[Row]]) -> Callable[..., None]:
+    def command(as_json: JsonOption = False) -> None:
+        found = rows()
+        if as_json:
+            print_json(found)
+        else:
+            print_rows(title, found)
+
+    return command
+
+
+def print_rows(title: str, rows: Sequence[Row]) -> None:
+    """Rows with equal keys as a table."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title)
+    for key, value in rows[0].items():
+        heading = HEADINGS.get(key, key.replace("_", " "))
+        table.add_column(heading, justify="right" if isinstance(value, int | float) else "left")
+    for row in rows:
+        table.add_row(*(Text(_cell(value)) for value in row.values()))
+    show(table)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(str(each) for each in value)
+    return f"{value:,}" if isinstance(value, int | float) else str(value)
+
+
+def scenarios(name: Annotated[str, typer.Argument(help="Print this scenario's YAML.")] = "",
+              as_json: JsonOption = False) -> None:
+    """Shipped scenarios; with a name its YAML, to start your own: servecast scenarios chat > mine.yaml"""
+    if not name:
+        rows = scenario_rows()
+        print_json(rows) if as_json else print_rows("scenarios", rows)
+        return
+    path = find_scenario(name)
+    if not path.is_file():
+        raise UnknownNameError("scenario", name, [row["name"] for row in scenario_rows()])
+    typer.echo(path.read_text(encoding="utf-8"), nl=False)
+
+
+def scenario_rows() -> list[Row]:
+    """Name, command and first comment line of every YAML file shipped in scenarios/."""
+    from scenarios import ROOT
+
+    order = ["run", *MARKS]
+    found = [{"name": path.stem, "run_with": command_of(path),
+              "what": path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")}
+             for path in ROOT.glob("*.yaml")]
+    return sorted(found, key=lambda row: (order.index(row["run_with"]), row["name"]))
+
+
+def policy_rows() -> list[Row]:
+    """Scheduling policies, the knobs each listens to, and where its rule comes from."""
+    from policies.registry import POLICIES
+
+    return [{"name": each.name, "what": each.summary, "knobs": list(each.knobs), "reference": each.reference}
+            for each in POLICIES.values()]
+
+
+def gpu_rows() -> list[Row]:
+    """GPUs: memory, bandwidth, peak, and where the numbers come from."""
+    from simulator.profiles.gpu import list_gpus
+
+    return [{"name": gpu.path.stem, "full_name": gpu.name, "mark": gpu.mark,
+             "memory_gib": round(gpu.memory_mib / 1024, 1),
+             "bandwidth_gb_s": gpu.memory_gbps, "bf16_tflop_s": gpu.peak_tflops["bf16"], "tdp_w": gpu.tdp_w,
+             "price_usd_h": gpu.price_usd_h, "price_date": gpu.price_date} for gpu in list_gpus()]
+
+
+def model_rows() -> list[Row]:
+    """Models: size, layers, bf16 KV bytes per token; any other by its Hugging Face config.json."""
+    from simulator.profiles.model import list_models, load_model
+
+    return [_model_row(name, load_model(name)) for name in list_models()]
+
+
+def _model_row(name: str, model: "ModelShape") -> Row:
+    return {"name": name, "parameters": model.parameters, "layers": model.layers, "hidden": model.hidden,
+            "heads": model.heads, "kv_heads": model.kv_heads, "vocab": model.vocab,
+            "max_positions": model.max_positions, "kv_bytes_per_token": model.kv_bytes_per_token()}
+
+
+def engine_rows() -> list[Row]:
+    """Serving engines: default policy and limits, and how the numbers were obtained."""
+    from simulator.profiles.engine import list_engines
+
+    return [{"name": each.path.stem, "version": each.version, "mark": each.mark, "policy": each.policy,
+             "schedule_ahead": each.schedule_ahead, "max_num_seqs": each.max_num_seqs,
+             "max_num_batched_tokens": each.max_num_batched_tokens, "block_size": each.block_size,
+             "gpu_memory_utilization": each.gpu_memory_utilization} for each in list_engines()]
+
+
+def schema() -> None:
+    """JSON schema of a scenario file, for editors and checks."""
+    from simulator.cli.schema import scenario_schema
+
+    print_json(scenario_schema())

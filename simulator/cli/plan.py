@@ -1,0 +1,141 @@
+"""`servecast plan`, `whatif` and `ui`: from traffic and service levels to a fleet."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simulator.cli.common import (
+    JsonOption,
+    OutOption,
+    QuietOption,
+    SetOption,
+    console,
+    note,
+    print_json,
+    show,
+)
+
+if TYPE_CHECKING:
+    from simulator.planning.plan import Plan
+
+JobsOption = Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Processes (default: one per core).")]
+CacheOption = Annotated[
+    bool,
+    typer.Option(
+        "--cache/--no-cache",
+        help="Keep simulated points between runs; a changed plan re-runs only what changed.",
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `plan`, `whatif` and `ui`."""
+    app.command("plan")(plan_command)
+    app.command("whatif")(whatif_command)
+    app.command("ui")(ui_command)
+
+
+def plan_command(
+    file: Annotated[str, typer.Argument(metavar="PLAN", help="YAML file (docs/planning.md).")],
+    assignments: SetOption = None,
+    out: OutOption = None,
+    jobs: JobsOption = None,
+    cache: CacheOption = True,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Only the fleet: no headroom, bottleneck, growth, curves.")
+    ] = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Find the cheapest fleet that meets the service levels: how many GPUs, at what cost, how near the wall."""
+    from simulator.planning.cache import default_folder
+    from simulator.planning.plan import plan
+    from simulator.planning.spec import load_plan
+    from simulator.report.folder import check_target
+
+    spec = load_plan(_shipped(file), assignments or ())
+    if out is not None:
+        check_target(out)
+    with _counter("planning", quiet) as progress:
+        found = plan(spec, jobs=jobs, cache=default_folder() if cache else None, explain=not quick, progress=progress)
+    _deliver(found, out, as_json, quiet)
+    if found.best is None:
+        raise typer.Exit(3)
+
+
+def _deliver(found: "Plan", out: Path | None, as_json: bool, quiet: bool) -> None:
+    from simulator.report.plan.data import plain
+
+    data = plain(found)
+    if out is not None:
+        from simulator.report.plan.page import write_plan
+
+        write_plan(data, out)
+    if as_json:
+        print_json(data)
+    elif not quiet:
+        from simulator.report.plan.words import plan_tables
+
+        show(*plan_tables(data))
+    note(f"{found.simulated} points simulated ({found.requests:,} requests), {found.reused} reused", quiet)
+    if out is not None:
+        note(f"report in {out / 'report.html'}", quiet)
+
+
+def whatif_command(
+    base: Annotated[str, typer.Argument(metavar="BASE", help="Scenario YAML.")],
+    overlays: Annotated[str, typer.Argument(metavar="WHATIF", help="YAML of named overlays.")],
+    assignments: SetOption = None,
+    out: OutOption = None,
+    jobs: JobsOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Compare a scenario with named changes of it: a table of differences with intervals."""
+    from simulator.planning.whatif import compare, load_overlays, whatif_tables, write_whatif
+    from simulator.report.folder import check_target
+
+    asked = load_overlays(_shipped(base), _shipped(overlays), assignments or ())
+    if out is not None:
+        check_target(out)
+    with _counter("what if", quiet) as progress:
+        data = compare(asked, jobs=jobs, progress=progress)
+    if out is not None:
+        write_whatif(data, out)
+    if as_json:
+        print_json(data)
+    elif not quiet:
+        show(*whatif_tables(data))
+    if out is not None:
+        note(f"report in {out / 'report.html'}", quiet)
+
+
+def ui_command(
+    plan: Annotated[str | None, typer.Argument(metavar="[PLAN]", help="Plan YAML to start from.")] = None,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port on this computer.")] = 8765,
+    open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open a browser.")] = True,
+) -> None:
+    """A local page with sliders for traffic, limits, GPU, policy and replicas; this computer only."""
+    from simulator.ui.server import serve
+
+    serve(None if plan is None else _shipped(plan), port, open_browser)
+
+
+def _shipped(name: str) -> Path:
+    from simulator.cli.common import find_scenario
+
+    return find_scenario(name)
+
+
+@contextmanager
+def _counter(title: str, quiet: bool) -> Iterator[Callable[[int], None] | None]:
+    """A running count of simulations, on terminals only."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    with console(stderr=True).status(f"{title} ...") as status:
+        yield lambda done: status.update(f"{title}: {done} simulations")

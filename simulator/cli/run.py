@@ -1,0 +1,113 @@
+"""`servecast run`: one scenario -> table on screen, results in a folder."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from simulator.cli.common import (
+    ColumnOption,
+    JsonOption,
+    OutOption,
+    QuietOption,
+    SetOption,
+    UnitOption,
+    build_workload,
+    note,
+    print_json,
+    progress_bar,
+    read_scenario,
+    show,
+)
+
+if TYPE_CHECKING:
+    from simulator.run import Result
+    from simulator.scenario.spec import Scenario
+
+LOGGED_REQUESTS: Final = 50_000
+"""Up to this many requests the step log is kept for the report unless --log or --no-log says otherwise."""
+
+
+class EngineName(StrEnum):
+    """The two engines; their results are equal."""
+
+    fast = "fast"
+    reference = "reference"
+
+
+EngineOption = Annotated[EngineName, typer.Option("--engine", help="fast (compiled) or reference (SimPy).")]
+ReportOption = Annotated[bool, typer.Option("--report/--no-report", help="Plots and report.html in --out.")]
+LogOption = Annotated[bool | None, typer.Option(
+    "--log/--no-log", help="Keep the step log; default: with a report, up to 50,000 requests.")]
+SeedOption = Annotated[int | None, typer.Option("--seed", min=0, help="Seed of the random draws.")]
+BlocksOption = Annotated[int | None, typer.Option(
+    "--num-gpu-blocks", min=2, help="KV blocks as the real engine printed them, instead of the prediction.")]
+TraceOption = Annotated[Path | None, typer.Option(
+    "--trace", metavar="FILE", help="Replay this trace instead of the scenario's workload.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `run`."""
+    app.command("run")(run)
+
+
+ScenarioArgument = Annotated[str, typer.Argument(
+    metavar="SCENARIO", help="YAML file, or a shipped one by name.")]
+
+
+def run(scenario: ScenarioArgument,
+        assignments: SetOption = None, out: OutOption = None, trace: TraceOption = None,
+        columns: ColumnOption = None, time_unit: UnitOption = None,
+        engine: EngineOption = EngineName.fast, report: ReportOption = True,
+        log: LogOption = None, seed: SeedOption = None, num_gpu_blocks: BlocksOption = None,
+        as_json: JsonOption = False, quiet: QuietOption = False) -> None:
+    """Replay a scenario and print its latencies, throughput and verdict; with --out also write them."""
+    flags = {"seed": seed, "kv.num_gpu_blocks": num_gpu_blocks}
+    chosen = read_scenario(scenario, assignments or (), flags, trace, columns, time_unit)
+    check_out(out)
+    result = simulate_scenario(chosen, engine, wants_log(log, report, out), quiet)
+    if out is not None:
+        from simulator.report.write import write_result
+
+        write_result(result, out, report=report)
+    if as_json:
+        print_json(result.summary)
+    elif not quiet:
+        print_result(result)
+    if out is not None:
+        note(f"results in {out}{'; open ' + str(out / 'report.html') if report else ''}", quiet)
+
+
+def wants_log(log: bool | None, report: bool, out: Path | None) -> bool | None:
+    """--log or --no-log as given; else None (up to LOGGED_REQUESTS) for a report and False without one."""
+    return log if log is not None or (report and out is not None) else False
+
+
+def check_out(out: Path | None) -> None:
+    """Refuse an output folder that is not ours before time is spent on the simulation. Raises ConfigError."""
+    if out is not None:
+        from simulator.report.folder import check_target
+
+        check_target(out)
+
+
+def simulate_scenario(scenario: "Scenario", engine: EngineName, log: bool | None, quiet: bool) -> "Result":
+    """Run it, with a progress bar on terminals; `log` None keeps the step log of up to LOGGED_REQUESTS."""
+    from simulator.run import simulate
+    from simulator.scenario.setup import prepare
+
+    ready = prepare(scenario)
+    trace = build_workload(scenario)
+    keep = len(trace) <= LOGGED_REQUESTS if log is None else log
+    with progress_bar(f"{scenario.name}: {ready.policy.name}", len(trace), quiet) as advance:
+        return simulate(scenario, engine.value, trace=trace, setup=ready, log=keep, progress=advance)
+
+
+def print_result(result: "Result") -> None:
+    """The summary table and, on a real GPU, where its memory goes."""
+    from simulator.report.tables import summary_table
+
+    show(summary_table(result.summary))
+    if result.setup.capacity is not None:
+        show(result.setup.capacity.text())

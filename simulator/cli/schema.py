@@ -1,0 +1,62 @@
+"""JSON schema of a scenario file, from the types that read it: nothing is written down twice."""
+
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+
+from simulator.config import SHORT_FORMS
+from simulator.scenario.spec import Scenario
+from simulator.workload.arrivals import Arrivals
+from simulator.workload.lengths import Lengths
+from simulator.workload.spec import Inline, TraceFile
+
+Schema = dict[str, Any]
+
+_SAMPLE: Final = ("path", "format", "columns", "where")
+"""Options of a file that lengths are drawn from."""
+
+
+def scenario_schema() -> Schema:
+    """Draft 2020-12 schema of a scenario. It covers keys and types; `servecast run` checks the rest."""
+    schema: Schema = Scenario.model_json_schema()
+    properties = schema["properties"]
+    for section, key in SHORT_FORMS.items():
+        short = {"type": "string", "description": f"short for {{{key}: ...}}"}
+        properties[section] = {"anyOf": [short, properties[section]]}
+    properties["workload"] = _workload()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "scenario"}
+
+
+def _workload() -> Schema:
+    """A trace file, written-out requests, or arrivals with lengths (workload.spec.parse_workload)."""
+    sample: Schema = {"anyOf": [{"type": "string"}, _section(TraceFile, _SAMPLE)]}
+    lengths = {"anyOf": [{"type": "integer", "minimum": 1}, _lengths()]}
+    parts: Schema = {"prompt": lengths, "output": lengths, "cached": lengths, "joint": sample}
+    one = {"type": "object", "additionalProperties": False,
+           "properties": {**parts, "weight": {"type": "number", "exclusiveMinimum": 0}}}
+    generated = {**parts, "arrivals": _section(Arrivals), "max_tokens": {"type": "integer", "minimum": 1},
+                 "classes": {"type": "object", "additionalProperties": one, "minProperties": 1}}
+    return {"title": "workload", "oneOf": [
+        _only({"trace": {"anyOf": [{"type": "string"}, _section(TraceFile)]}}, "trace"),
+        _only({"requests": _section(Inline)}, "requests"),
+        _only(generated, "arrivals"),
+    ]}
+
+
+def _only(properties: Schema, needed: str) -> Schema:
+    return {"type": "object", "additionalProperties": False, "required": [needed], "properties": properties}
+
+
+def _section(kind: type, keys: tuple[str, ...] | None = None) -> Schema:
+    """Schema of a dataclass, other keys refused; `keys` leaves only those."""
+    schema: Schema = TypeAdapter(kind).json_schema()
+    if keys is not None:
+        schema["properties"] = {key: schema["properties"][key] for key in keys}
+    return {**schema, "additionalProperties": False}
+
+
+def _lengths() -> Schema:
+    """Lengths as written in YAML: drawn from a distribution, or `empirical` from a file's column."""
+    schema = _section(Lengths)
+    extra = _section(TraceFile, _SAMPLE)["properties"]
+    return {**schema, "properties": {**schema["properties"], **extra}}

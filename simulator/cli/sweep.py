@@ -1,0 +1,102 @@
+"""`servecast sweep`: run a scenario at many points; `servecast sweep show`: the best ones and a heat map."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from simulator.cli.common import QuietOption, console, find_scenario, note, progress_bar, show
+
+if TYPE_CHECKING:
+    from simulator.sweep.sweep import SweepOutcome
+
+
+class _DefaultRun(TyperGroup):
+    """`sweep FILE ...` is `sweep run FILE ...`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put `run` in front unless a subcommand or help is asked for."""
+        if args and args[0] not in (*self.commands, "--help", "-h"):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+def register(app: typer.Typer) -> None:
+    """Add `sweep` with its subcommands."""
+    group = typer.Typer(cls=_DefaultRun, no_args_is_help=True, help="Run a scenario at many points. "
+                        "`servecast sweep FILE --out DIR` is short for `servecast sweep run FILE --out DIR`.")
+    group.command("run")(sweep)
+    group.command("show")(show_sweep)
+    app.add_typer(group, name="sweep")
+
+
+SpecArgument = Annotated[Path, typer.Argument(metavar="SWEEP", help="YAML: base, axes, replications.")]
+OutOption = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for the results.")]
+JobsOption = Annotated[int | None, typer.Option("--jobs", "-j", min=1, max=1024,
+                                                help="Local processes; default: the cores there are.")]
+DaskOption = Annotated[str | None, typer.Option("--dask", metavar="ADDR",
+                                                help="Run on a Dask cluster, e.g. tcp://scheduler:8786.")]
+ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with what DIR holds, repeating nothing.")]
+FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="What `servecast sweep` wrote.")]
+MetricOption = Annotated[str, typer.Option("--metric", "-m", help="Summary key to rank by.")]
+KeysOption = Annotated[str | None, typer.Option(
+    "--keys", metavar="X,Y", help="Two swept keys for the heat map; default: the first two.")]
+TopOption = Annotated[int, typer.Option("--top", min=1, help="Points to list.")]
+PlotOption = Annotated[Path | None, typer.Option(
+    "--plot", metavar="PNG", help="Where the heat map goes; default DIR/heatmap.png.")]
+
+
+def sweep(spec: SpecArgument, out: OutOption, jobs: JobsOption = None, dask: DaskOption = None,
+          resume: ResumeOption = False, quiet: QuietOption = False) -> None:
+    """Run every point of a sweep file; a killed sweep goes on with --resume."""
+    from simulator.errors import ConfigError
+    from simulator.sweep.spec import load_sweep, sweep_points
+    from simulator.sweep.sweep import run_sweep
+
+    if dask and jobs:
+        raise ConfigError("--jobs has no effect with --dask: the cluster has its own workers")
+    parsed, base = load_sweep(find_scenario(str(spec)))
+    rows = len(sweep_points(parsed)) * parsed.replications
+    with progress_bar(parsed.name, rows, quiet) as advance:
+        outcome = run_sweep(parsed, base, out, jobs=jobs, dask=dask, resume=resume,
+                            progress=lambda done, total, failed: advance(done))
+    note(f"{_closing_line(outcome)}; see them with servecast sweep show {outcome.folder}", quiet)
+
+
+def _closing_line(outcome: "SweepOutcome") -> str:
+    before = f", {outcome.resumed} of them done before" if outcome.resumed else ""
+    failed = f", {outcome.failed} failed (see the column error)" if outcome.failed else ""
+    return f"{outcome.points} points, {outcome.rows} rows{before}{failed}; results in {outcome.folder}"
+
+
+def show_sweep(folder: FolderArgument, metric: MetricOption = "ttft_s.p99", keys: KeysOption = None,
+               top: TopOption = 10, plot: PlotOption = None, quiet: QuietOption = False) -> None:
+    """List the best points and draw a metric over two of the keys."""
+    from simulator.sweep import show as table
+
+    swept = table.sweep_keys(folder)
+    pair = _pair(keys, swept)
+    frame = table.load_table(folder)
+    means = table.point_means(frame, swept, metric)
+    show(table.best_table(table.best_points(means, metric, top), swept, metric))
+    failed = table.errors_table(frame)
+    if failed is not None:
+        console(stderr=True).print(failed)
+    if pair is not None:
+        grid = table.grid_of(means, pair[0], pair[1], metric)
+        if grid.shape[1] <= 16 and grid.shape[0] <= 40:
+            show(table.grid_table(grid, metric))
+        path = plot or folder / "heatmap.png"
+        table.save_heat_map(grid, metric, path)
+        note(f"heat map in {path}", quiet)
+
+
+def _pair(keys: str | None, swept: list[str]) -> tuple[str, str] | None:
+    """The two keys to draw, None when fewer are swept."""
+    from simulator.errors import ConfigError
+
+    names = [key.strip() for key in keys.split(",")] if keys else swept[:2]
+    if keys and (len(names) != 2 or not set(names) <= set(swept)):
+        raise ConfigError(f"--keys {keys}: must name two swept keys, X,Y; swept: {', '.join(swept)}")
+    return (names[0], names[1]) if len(names) == 2 else None

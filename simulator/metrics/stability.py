@@ -1,0 +1,298 @@
+"""Is it in steady state, and how sure are we? Backlog verdict, Little's law, warm-up, replications."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.errors import ConfigError
+from simulator.metrics.intervals import Interval, interval, paired, t_quantile
+from simulator.units import NEVER, NS_PER_S, to_ticks
+
+if TYPE_CHECKING:
+    from simulator.run import Result
+    from simulator.scenario.setup import Setup
+    from simulator.scenario.spec import Scenario
+
+Floats = npt.NDArray[np.float64]
+Int64s = npt.NDArray[np.int64]
+__all__ = [
+    "Interval",
+    "Stability",
+    "interval",
+    "judge",
+    "little",
+    "mser",
+    "paired",
+    "replicate",
+    "replicate_until",
+    "stability",
+    "value_at",
+]
+
+Metric = str | Callable[["Result"], float | None]
+Verdict = Literal["stable", "overloaded", "undecided"]
+
+BLOCKS: Final = 16
+POINTS: Final = 256
+"""The arrival window is cut into POINTS; regression is over BLOCKS means of them."""
+LEVEL: Final = 0.99
+FEWEST: Final = 50
+"""Arrivals below which no verdict is given."""
+FILL_SHARE: Final = 0.2
+"""Least share of the arrival window that is left out as the system fills."""
+
+
+@dataclass(frozen=True)
+class Stability:
+    """Verdict on the backlog. `slope_per_s` [requests/s]: growth of the number in the system, or None."""
+
+    verdict: Verdict
+    slope_per_s: float | None
+    reason: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """For summary.json."""
+        return {"verdict": self.verdict, "backlog_slope_per_s": self.slope_per_s, "reason": self.reason}
+
+
+def stability(result: "Result") -> Stability:
+    """Does the number of requests in the system grow while requests arrive?
+
+    Looks only at the time between first and last arrival, so what is simulated after it (drain, horizon)
+    cannot change the verdict. The first fifth, or twice the mean service time, is left out as filling.
+    """
+    if result.scenario.load.kind != "open":
+        return Stability(
+            "stable",
+            None,
+            f"{result.scenario.load.kind} load: at most {result.scenario.load.width} "
+            "in the system at once, by construction",
+        )
+    arrivals, ends, service_s = _stays(result)
+    begin, end = _window(result, arrivals)
+    if arrivals.size < FEWEST or end <= begin:
+        return Stability(
+            "undecided",
+            None,
+            f"{arrivals.size} admissible arrivals within {(end - begin) / NS_PER_S:g} s "
+            f"are too few; needed: {FEWEST} spread over time",
+        )
+    fill = max(FILL_SHARE, 2 * service_s * NS_PER_S / (end - begin))
+    if fill > 0.5:
+        return Stability(
+            "undecided",
+            None,
+            "arrivals last less than four mean service times "
+            f"({service_s:.3g} s): the system is still filling",
+        )
+    begin += int(fill * (end - begin))
+    seen = int(np.count_nonzero((arrivals > begin) & (arrivals <= end)))
+    return judge(number_in_system(arrivals, ends, begin, end), (end - begin) / NS_PER_S, seen)
+
+
+def _stays(result: "Result") -> tuple[Int64s, Int64s, float]:
+    """[tick] arrivals and ends (NEVER = not ended) of requests that were let in; mean service time [s]."""
+    from simulator.metrics.latency import fates
+
+    req, fate = result.requests, fates(result)
+    inside = fate.arrived & ~fate.rejected
+    ends = np.where(fate.completed, req.last, NEVER)[inside]
+    done = fate.completed
+    service = float((req.last[done] - req.scheduled[done]).mean()) / NS_PER_S if done.any() else 0.0
+    return req.arrival[inside], ends, service
+
+
+def _window(result: "Result", arrivals: Int64s) -> tuple[int, int]:
+    """[tick] first arrival and last arrival, or the horizon where that came first."""
+    if arrivals.size == 0:
+        return 0, 0
+    horizon = result.scenario.horizon_s
+    last = int(arrivals.max())
+    return int(arrivals.min()), last if horizon is None else min(last, to_ticks(horizon))
+
+
+def number_in_system(arrivals: Int64s, ends: Int64s, begin: int, end: int, points: int = POINTS) -> Floats:
+    """Requests in the system at `points` equally spaced ticks in (begin, end], the last one being `end`."""
+    step = (end - begin) / points
+
+    def count_by(ticks: Int64s) -> Int64s:
+        """How many of `ticks` are at or before each point."""
+        inside = ticks[ticks <= end]
+        place = np.clip(np.ceil((inside - begin) / step).astype(np.int64), 1, points) - 1
+        return np.cumsum(np.bincount(place, minlength=points))
+
+    return (count_by(arrivals) - count_by(ends)).astype(np.float64)
+
+
+def judge(number: Floats, seconds: float, arrivals: int) -> Stability:
+    """Verdict from the number in system at equally spaced times over `seconds` that saw `arrivals` arrivals.
+
+    Least-squares slope over block means. Two errors of the growth over the window are weighed:
+    - if the backlog is a random walk (at or above capacity), block differences are independent; the slope's
+      variance is 6/5 of that of their mean (Durlauf and Phillips, Econometrica 56, 1988). Overloaded:
+      growth is above zero by this error, and is over 1 % of the arrivals or half the mean backlog;
+    - if it is stationary, the residuals give the error. Stable: growth with this error stays below
+      sqrt(arrivals), what a queue just at capacity would drift by chance.
+    """
+    means = number.reshape(BLOCKS, -1).mean(axis=1)
+    time = np.arange(BLOCKS) - (BLOCKS - 1) / 2
+    slope = float(time @ means / (time @ time))  # requests per block
+    residual = means - means.mean() - slope * time
+    walk = math.sqrt(1.2 * np.diff(means).var(ddof=1) / (BLOCKS - 1))
+    still = math.sqrt(residual @ residual / (BLOCKS - 2) / (time @ time))
+    growth = slope * BLOCKS
+    margin = t_quantile(0.5 + LEVEL / 2, BLOCKS - 2) * BLOCKS
+    per_s = slope * BLOCKS / seconds
+    text = (
+        f"backlog changes by {growth:+.1f} over {arrivals} arrivals (mean {means.mean():.1f} in the system)"
+    )
+    material = max(3.0, min(0.01 * arrivals, 0.5 * float(means.mean())))
+    if growth - margin * walk > 0 and growth > material:
+        return Stability("overloaded", per_s, f"{text}: it grows as long as requests arrive")
+    if growth + margin * still < max(3.0, math.sqrt(arrivals)):
+        return Stability("stable", per_s, f"{text}: no growth beyond chance")
+    return Stability("undecided", per_s, f"{text}: too close to call, a longer run would tell")
+
+
+def little(result: "Result") -> dict[str, float | None]:
+    """Little's law over the arrival window: lambda [1/s] x W [s] against the measured number in the system L.
+
+    L is the time average between first and last arrival, W the mean over completed requests. They differ by
+    what is still inside when arrivals end: small for a long stable run, large under overload (Little 1961,
+    doi 10.1287/opre.9.3.383). Rejected requests were never inside.
+    """
+    arrivals, ends, _ = _stays(result)
+    begin, end = _window(result, arrivals)
+    done = ends < NEVER
+    if end <= begin or not done.any():
+        return {
+            "arrival_rate": None,
+            "mean_in_system": None,
+            "mean_time_in_system_s": None,
+            "relative_gap": None,
+        }
+    seconds = (end - begin) / NS_PER_S
+    inside = float((np.minimum(ends, end) - np.minimum(arrivals, end)).astype(np.float64).sum()) / (
+        end - begin
+    )
+    stay = float((ends[done] - arrivals[done]).astype(np.float64).mean()) / NS_PER_S
+    rate = arrivals.size / seconds
+    gap = (rate * stay - inside) / inside if inside > 0 else None
+    return {
+        "arrival_rate": rate,
+        "mean_in_system": inside,
+        "mean_time_in_system_s": stay,
+        "relative_gap": gap,
+    }
+
+
+def mser(values: npt.ArrayLike, batch: int = 5) -> int:
+    """Observations to drop as warm-up by MSER-5: the cut that makes the standard error of the rest smallest.
+
+    White, Cobb and Spratt, Winter Simulation Conference 2000. Cuts beyond half the run are not considered.
+    """
+    series = np.asarray(values, dtype=np.float64)
+    count = series.size // batch
+    if count < 2:
+        return 0
+    means = series[: count * batch].reshape(count, batch).mean(axis=1)
+    means = means - means.mean()
+    left = np.arange(count, 0, -1)
+    sums = np.cumsum(means[::-1])[::-1]
+    squares = np.cumsum(means[::-1] ** 2)[::-1]
+    error = (squares - sums**2 / left) / left.astype(np.float64) ** 2
+    return int(np.argmin(error[: count // 2 + 1])) * batch
+
+
+def value_at(summary: Mapping[str, Any], path: str) -> float:
+    """A number of a summary by dotted name, e.g. "ttft_s.p99"; null (an infinite percentile) is +infinity.
+
+    Raises ConfigError naming what there is when the name is not in the summary.
+    """
+    node: Any = summary
+    for part in path.split("."):
+        if not isinstance(node, Mapping) or part not in node:
+            known = ", ".join(node) if isinstance(node, Mapping) else "nothing below it"
+            raise ConfigError(f"metric {path!r}: no {part!r} in the summary; known here: {known}")
+        node = node[part]
+    if node is None:
+        return math.inf
+    if isinstance(node, bool) or not isinstance(node, int | float):
+        raise ConfigError(f"metric {path!r} is not a number, got {type(node).__name__}")
+    return float(node)
+
+
+def measure(result: "Result", metric: Metric) -> float:
+    """The metric of one result: a dotted summary name or a function of the result (None = +infinity)."""
+    if isinstance(metric, str):
+        return value_at(result.summary, metric)
+    value = metric(result)
+    return math.inf if value is None else float(value)
+
+
+def replicate(
+    scenario: "Scenario", n: int, *metrics: Metric, start: int = 0, setup: "Setup | None" = None
+) -> Floats:
+    """Run replications start .. start + n - 1; returns values, shape (n, len(metrics)).
+
+    Replication k draws the same random numbers whatever the GPU or policy, so rows of two scenarios pair up.
+    Raises ConfigError for n < 1, no metric, or n > 1 when nothing in the scenario is random.
+    """
+    from simulator.run import simulate
+    from simulator.scenario.setup import prepare
+
+    if n < 1 or not metrics:
+        raise ConfigError(
+            f"replicate needs n >= 1 and at least one metric, got n = {n}, {len(metrics)} metrics"
+        )
+    if n > 1 and not varies(scenario):
+        raise ConfigError(
+            f"{scenario.name}: its workload is the same in every replication; n must be 1, got {n}"
+        )
+    ready = setup or prepare(scenario)
+    runs = (simulate(scenario, setup=ready, replication=k) for k in range(start, start + n))
+    return np.array([[measure(run, metric) for metric in metrics] for run in runs], dtype=np.float64)
+
+
+def varies(scenario: "Scenario") -> bool:
+    """Whether replications differ: a generated workload, or a random router among several replicas."""
+    from simulator.workload.build import is_random
+
+    lots = scenario.cluster.router == "random" and scenario.cluster.replicas > 1
+    return is_random(scenario.parsed_workload()) or lots
+
+
+def replicate_until(
+    draw: Callable[[int], float],
+    *,
+    limit: float | None = None,
+    relative: float | None = None,
+    least: int = 3,
+    most: int = 30,
+    level: float = 0.9,
+) -> tuple[Interval, str]:
+    """Call draw(0), draw(1), ... until the interval is clear; returns it and why it stopped.
+
+    "below" / "above": the interval clears `limit`. "precise": its half width is at most `relative` x mean.
+    "most": neither after `most` draws (never to be read as a pass).
+    Raises ConfigError unless 2 <= least <= most.
+    """
+    if not 2 <= least <= most:
+        raise ConfigError(f"replications: 2 <= least <= most, got {least} and {most}")
+    values: list[float] = []
+    while True:
+        values.append(draw(len(values)))
+        now = interval(values, level)
+        if len(values) < least:
+            continue
+        side = "open" if limit is None else now.against(limit)
+        if side != "open":
+            return now, side
+        if relative is not None and now.half_width <= relative * abs(now.mean):
+            return now, "precise"
+        if len(values) >= most:
+            return now, "most"

@@ -1,0 +1,327 @@
+"""summarize(result) -> summary.json: counts, throughput, latencies, goodput, use of slots, GPU and KV memory.
+
+Read DEFINITIONS for what each number means; they are printed with every summary. Only plain values come out:
+no NaN, no infinity (None instead), no wall-clock time.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from simulator import state
+from simulator.metrics.latency import TIMES, Bools, Fates, due, fates, itl_stats, time_stats, times
+from simulator.metrics.stability import little, stability
+from simulator.metrics.trust import trust
+from simulator.state import REJECTED_BUDGET, REJECTED_LENGTH, STATUS_NAMES
+from simulator.units import NEVER, NS_PER_S
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from simulator.run import Result
+
+Block = dict[str, Any]
+
+DEFINITIONS: Final = {
+    "requests": "arrived = completed + rejected + unfinished; arrived: submitted before the horizon; "
+    "completed: the whole answer reached the client",
+    "percentiles": "over every request that arrived after the warm-up share; rejected and unfinished ones "
+    "count as infinite (null when a percentile falls on one); the mean is over the `count` completed ones",
+    "ttft_s": "first token at the client - submission = front end + queue + prefill",
+    "tpot_s": "(last token - first token) / (output tokens - 1); only answers of more than one token, "
+    "sent token by token",
+    "itl_s": "gaps between consecutive tokens of one answer, each token delivered counted once; "
+    "percentiles from a histogram with bins at most 0.4 % wide; warm-up included",
+    "e2e_s": "last token at the client - submission",
+    "queue_s": "first scheduled - entry into the replica's waiting queue",
+    "prefill_s": "first token out of the engine - first scheduled (waits after a preemption included)",
+    "frontend_s": "submission -> waiting queue, plus engine output -> client",
+    "normalized_latency_s": "e2e / output tokens",
+    "throughput": "completed requests (output: delivered tokens; prompt: tokens of completed "
+    "requests) / makespan",
+    "goodput": "requests that completed within every target / requests arrived; null without targets; "
+    "a target on TPOT does not apply to one-token answers and answers returned whole",
+    "makespan_s": "first submission -> last token delivered",
+    "slot_utilization": "sequences scheduled / max_num_seqs, averaged over the time in which steps run",
+    "gpu_utilization": "GPU time of all steps / (makespan x replicas); near 100 % at low load too, as a step "
+    "for few sequences reads all the weights; room for more shows in slots, KV memory and latency",
+    "busy_share": "time in which steps run / (makespan x replicas)",
+    "batch": "per replica, weighted by the time of steps; running: slots held, scheduled: sequences computed",
+    "queue": "waiting requests per replica as each step starts, weighted by the time of steps",
+    "kv": "shares of blocks, weighted by the time of steps; internal fragmentation: held but empty / held; "
+    "external: free but outside the longest free run / free; refused_by_fragmentation: requests kept "
+    "waiting although enough blocks were free in all",
+    "exposed_cpu_s": "time in which a step runs and the GPU does not",
+    "stability": "does the number in the system grow between first and last "
+    "arrival (independent of the horizon)",
+    "little": "arrival rate x mean time in system against the time-averaged number in system, "
+    "first to last arrival",
+}
+
+
+def summarize(result: "Result") -> Block:
+    """The summary of a result, in the key order of summary.json (docs: DEFINITIONS)."""
+    fate = fates(result)
+    span = makespan_ns(result, fate)
+    summary: Block = {"name": result.scenario.name}
+    summary |= _counts(result, fate)
+    summary["throughput"] = _throughput(result, fate, span)
+    for name in ("ttft_s", "tpot_s", "itl_s", *TIMES[2:]):
+        summary[name] = itl_stats(result) if name == "itl_s" else time_stats(result, name, fate)
+    summary["goodput"] = _goodput(result, fate, span)
+    summary["makespan_s"] = span / NS_PER_S
+    summary |= _use(result, span)
+    summary |= {"batch": _batch(result), "queue": _queue(result), "kv": _kv(result), "time": _time(result)}
+    summary |= {
+        "stability": stability(result).as_dict(),
+        "little": little(result),
+        "definitions": dict(DEFINITIONS),
+    }
+    if len(result.trace.class_names) > 1:
+        summary["per_class"] = _per_class(result, fate, span)
+    summary["trust"] = trust(result, summary)
+    return summary | {"scenario": resolved_scenario(result), "provenance": result.provenance()}
+
+
+def makespan_ns(result: "Result", fate: Fates) -> int:
+    """[ns] first submission -> last token at a client; 0 when no token was delivered."""
+    served = fate.completed | (result.requests.done > 0) if result.setup.limits.stream else fate.completed
+    if not served.any():
+        return 0
+    return int(result.requests.last[served].max()) - int(result.requests.arrival[fate.arrived].min())
+
+
+def _count(rows: Bools) -> int:
+    return int(np.count_nonzero(rows))
+
+
+def _total(result: "Result", index: int) -> int:
+    """Sum of one total over the replicas, as an unbounded integer."""
+    return sum(result.totals[:, index].tolist())
+
+
+def _ratio(above: float, below: float) -> float | None:
+    return above / below if below else None
+
+
+def _counts(result: "Result", fate: Fates) -> Block:
+    req = result.requests
+    numbers = {
+        name: _count(getattr(fate, name)) for name in ("arrived", "completed", "rejected", "unfinished")
+    }
+    requests: Block = dict(numbers)
+    requests["rejected_by_reason"] = {
+        STATUS_NAMES[code].removeprefix("rejected: "): count
+        for code in range(REJECTED_LENGTH, REJECTED_BUDGET + 1)
+        if (count := _count(req.status == code))
+    }
+    requests |= {"preempted": _count(req.preempted > 0), "preemptions": int(req.preempted.sum())}
+    line = "arrived {arrived} = completed {completed} + rejected {rejected} + unfinished {unfinished}".format(
+        **numbers
+    )
+    late = len(req.arrival) - numbers["arrived"]
+    requests["after_horizon"] = late
+    return {"requests": requests, "conservation": line + (f"; {late} more after the horizon" if late else "")}
+
+
+def _per_s(count: int, span: int) -> float | None:
+    """[1/s]; 0 when there was nothing, None when something took no time."""
+    return count * NS_PER_S / span if span else (None if count else 0.0)
+
+
+def _throughput(result: "Result", fate: Fates, span: int) -> Block:
+    req = result.requests
+    served = fate.arrived if result.setup.limits.stream else fate.completed
+    out, prompt = int(req.done[served].sum()), int(req.prompt[fate.completed].sum())
+    return {
+        "requests_per_s": _per_s(_count(fate.completed), span),
+        "output_tokens_per_s": _per_s(out, span),
+        "prompt_tokens_per_s": _per_s(prompt, span),
+        "total_tokens_per_s": _per_s(out + prompt, span),
+    }
+
+
+def meets_slo(result: "Result", fate: Fates) -> Bools | None:
+    """Requests completed within every target of scenario.slo, bool (N,); None when there is no target."""
+    targets = {name: limit for name, limit in result.scenario.slo.model_dump().items() if limit is not None}
+    if not targets:
+        return None
+    met = fate.completed.copy()
+    for name, limit in targets.items():
+        able = due(result, name)
+        rows = np.flatnonzero(met if able is None else met & able)
+        met[rows] = times(result, name, rows) <= limit * NS_PER_S
+    return met
+
+
+def _goodput(result: "Result", fate: Fates, span: int, within: Bools | None = None) -> Block:
+    met, arrived = meets_slo(result, fate), fate.arrived
+    if met is None:
+        return {"slo": result.scenario.slo.model_dump(), "attained": None, "requests_per_s": None}
+    if within is not None:
+        met, arrived = met & within, arrived & within
+    return {
+        "slo": result.scenario.slo.model_dump(),
+        "attained": _ratio(_count(met), _count(arrived)),
+        "requests_per_s": _per_s(_count(met), span),
+    }
+
+
+def _use(result: "Result", span: int) -> Block:
+    """Shares of slots, GPU and time. A step cut by the horizon may reach past it: shares end at 1."""
+    wall, whole = _total(result, state.T_WALL), span * len(result.totals)
+    slots = result.setup.limits.max_num_seqs * wall
+    gpu, busy = _ratio(_total(result, state.T_GPU), whole), _ratio(wall, whole)
+    return {
+        "steps": _total(result, state.T_STEPS),
+        "slot_utilization": _ratio(_total(result, state.T_ROWS), slots),
+        "gpu_utilization": None if gpu is None else min(1.0, gpu),
+        "busy_share": None if busy is None else min(1.0, busy),
+    }
+
+
+def _batch(result: "Result") -> Block:
+    held = result.rows_time.tolist()
+    whole = sum(held)
+    used = [rows for rows, ns in enumerate(held) if ns]
+    reached = np.cumsum([held[rows] / whole for rows in used])
+
+    def share(q: float) -> int | None:
+        """Smallest batch size that is not exceeded for a share q of the time."""
+        return used[min(int(np.searchsorted(reached, q - 1e-12)), len(used) - 1)] if used else None
+
+    wall = _total(result, state.T_WALL)
+    return {
+        "mean_running": _ratio(_total(result, state.T_RUNNING), wall),
+        "mean_scheduled": _ratio(_total(result, state.T_ROWS), wall),
+        "p50": share(0.5),
+        "p99": share(0.99),
+        "max": used[-1] if used else None,
+        "distribution": [[rows, held[rows] / whole] for rows in used],
+    }
+
+
+def _queue(result: "Result") -> Block:
+    mean = _ratio(_total(result, state.T_WAITING), _total(result, state.T_WALL_SHORT))
+    return {"mean_waiting": mean, "max_waiting": int(result.totals[:, state.T_PEAK_WAITING].max())}
+
+
+def _kv(result: "Result") -> Block:
+    limits, capacity = result.setup.limits, result.setup.capacity
+    held, time = _total(result, state.T_BLOCKS), _total(result, state.T_WALL_SHORT) * limits.num_blocks
+    filled = _ratio(_total(result, state.T_KV_TOKENS), held * limits.block_size)
+    refused = _total(result, state.T_FRAGMENTED)
+    sizes = (
+        {}
+        if capacity is None
+        else {
+            name: int(value)
+            for name, value in vars(capacity).items()
+            if name.endswith("_bytes") or name == "kv_bytes_per_token"
+        }
+    )
+    return {
+        "num_gpu_blocks": limits.num_blocks + (0 if limits.contiguous else 1),
+        "block_size": limits.block_size,
+        "tokens_capacity": limits.num_blocks * limits.block_size,
+        "mean_use": _ratio(held, time),
+        "peak_use": int(result.totals[:, state.T_PEAK_BLOCKS].max()) / limits.num_blocks,
+        "internal_fragmentation": None if filled is None else 1 - filled,
+        "external_fragmentation": _ratio(_total(result, state.T_GAPS), time - held)
+        if limits.contiguous
+        else 0.0,
+        "refused_by_fragmentation": refused,
+        "breakdown": sizes or None,
+    }
+
+
+def _time(result: "Result") -> Block:
+    def seconds(index: int) -> float:
+        return _total(result, index) / NS_PER_S
+
+    exposed = max(0, _total(result, state.T_WALL) - _total(result, state.T_GPU))
+    return {
+        "gpu_s": seconds(state.T_GPU),
+        "dense_s": seconds(state.T_DENSE),
+        "decode_attention_s": seconds(state.T_DECODE_ATTENTION),
+        "prefill_attention_s": seconds(state.T_PREFILL_ATTENTION),
+        "exposed_cpu_s": exposed / NS_PER_S,
+        "eager_steps": _total(result, state.T_EAGER),
+        "wasted_rows": _total(result, state.T_WASTED),
+        "pad_rows": _total(result, state.T_PAD_ROWS),
+        "pad_tokens": _total(result, state.T_PAD_TOKENS),
+    }
+
+
+def _per_class(result: "Result", fate: Fates, span: int) -> Block:
+    """Counts, latencies (all but ITL, whose histogram is common) and goodput of each class of requests."""
+    blocks: Block = {}
+    for code, name in enumerate(result.trace.class_names):
+        within = result.trace.cls == code
+        block: Block = {
+            "requests": {
+                part: _count(getattr(fate, part) & within)
+                for part in ("arrived", "completed", "rejected", "unfinished")
+            }
+        }
+        block |= {time: time_stats(result, time, fate, within) for time in TIMES}
+        blocks[name] = block | {"goodput": _goodput(result, fate, span, within)}
+    return blocks
+
+
+def resolved_scenario(result: "Result") -> Block:
+    """The scenario with what the engine profile filled in (policy, limits, block size); can be rerun."""
+    setup, limits = result.setup, result.setup.limits
+    data: Block = result.scenario.model_dump(mode="json")
+    data["policy"] |= {"name": setup.policy.name} | {
+        knob: getattr(limits, knob)
+        for knob in ("max_num_seqs", "max_num_batched_tokens")
+        if knob in setup.policy.knobs
+    }
+    data["kv"]["block_size"] = limits.block_size
+    data["max_model_len"] = limits.max_model_len
+    return data
+
+
+def request_columns(result: "Result") -> dict[str, Any]:
+    """One row a request, in order of submission: numpy columns (N,), lists for text; NaN = no such time."""
+    req, fate, trace = result.requests, fates(result), result.trace
+    columns: dict[str, Any] = {
+        "id": trace.id,
+        "class": [trace.class_names[code] for code in trace.cls.tolist()],
+        "arrival_s": np.where(fate.arrived, req.arrival / NS_PER_S, np.nan),
+        "prompt_tokens": req.prompt,
+        "output_tokens": req.output,
+    }
+    for name in ("ttft_s", "tpot_s", "e2e_s", "queue_s", "prefill_s", "frontend_s"):
+        able = due(result, name)
+        rows = np.flatnonzero(fate.completed if able is None else fate.completed & able)
+        columns[name] = np.full(len(req.arrival), np.nan)
+        columns[name][rows] = times(result, name, rows) / NS_PER_S
+    gaps = (req.done > 1) & (req.last != NEVER) & bool(result.setup.limits.stream)
+    columns["itl_max_s"] = np.where(gaps, req.itl_max / NS_PER_S, np.nan)
+    return columns | {
+        "replica": req.replica,
+        "slot": req.slot,
+        "preemptions": req.preempted,
+        "status": _fate_names(req.status.tolist(), fate),
+    }
+
+
+def _fate_names(codes: list[int], fate: Fates) -> list[str]:
+    """finished, unfinished, after horizon, or rejected with its reason."""
+    names = [
+        STATUS_NAMES[code] if REJECTED_LENGTH <= code <= REJECTED_BUDGET else "after horizon"
+        for code in codes
+    ]
+    for label, rows in (("finished", fate.completed), ("unfinished", fate.unfinished)):
+        for k in np.flatnonzero(rows).tolist():
+            names[k] = label
+    return names
+
+
+def request_table(result: "Result") -> "pd.DataFrame":
+    """request_columns as a DataFrame."""
+    import pandas as pd
+
+    return pd.DataFrame(request_columns(result))

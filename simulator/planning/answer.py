@@ -1,0 +1,243 @@
+"""Around the recommended fleet: headroom, bottleneck, next change, curves, growth, hourly resizing."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from simulator.planning.bounds import RELIEF, RESOURCES, ready
+from simulator.planning.points import Point
+from simulator.planning.price import Fleet, price_of
+from simulator.planning.search import Outcome, Search
+from simulator.planning.spec import Candidate
+from simulator.planning.statistics import Judgement, judge
+from simulator.planning.traffic import HOUR_NS, hours_of, mean_rate
+from simulator.profiles.gpu import load_gpu
+
+GROWTHS: Final = (1.5, 2.0, 4.0)
+CURVE: Final = (0.25, 0.5, 0.7, 0.85, 1.0, 1.1, 1.2, 1.35, 1.5)
+"""Rates of the goodput curve, as multiples of the rate at the wall."""
+DAY_HOURS: Final = 20
+"""A trace of at least this many hours can say what resizing by the hour saves."""
+SMALL_GAIN: Final = 1.02
+"""A change that moves the wall by less than this is not worth naming."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Everything said about the recommended fleet. Rates in requests/s over the whole fleet."""
+
+    wall_rate: float = 0.0
+    headroom_pct: float = 0.0  # all serving replicas up, spares lost
+    headroom_capped: bool = False
+    wall_with_spares: float = 0.0
+    bottleneck: str = ""
+    relief: list[dict[str, Any]] = field(default_factory=list)
+    shares: dict[str, float] = field(default_factory=dict)
+    changes: list[dict[str, Any]] = field(default_factory=list)
+    curve: list[dict[str, Any]] = field(default_factory=list)
+    growth: list[dict[str, Any]] = field(default_factory=list)
+    hourly: dict[str, Any] | None = None
+    full: Judgement | None = None
+    full_replicas: int = 0
+
+
+class Explain:
+    """Fills an Answer by more simulations of one fleet."""
+
+    def __init__(self, search: Search, fleet: Fleet, outcome: Outcome, rate: float) -> None:
+        self.search, self.fleet, self.outcome, self.rate = search, fleet, outcome, rate
+        self.candidate, self.serving = fleet.candidate, fleet.serving
+        self.per_unit = mean_rate(search.runner.bench.traffic.trace(0))
+
+    def answer(self, full: Judgement, full_replicas: int) -> Answer:
+        """The whole answer; each part is one method."""
+        wall = self.search.wall(self.candidate, self.serving, self.rate)
+        spare = self.search.wall(self.candidate, self.fleet.replicas, self.rate) if self.fleet.spare else wall
+        relief = list(self.relief(wall))
+        named = max(relief, key=lambda row: row["wall_gain_pct"])
+        bottleneck = named["resource"] if named["wall_gain_pct"] > 100 * (SMALL_GAIN - 1) else "none stands out"
+        return Answer(
+            wall * self.per_unit,
+            100 * (wall / self.rate - 1),
+            wall >= self.rate * self.search.spec.search.max_rate_scale / 1.3,
+            spare * self.per_unit,
+            bottleneck,
+            relief,
+            self.shares(wall),
+            list(self.changes(wall)),
+            list(self.curve(wall)),
+            list(self.growth()),
+            self.hourly(),
+            full,
+            full_replicas,
+        )
+
+    def relief(self, wall: float) -> Iterator[dict[str, Any]]:
+        """How far the wall moves with RELIEF times as much of each resource: the bottleneck moves it most."""
+        for resource in RESOURCES:
+            moved = self.search.wall(self.candidate, self.serving, wall, relief=resource)
+            yield {
+                "resource": resource,
+                "more_pct": 100 * (RELIEF - 1),
+                "wall_gain_pct": 100 * (moved / wall - 1),
+            }
+
+    def shares(self, wall: float) -> dict[str, float]:
+        """Where a replica's time and room go at the wall."""
+        records = [r for r in self.search.judged(self.candidate, self.serving, wall, count=2).records if not r["idle"]]
+        keys = (
+            "compute_share",
+            "bandwidth_share",
+            "cpu_share",
+            "kv_mean",
+            "kv_peak",
+            "slots_mean",
+            "slots_peak",
+        )
+        return {key: float(sum(r[key] for r in records) / max(1, len(records))) for key in keys}
+
+    def changes(self, wall: float) -> Iterator[dict[str, Any]]:
+        """Single changes of the settings, by what they do to requests per dollar at the wall; best first."""
+        rows: list[dict[str, Any]] = []
+        price = price_of(self.search.spec, self.candidate.gpu).usd_per_hour * self.candidate.tensor_parallel
+        for name, changed, note in self._single_changes():
+            found = ready(self.search.spec, changed)
+            if found.setup is None:
+                continue
+            moved = self.search.wall(changed, self.serving, wall)
+            cost = price_of(self.search.spec, changed.gpu).usd_per_hour * changed.tensor_parallel
+            rows.append(
+                {
+                    "change": name,
+                    "note": note,
+                    "wall_gain_pct": 100 * (moved / wall - 1),
+                    "per_dollar_gain_pct": 100 * (moved / wall * price / cost - 1),
+                }
+            )
+        yield from sorted(rows, key=lambda row: row["per_dollar_gain_pct"], reverse=True)
+
+    def _single_changes(self) -> Iterator[tuple[str, Candidate, str]]:
+        c, setup = self.candidate, self.search.runner.bench.setup(self.candidate)
+        seqs, budget = setup.limits.max_num_seqs, setup.limits.max_num_batched_tokens
+        if c.gpu != "unit":
+            peaks = load_gpu(c.gpu).peak_tflops
+            if c.weight_dtype in ("bf16", "fp16") and "fp8" in peaks:
+                yield (
+                    "fp8 weights",
+                    replace(c, weight_dtype="fp8"),
+                    "changes the model's outputs: check quality",
+                )
+            if c.kv_dtype in ("bf16", "fp16") and "fp8" in peaks:
+                yield "fp8 KV cache", replace(c, kv_dtype="fp8"), "changes the model's outputs: check quality"
+            yield (
+                f"tensor parallel {2 * c.tensor_parallel}",
+                replace(c, tensor_parallel=2 * c.tensor_parallel),
+                "twice the GPUs per replica",
+            )
+        yield f"max_num_seqs {2 * seqs}", replace(c, max_num_seqs=2 * seqs), ""
+        if seqs > 1:
+            yield f"max_num_seqs {seqs // 2}", replace(c, max_num_seqs=seqs // 2), ""
+        if "max_num_batched_tokens" in setup.policy.knobs:
+            for tokens in (2 * budget, budget // 2):
+                if tokens >= seqs:
+                    yield f"max_num_batched_tokens {tokens}", replace(c, max_num_batched_tokens=tokens), ""
+        if c.router != "least_outstanding" and self.serving > 1:
+            yield "least-outstanding router", replace(c, router="least_outstanding"), ""
+
+    def curve(self, wall: float) -> Iterator[dict[str, Any]]:
+        """Goodput (requests that meet every limit) against rate, around the wall."""
+        points = [
+            Point(
+                self.candidate,
+                self.serving,
+                wall * x,
+                0,
+                full=not self.search.runner.symmetric(self.candidate),
+                goodput=True,
+            )
+            for x in CURVE
+        ]
+        for x, record in zip(CURVE, self.search.runner.run(points), strict=True):
+            if not record["idle"]:
+                rate = wall * x * self.per_unit
+                yield {
+                    "requests_per_s": rate,
+                    "goodput_per_s": rate * record["attained"],
+                    "overloaded": record["overloaded"],
+                    **{f"{t.name}": record["values"][_key(t)] for t in self.search.spec.slo.targets},
+                }
+
+    def growth(self) -> Iterator[dict[str, Any]]:
+        """The same configuration at more traffic."""
+        for factor in GROWTHS:
+            found = ready(self.search.spec, self.candidate)
+            got = self.search.solve(found, self.rate * factor)
+            replicas = got.replicas + self.fleet.spare if got.status == "feasible" else None
+            price = price_of(self.search.spec, self.candidate.gpu).usd_per_hour * self.candidate.tensor_parallel
+            yield {
+                "factor": factor,
+                "status": got.status,
+                "reason": got.reason,
+                "replicas": replicas,
+                "usd_per_hour": replicas * price if replicas else None,
+            }
+
+    def hourly(self) -> dict[str, Any] | None:
+        """Replicas hour by hour against the constant fleet; None for a trace shorter than most of a day."""
+        trace = self.search.runner.bench.traffic.trace(0)
+        if trace.span_ns < DAY_HOURS * HOUR_NS or not self.search.runner.symmetric(self.candidate):
+            return None
+        hourly = hours_of(trace)
+        busiest = max(end - start for start, end in hourly)
+        need = [self._hour(rows, busiest) for rows in hourly]
+        price = price_of(self.search.spec, self.candidate.gpu).usd_per_hour * self.candidate.tensor_parallel
+        hours = int(trace.span_ns // HOUR_NS) + 1
+        sized = [min(n, self.serving) + self.fleet.spare for n in need] + [1 + self.fleet.spare] * (hours - len(need))
+        constant = self.fleet.replicas * hours
+        return {
+            "hours": hours,
+            "replicas": sized,
+            "replica_hours": sum(sized),
+            "constant_replica_hours": constant,
+            "saving_pct": 100 * (1 - sum(sized) / constant),
+            "usd_per_day_saved": (constant - sum(sized)) * price * 24 / hours,
+        }
+
+    def _hour(self, rows: tuple[int, int], busiest: int) -> int:
+        """Fewest replicas for one hour, not more than the constant fleet; slower step times, means."""
+        start = max(1, round(self.serving * (rows[1] - rows[0]) / busiest))
+        error = ready(self.search.spec, self.candidate).error.relative
+        found = self.search.smallest(
+            self.candidate, range(1, self.serving + 1), self.rate, 1 + error, start, clear=False, rows=rows
+        )
+        return found or self.serving
+
+
+def check_whole(search: Search, outcome: Outcome, rate: float, slow: float, most: int) -> tuple[Outcome, Judgement]:
+    """Simulate every replica of the fleet under its router; a replica more for as long as that misses.
+
+    Returns the outcome, with its replicas raised if need be, and the judgement of the whole fleet.
+    """
+    n = outcome.replicas
+    while True:
+        records = search.runner.run([Point(outcome.candidate, n, rate, 0, slow, full=True)])
+        found = judge(search.spec, records)
+        if found.holds or n >= most:
+            break
+        n += 1
+    if n != outcome.replicas:
+        outcome = replace(
+            outcome,
+            replicas=n,
+            range=(outcome.range[0], n),
+            judgement=search.judged(outcome.candidate, n, rate),
+            slow=search.judged(outcome.candidate, n, rate, slow),
+        )
+    nominal = judge(search.spec, search.runner.run([Point(outcome.candidate, n, rate, 0, 1.0, full=True)]))
+    return outcome, nominal
+
+
+def _key(target: Any) -> str:
+    from simulator.planning.measure import key_of
+
+    return key_of(target.metric, target.cls, target.percentile)

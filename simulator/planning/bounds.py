@@ -1,0 +1,166 @@
+"""Before anything is simulated: does it fit, how fast can a replica be at best, and where to start looking.
+
+The bound is proved, not estimated. A step of T tokens takes at least dense[T]; at most D sequences are in it
+(D = slots, or what KV memory holds). So a request of P prompt and O output tokens takes of the GPU at least
+
+    max((P + O) min_T dense[T] / T,  O / D min_T dense[T])  +  attention over its own context
+
+and a fleet that keeps up with L requests/s has at least L times the mean of that replicas.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from simulator.cost.step import FP_BITS, Cost
+from simulator.errors import ServecastError
+from simulator.planning.spec import Candidate, PlanSpec, scenario_of
+from simulator.profiles.uncertainty import load_uncertainty
+from simulator.scenario.setup import Setup, prepare
+from simulator.units import NS_PER_S
+from simulator.workload.trace import Trace
+
+DATASHEET_ERROR: Final = 0.25
+"""Relative error of step times from datasheet rooflines: simulator.cost.roofline's own statement."""
+RESOURCES: Final = ("compute", "bandwidth", "KV memory", "scheduler CPU", "slots")
+RELIEF: Final = 1.25
+"""How much more of a resource a sensitivity run gets."""
+
+
+@dataclass(frozen=True)
+class StepError:
+    """Relative error of predicted step times, and why that number."""
+
+    relative: float
+    source: str
+
+
+def step_error(setup: Setup, given: float | None = None) -> StepError:
+    """The 90 % interval of mean TPOT, which is step time over steps, widened by the GPU profile's mark.
+
+    The roofline model gets DATASHEET_ERROR.
+    """
+    if given is not None:
+        return StepError(given, "set in the plan (search.calibration_error)")
+    if setup.gpu.name == "unit":
+        return StepError(0.0, "textbook GPU: step times are exact")
+    if setup.scenario.cost_model == "roofline":
+        return StepError(DATASHEET_ERROR, "roofline from the datasheet")
+    known = load_uncertainty()
+    if setup.gpu.mark not in known.factor:
+        return StepError(DATASHEET_ERROR, f"{setup.gpu.name}: no interval for mark {setup.gpu.mark}")
+    relative = known.half_width["tpot_mean_s"] * known.factor[setup.gpu.mark]
+    return StepError(
+        relative,
+        f"{setup.gpu.name} is {setup.gpu.mark}: 90 % interval of mean TPOT (hwprofiles/uncertainty.yaml)",
+    )
+
+
+def scaled_cost(cost: Cost, factor: float) -> Cost:
+    """All GPU and CPU step times times `factor`; the front end's are left."""
+    if factor == 1.0:
+        return cost
+    front = ("frontend_in_ns", "frontend_each_ns", "frontend_out_ns", "eager")
+    changes: dict[str, Any] = {
+        name: np.rint(np.asarray(value) * factor).astype(np.int64)
+        for name, value in cost._asdict().items()
+        if name not in front
+    }
+    return cost._replace(**changes)
+
+
+def relieved(setup: Setup, resource: str) -> Setup:
+    """The same replica with RELIEF times as much of one resource."""
+    cost, limits = setup.cost, setup.limits
+    if resource == "KV memory":
+        return replace(setup, limits=limits._replace(num_blocks=int(limits.num_blocks * RELIEF)))
+    if resource == "slots":
+        return _with_seqs(setup, int(limits.max_num_seqs * RELIEF))
+    if resource == "scheduler CPU":
+        names = ("cpu_ns", "prep_ns", "cpu_seq_ns", "prep_seq_ns")
+        return replace(setup, cost=cost._replace(**{n: (getattr(cost, n) / RELIEF).astype(np.int64) for n in names}))
+    floor = cost.dense_ns[:, min(1, cost.dense_ns.shape[1] - 1)][:, None]
+    floor = np.minimum(floor, cost.dense_ns)
+    if resource == "bandwidth":
+        dense = cost.dense_ns - floor + (floor / RELIEF).astype(np.int64)
+        context = np.int64(cost.decode_context_fp / RELIEF)
+        return replace(setup, cost=cost._replace(dense_ns=dense, decode_context_fp=context))
+    dense = floor + ((cost.dense_ns - floor) / RELIEF).astype(np.int64)
+    return replace(
+        setup,
+        cost=cost._replace(
+            dense_ns=dense,
+            slope_fp=np.int64(cost.slope_fp / RELIEF),
+            prefill_pair_fp=np.int64(cost.prefill_pair_fp / RELIEF),
+        ),
+    )
+
+
+def _with_seqs(setup: Setup, seqs: int) -> Setup:
+    scenario = setup.scenario.updated({"policy.max_num_seqs": seqs, "kv.num_gpu_blocks": setup.limits.num_blocks + 1})
+    return prepare(scenario)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A candidate looked up: its setup, or why it cannot run."""
+
+    candidate: Candidate
+    setup: Setup | None
+    error: StepError
+    reason: str = ""
+
+
+def ready(spec: PlanSpec, candidate: Candidate) -> Ready:
+    """Look a candidate up; what does not fit, or is not accepted for it, is a reason, not an error."""
+    try:
+        setup = prepare(scenario_of(spec, candidate))
+    except ServecastError as error:
+        return Ready(candidate, None, StepError(0.0, ""), str(error))
+    return Ready(candidate, setup, step_error(setup, spec.search.calibration_error))
+
+
+def request_seconds_bound(setup: Setup, trace: Trace) -> float:
+    """[s] of one replica's GPU that a mean request takes at least."""
+    cost, limits = setup.cost, setup.limits
+    served = trace.prompt + trace.output <= limits.max_model_len
+    if not served.any():
+        return 0.0
+    prompt = (trace.prompt - trace.cached)[served].astype(np.float64)
+    output, whole = trace.output[served].astype(np.float64), trace.prompt[served].astype(np.float64)
+    tokens = np.arange(1, max(1, min(limits.max_num_batched_tokens, cost.dense_ns.shape[1] - 1)) + 1)
+    dense = cost.dense_ns.min(axis=0)[np.minimum(tokens, cost.dense_ns.shape[1] - 1)].astype(np.float64)
+    per_token = float((dense / tokens).min())
+    if setup.policy.name in ("static", "orca") or cost.dense_ns.shape[1] <= 2:
+        per_token = 0.0  # steps without a token budget: only the decode term holds
+    holders = min(limits.max_num_seqs, max(1.0, limits.num_blocks * limits.block_size / max(1.0, float(whole.min()))))
+    ns = np.maximum((prompt + output - 1) * per_token, output / holders * float(dense.min()))
+    context = (output - 1) * (whole + output / 2)
+    ns = ns + context * (cost.decode_context_fp / 2**FP_BITS) + prompt * whole / 2 * (cost.prefill_pair_fp / 2**FP_BITS)
+    return float(ns.sum()) / len(trace) / NS_PER_S
+
+
+def fewest_replicas(setup: Setup, trace: Trace, rate: float) -> int:
+    """Replicas below which a fleet cannot keep up with `rate` [requests/s]."""
+    return max(1, math.ceil(rate * request_seconds_bound(setup, trace) - 1e-9))
+
+
+def likely_replicas(setup: Setup, trace: Trace, rate: float, tpot_s: float | None) -> int:
+    """A starting point for the search: the largest batch whose step keeps `tpot_s`, and Little's law.
+
+    Each step also prefills what its finished sequences bring along. Not a bound.
+    """
+    cost, limits = setup.cost, setup.limits
+    prompt, output = float(trace.prompt.mean()), float(trace.output.mean())
+    context = prompt + output / 2
+    most = int(min(limits.max_num_seqs, limits.num_blocks * limits.block_size / max(1.0, context)))
+    batch = np.arange(1, max(most, 1) + 1)
+    tokens = np.rint(batch * (1 + prompt / output)).astype(np.int64)
+    dense = cost.dense_ns[1, np.minimum(tokens, cost.dense_ns.shape[1] - 1)].astype(np.float64)
+    step = dense + batch * (context * cost.decode_context_fp + cost.decode_seq_fp) / 2**FP_BITS + float(cost.cpu_seq_ns)
+    allowed = batch[step <= 0.7 * (tpot_s or np.inf) * NS_PER_S]
+    b = int(allowed[-1]) if allowed.size else 1
+    served = b / (output * step[b - 1] / NS_PER_S)
+    return max(fewest_replicas(setup, trace, rate), math.ceil(rate / max(float(served), 1e-9)))

@@ -1,0 +1,226 @@
+"""plan(spec) -> Plan: the cheapest fleet that meets the service levels, and how sure that is.
+
+Order: look up and fit memory (plan_bounds), prune by a proved bound, search by simulation (plan_search),
+check the winner with every replica under its router, explain it (plan_answer). docs/planning.md walks through
+one.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from simulator.planning.answer import Answer, Explain, check_whole
+from simulator.planning.bounds import Ready, fewest_replicas, ready
+from simulator.planning.cache import PointCache
+from simulator.planning.points import Runner
+from simulator.planning.price import Fleet, bound_key, fleet_of, rank_key
+from simulator.planning.search import Outcome, OutOfBudget, Search
+from simulator.planning.spec import PlanSpec, candidates_of
+from simulator.planning.traffic import mean_rate
+from simulator.workload.trace import Trace
+
+NEAR: Final = 4
+"""Fleets of 1, 2, ... this many replicas more than needed join the cost-latency front."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A feasible candidate with its fleet."""
+
+    outcome: Outcome
+    fleet: Fleet
+    goodput_per_gpu: float = 0.0  # [requests/s per GPU] at the wall; only searched for that objective
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The answer to a PlanSpec. `choices` are feasible, best first; `outcomes` all, in the order given."""
+
+    spec: PlanSpec
+    choices: tuple[Choice, ...]
+    outcomes: tuple[Outcome, ...]
+    answer: Answer | None
+    front: tuple[dict[str, Any], ...]
+    ties: tuple[str, ...]
+    complete: bool  # False: the budget of simulations ended the search
+    trace: Trace
+    ready: dict[str, Ready] = field(repr=False)
+    simulated: int = 0
+    reused: int = 0
+    requests: int = 0
+
+    @property
+    def best(self) -> Choice | None:
+        """The recommendation, None when nothing is feasible."""
+        return self.choices[0] if self.choices else None
+
+    @property
+    def nearest(self) -> Outcome | None:
+        """When nothing is feasible: the candidate that carries most of the traffic, then the least broken."""
+        tried = [o for o in self.outcomes if o.best_try is not None]
+        return max(tried, key=lambda o: (o.rate_met, -o.best_try.binding.ratio if o.best_try else 0.0), default=None)
+
+
+def plan(
+    spec: PlanSpec,
+    *,
+    jobs: int | None = None,
+    cache: PointCache | Path | None = None,
+    explain: bool = True,
+    progress: Callable[[int], None] | None = None,
+) -> Plan:
+    """Search and explain. `jobs` worker processes (default: one per core); `cache` keeps simulated points
+    between plans (a folder or a PointCache; None: keep nothing); `progress` gets the number of simulations.
+
+    Raises ConfigError, TraceError for a workload or candidate values that are not accepted.
+    """
+    store = PointCache(cache) if isinstance(cache, Path) else cache
+    runner = Runner(spec, jobs, store, progress)
+    search = Search(spec, runner)
+    trace = runner.bench.traffic.trace(0)
+    found = [ready(spec, candidate) for candidate in candidates_of(spec)]
+    outcomes, complete = _search_all(search, found, trace)
+    choices = _rank(search, outcomes, trace)
+    answer = None
+    if choices:
+        try:
+            choices, answer = _settle(search, choices, found, trace, explain)
+        except OutOfBudget:
+            complete = False
+    front = _front(search, choices)
+    final = {id(o.candidate): o for o in outcomes} | {id(c.outcome.candidate): c.outcome for c in choices}
+    ordered = tuple(final[id(f.candidate)] for f in found)
+    return Plan(
+        spec,
+        tuple(choices),
+        ordered,
+        answer,
+        front,
+        _ties(choices),
+        complete,
+        trace,
+        {f.candidate.label: f for f in found},
+        runner.simulated,
+        runner.reused,
+        runner.requests,
+    )
+
+
+def _search_all(search: Search, found: Sequence[Ready], trace: Trace) -> tuple[list[Outcome], bool]:
+    """Candidates by rising lower bound of the objective; one whose bound is beyond the best is pruned, except
+    the first of each GPU model, so that every GPU gets an answer."""
+    spec, arriving = search.spec, mean_rate(trace) * search.spec.growth
+    bounds = {id(f): fewest_replicas(f.setup, trace, arriving) if f.setup else 0 for f in found}
+    best: float | None = None
+    solved: dict[int, Outcome] = {}
+    answered: set[str] = set()
+    complete = True
+    for f in sorted(found, key=lambda f: bound_key(spec, f.candidate, bounds[id(f)]) or 0.0):
+        lower = bound_key(spec, f.candidate, bounds[id(f)])
+        if best is not None and lower is not None and lower > best and f.candidate.gpu in answered:
+            solved[id(f)] = Outcome(
+                f.candidate,
+                "pruned",
+                f"at least {bounds[id(f)]} replicas are needed to keep up, which is already worse than the best found",
+                bound=bounds[id(f)],
+            )
+            continue
+        try:
+            outcome = search.solve(f, spec.growth) if complete else Outcome(f.candidate, "not finished")
+        except OutOfBudget as stop:
+            outcome, complete = Outcome(f.candidate, "not finished", str(stop)), False
+        solved[id(f)] = outcome
+        if outcome.status == "feasible":
+            answered.add(f.candidate.gpu)
+            value = bound_key(spec, f.candidate, outcome.replicas)
+            best = value if best is None or (value is not None and value < best) else best
+    return [solved[id(f)] for f in found], complete
+
+
+def token_rates(trace: Trace, rate: float) -> tuple[float, float]:
+    """(output, all) tokens per second of the traffic."""
+    per_s = mean_rate(trace) * rate / len(trace)
+    return float(trace.output.sum()) * per_s, float(trace.output.sum() + trace.prompt.sum()) * per_s
+
+
+def _rank(search: Search, outcomes: Sequence[Outcome], trace: Trace) -> list[Choice]:
+    spec = search.spec
+    rates = token_rates(trace, spec.growth)
+    choices = []
+    for outcome in outcomes:
+        if outcome.status == "feasible":
+            fleet = fleet_of(spec, outcome, rates)
+            per_gpu = 0.0
+            if spec.objective == "max_goodput_per_gpu":
+                wall = search.wall(outcome.candidate, outcome.replicas, spec.growth)
+                per_gpu = wall * mean_rate(trace) / (outcome.replicas * outcome.candidate.tensor_parallel)
+            choices.append(Choice(outcome, fleet, per_gpu))
+    return sorted(choices, key=lambda c: rank_key(spec, c.fleet, c.goodput_per_gpu))
+
+
+def _settle(
+    search: Search, choices: list[Choice], found: Sequence[Ready], trace: Trace, explain: bool
+) -> tuple[list[Choice], Answer]:
+    """Check the best with its whole fleet until the best stays the best; then explain it."""
+    spec, errors = search.spec, {f.candidate: f.error.relative for f in found}
+    checked: dict[Any, Any] = {}
+    while choices[0].outcome.candidate not in checked:
+        first = choices[0]
+        most = spec.candidates.allowed(first.outcome.candidate.tensor_parallel)[-1]
+        outcome, whole = check_whole(search, first.outcome, spec.growth, 1 + errors[first.outcome.candidate], most)
+        checked[outcome.candidate] = whole
+        fleet = fleet_of(spec, outcome, token_rates(trace, spec.growth))
+        choices = sorted(
+            [Choice(outcome, fleet, first.goodput_per_gpu), *choices[1:]],
+            key=lambda c: rank_key(spec, c.fleet, c.goodput_per_gpu),
+        )
+    best = choices[0]
+    whole = checked[best.outcome.candidate]
+    if not explain:
+        return choices, Answer(full=whole, full_replicas=best.outcome.replicas)
+    return choices, Explain(search, best.fleet, best.outcome, spec.growth).answer(whole, best.outcome.replicas)
+
+
+def _front(search: Search, choices: Sequence[Choice]) -> tuple[dict[str, Any], ...]:
+    """Cost against the latencies of fleets at and above the answer; `best` marks the Pareto front."""
+    rows = []
+    for choice in choices:
+        allowed = search.spec.candidates.allowed(choice.outcome.candidate.tensor_parallel)
+        price = choice.fleet.usd_per_hour / choice.fleet.replicas
+        for n in [n for n in allowed if n >= choice.outcome.replicas][: NEAR + 1]:
+            try:
+                got = search.judged(choice.outcome.candidate, n, search.spec.growth, count=2)
+            except OutOfBudget:
+                break
+            values = {level.name: level.interval.value for level in got.levels}
+            rows.append(
+                {
+                    "label": choice.outcome.candidate.label,
+                    "replicas": n + search.spec.survive,
+                    "usd_per_hour": price * (n + search.spec.survive),
+                    "latency_s": values,
+                }
+            )
+    for row in rows:
+        row["best"] = not any(_dominates(other, row) for other in rows)
+    return tuple(rows)
+
+
+def _dominates(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    """a is not worse in cost and every level, and better in one."""
+    pairs = [(a["usd_per_hour"], b["usd_per_hour"])] + [(a["latency_s"][k], b["latency_s"][k]) for k in b["latency_s"]]
+    return all(x <= y for x, y in pairs) and any(x < y for x, y in pairs)
+
+
+def _ties(choices: Sequence[Choice]) -> tuple[str, ...]:
+    """Runners-up whose cost interval overlaps the best's: the model cannot tell them apart."""
+    if not choices:
+        return ()
+    best = choices[0].fleet
+    tied = [c.fleet for c in choices[1:] if c.fleet.usd_range[0] <= best.usd_range[1]]
+    if not tied:
+        return ()
+    words = [f"{f.candidate.label} ({f.usd_range[0]:.2f}-{f.usd_range[1]:.2f} USD/h)" for f in (best, *tied)]
+    group = f"{', '.join(words[:-1])} and {words[-1]}"
+    return (f"{group} cannot be told apart: within the profiles' error any of them may be the cheapest",)

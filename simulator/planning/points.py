@@ -1,0 +1,199 @@
+"""Simulated points: one simulation each, cached by content, several at a time on the machine's cores."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from simulator.errors import ConfigError, TraceError
+from simulator.jit import source_hash
+from simulator.planning.bounds import ready, relieved, scaled_cost
+from simulator.planning.cache import PointCache, content_key
+from simulator.planning.measure import MEASURE_VERSION, Wanted, measure, wanted_of
+from simulator.planning.spec import Candidate, PlanSpec
+from simulator.planning.traffic import Traffic, at_rate, from_zero, is_symmetric, share_of_replica
+from simulator.run import simulate
+from simulator.scenario.setup import Setup
+from simulator.workload.trace import Trace
+
+PARALLEL_FROM: Final = 20_000
+"""[requests] a batch of points below this is faster in one process than started in several."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One simulation. `rate` multiplies the workload's traffic; `full` simulates every replica of the fleet,
+    else one replica stands for all. `step_factor` stretches step times. `rows` is a part of the trace; `goodput`
+    counts requests within all limits (always done where the plan asks for attainment)."""
+
+    candidate: Candidate
+    replicas: int
+    rate: float = 1.0
+    replication: int = 0
+    step_factor: float = 1.0
+    full: bool = False
+    relief: str | None = None
+    rows: tuple[int, int] | None = None
+    goodput: bool = False
+
+
+class Bench:
+    """Runs points for one plan in this process."""
+
+    def __init__(self, spec: PlanSpec) -> None:
+        self.spec = spec
+        self.traffic = Traffic(spec)
+        self.wanted = wanted_of(spec)
+        self._setups: dict[tuple[Candidate, str | None], Setup] = {}
+
+    def setup(self, candidate: Candidate, relief: str | None = None) -> Setup:
+        """The candidate's setup. Raises ConfigError when it cannot run."""
+        key = (candidate, relief)
+        if key not in self._setups:
+            found = ready(self.spec, candidate)
+            if found.setup is None:
+                raise ConfigError(found.reason)
+            self._setups[key] = found.setup if relief is None else relieved(found.setup, relief)
+        return self._setups[key]
+
+    def trace(self, point: Point) -> Trace:
+        """The requests of a point: the whole fleet's, or the share of one replica."""
+        whole = self.traffic.trace(self.trace_number(point))
+        if point.rows is not None:
+            whole = from_zero(whole.take(slice(*point.rows)))
+        if point.full:
+            return at_rate(whole, point.rate)
+        share = share_of_replica(
+            whole,
+            point.candidate.router,
+            point.replicas,
+            point.replication % point.replicas,
+            self.spec.seed,
+            self.trace_number(point),
+        )
+        return at_rate(share, point.rate)
+
+    def wanted_at(self, point: Point) -> Wanted:
+        """What to record of a point: its limits only where they are used, so that others keep their key."""
+        needed = point.goodput or self.spec.slo.attainment is not None
+        return self.wanted if needed else replace(self.wanted, limits=())
+
+    def trace_number(self, point: Point) -> int:
+        """Replication of the trace; of a plain file there is one."""
+        return point.replication if self.traffic.replicable else 0
+
+    def key(self, point: Point) -> str:
+        """Hash of everything that decides the record."""
+        setup = self.setup(point.candidate, point.relief)
+        cost = scaled_cost(setup.cost, point.step_factor)
+        whole = {k: v for k, v in asdict(point).items() if k not in ("candidate", "step_factor", "relief")}
+        return content_key(
+            {
+                "point": whole,
+                "router": point.candidate.router,
+                "policy": setup.policy.name,
+                "trace": self.traffic.identity(self.trace_number(point)),
+                "seed": self.spec.seed,
+                "limits": setup.limits._asdict(),
+                "wanted": asdict(self.wanted_at(point)),
+                "warmup": self.spec.warmup_fraction,
+                "code": (source_hash(), MEASURE_VERSION),
+                **{f"cost.{k}": v for k, v in cost._asdict().items()},
+            }
+        )
+
+    def run(self, point: Point) -> dict[str, Any]:
+        """Simulate a point and measure it."""
+        setup = self.setup(point.candidate, point.relief)
+        setup = replace(setup, cost=scaled_cost(setup.cost, point.step_factor))
+        if point.full:
+            setup = replace(setup, scenario=setup.scenario.updated({"cluster.replicas": point.replicas}))
+        try:
+            trace = self.trace(point)
+        except TraceError:
+            return {"idle": True}
+        result = simulate(setup.scenario, trace=trace, setup=setup, replication=self.trace_number(point))
+        return {"idle": False, **measure(result, self.wanted_at(point))}
+
+
+_benches: dict[str, Bench] = {}
+
+
+def run_elsewhere(name: str, spec: PlanSpec, point: Point) -> dict[str, Any]:
+    """`Bench.run` in a worker process, which keeps the bench of plan `name` for its next point."""
+    if name not in _benches:
+        _benches.clear()
+        _benches[name] = Bench(spec)
+    return _benches[name].run(point)
+
+
+class Runner:
+    """Cache in front, worker processes behind. Counts what was simulated."""
+
+    def __init__(
+        self,
+        spec: PlanSpec,
+        jobs: int | None = None,
+        cache: PointCache | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self.bench = Bench(spec)
+        self.spec = spec
+        self.jobs = max(1, jobs if jobs is not None else os.cpu_count() or 1)
+        self.cache = cache
+        self.simulated = 0
+        self.reused = 0
+        self.requests = 0
+        self._progress = progress
+        self._seen: dict[str, dict[str, Any]] = {}
+
+    def symmetric(self, candidate: Candidate) -> bool:
+        """Whether one replica can stand for all."""
+        return is_symmetric(candidate.router)
+
+    def run(self, points: Sequence[Point]) -> list[dict[str, Any]]:
+        """Records of the points, in order."""
+        keys = [self.bench.key(point) for point in points]
+        missing: dict[str, Point] = {}
+        for key, point in zip(keys, points, strict=True):
+            if key in self._seen or key in missing:
+                continue
+            stored = self.cache.get(key) if self.cache else None
+            if stored is None:
+                missing[key] = point
+            else:
+                self._seen[key] = stored
+                self.reused += 1
+        for key, record in zip(missing, self._simulate(list(missing.values())), strict=True):
+            self._seen[key] = record
+            if self.cache:
+                self.cache.put(key, record)
+        return [self._seen[key] for key in keys]
+
+    def _simulate(self, points: list[Point]) -> list[dict[str, Any]]:
+        self.simulated += len(points)
+        sizes = [
+            len(self.bench.traffic.trace(self.bench.trace_number(p))) // (1 if p.full else p.replicas) for p in points
+        ]
+        self.requests += sum(sizes)
+        if self.jobs == 1 or len(points) == 1 or sum(sizes) < PARALLEL_FROM:
+            records = [self._one(point) for point in points]
+        else:
+            records = self._many(points)
+        return records
+
+    def _one(self, point: Point) -> dict[str, Any]:
+        record = self.bench.run(point)
+        if self._progress:
+            self._progress(self.simulated)
+        return record
+
+    def _many(self, points: list[Point]) -> list[dict[str, Any]]:
+        from joblib import Parallel, delayed  # type: ignore[import-untyped]
+
+        name = content_key({"spec": self.spec.model_dump(mode="json"), "base": str(self.spec.base)})
+        tasks = (delayed(run_elsewhere)(name, self.spec, point) for point in points)
+        records: list[dict[str, Any]] = Parallel(n_jobs=self.jobs, batch_size=1)(tasks)
+        if self._progress:
+            self._progress(self.simulated)
+        return records

@@ -1,0 +1,335 @@
+"""What a plan asks: workload, service levels, candidates, prices and how hard to look, as typed YAML.
+
+    slo: {ttft_p99_s: 0.5, tpot_p99_s: 0.05, classes: {chat: {e2e_p95_s: 20}}, attainment: {share: 0.95,
+          ttft_s: 1}}
+
+`load_plan` is the door. Errors name file, line, key, value and what is accepted.
+"""
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import Field, PrivateAttr, field_validator, model_validator
+
+from simulator.config import Document, Section, validate
+from simulator.scenario.spec import EngineSpec, KvSpec, Scenario, scenario_from
+
+METRICS: Final = ("ttft", "tpot", "e2e", "queue")
+MEAN: Final = -1.0
+"""Stands for the mean where a percentile is asked for."""
+_KEY: Final = re.compile(r"^(ttft|tpot|e2e|queue)_(mean|p\d{1,2}(?:\.\d+)?)_s$")
+OBJECTIVES: Final = ("min_cost", "min_gpus", "max_goodput_per_gpu", "min_energy")
+MAX_REPLICAS: Final = 4096
+
+
+@dataclass(frozen=True)
+class Target:
+    """One service level: a percentile (or the mean) of a metric must not be above `max_s` [s]."""
+
+    metric: str
+    percentile: float  # MEAN or 0 < p < 100
+    max_s: float
+    cls: str | None = None  # class of requests, None = all
+
+    @property
+    def name(self) -> str:
+        """For tables, e.g. `p99 TTFT` or `mean E2E (chat)`."""
+        which = "mean" if self.percentile == MEAN else f"p{self.percentile:g}"
+        return f"{which} {'queue time' if self.metric == 'queue' else self.metric.upper()}" + (
+            f" ({self.cls})" if self.cls else ""
+        )
+
+
+class Attainment(Section):
+    """At least `share` of all arrived requests must meet every one of these limits, each on its own."""
+
+    share: float = Field(gt=0, le=1)
+    ttft_s: float | None = Field(default=None, gt=0)
+    tpot_s: float | None = Field(default=None, gt=0)
+    e2e_s: float | None = Field(default=None, gt=0)
+    queue_s: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _some(self) -> "Attainment":
+        if not self.limits:
+            raise ValueError("attainment needs at least one of ttft_s, tpot_s, e2e_s, queue_s")
+        return self
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """Metric -> limit [s]."""
+        return {m: v for m in METRICS if (v := getattr(self, f"{m}_s")) is not None}
+
+
+class SloSpec(Section):
+    """Service levels: percentile keys (`ttft_p99_s`), per class, and an attainment share."""
+
+    targets: tuple[Target, ...] = ()
+    attainment: Attainment | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keys(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or "targets" in data:
+            return data
+        classes = data.get("classes") or {}
+        if not isinstance(classes, Mapping) or not all(isinstance(v, Mapping) for v in classes.values()):
+            raise ValueError(f"slo.classes must map class names to limits, got {classes!r}")
+        plain = {k: v for k, v in data.items() if k not in ("classes", "attainment")}
+        targets = [_target(k, v, None) for k, v in plain.items()]
+        targets += [_target(k, v, str(name)) for name, limits in classes.items() for k, v in limits.items()]
+        return {"targets": tuple(targets), "attainment": data.get("attainment")}
+
+    @model_validator(mode="after")
+    def _some(self) -> "SloSpec":
+        if not self.targets and self.attainment is None:
+            raise ValueError("slo must hold at least one limit, e.g. ttft_p99_s: 0.5")
+        return self
+
+    def request_limits(self) -> dict[str, float]:
+        """Metric -> limit [s] that one request must meet to count as good: the attainment's, else those of
+        the percentile targets for all classes."""
+        if self.attainment:
+            return self.attainment.limits
+        limits: dict[str, float] = {}
+        for target in self.targets:
+            if target.cls is None:
+                limits[target.metric] = min(target.max_s, limits.get(target.metric, target.max_s))
+        return limits
+
+
+def _target(key: str, value: Any, cls: str | None) -> Target:
+    match = _KEY.match(key)
+    where = f"slo.classes.{cls}.{key}" if cls else f"slo.{key}"
+    if not match:
+        raise ValueError(
+            f"{where}: unknown limit; accepted: METRIC_pNN_s or METRIC_mean_s with METRIC one of "
+            f"{', '.join(METRICS)}, e.g. ttft_p99_s; classes; attainment"
+        )
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise ValueError(f"{where} must be a number of seconds > 0, got {value!r}")
+    percentile = MEAN if match[2] == "mean" else float(match[2][1:])
+    if percentile != MEAN and not 0 < percentile < 100:
+        raise ValueError(f"{where}: the percentile must be between 0 and 100, got {percentile:g}")
+    return Target(match[1], percentile, float(value), cls)
+
+
+class ReplicaRange(Section):
+    """Serving replicas that may be tried, both ends included."""
+
+    min: int = Field(default=1, ge=1, le=MAX_REPLICAS)
+    max: int = Field(default=64, ge=1, le=MAX_REPLICAS)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "ReplicaRange":
+        if self.max < self.min:
+            raise ValueError(f"replicas.max must be >= replicas.min ({self.min}), got {self.max}")
+        return self
+
+
+def _listed(value: Any) -> Any:
+    return (value,) if isinstance(value, str | int | float) else tuple(value) if isinstance(value, list) else value
+
+
+class Candidates(Section):
+    """Every combination of these is a candidate. A single value may stand for a list of one."""
+
+    gpu: tuple[str, ...] = ("h100-sxm",)
+    tensor_parallel: tuple[int, ...] = (1,)
+    policy: tuple[str | None, ...] = (None,)
+    max_num_seqs: tuple[int | None, ...] = (None,)
+    max_num_batched_tokens: tuple[int | None, ...] = (None,)
+    weight_dtype: tuple[str, ...] = ("bf16",)
+    kv_dtype: tuple[str, ...] = ("bf16",)
+    router: tuple[str, ...] = ("round_robin",)
+    replicas: ReplicaRange | tuple[int, ...] = ReplicaRange()
+    total_gpus: tuple[int, ...] | None = Field(default=None, description="only layouts of exactly these sizes")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lists(cls, data: Any) -> Any:
+        return {k: _listed(v) for k, v in data.items()} if isinstance(data, Mapping) else data
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _filled(cls, value: Any) -> Any:
+        if isinstance(value, tuple):
+            if not value:
+                raise ValueError("must hold at least one value")
+            if any(isinstance(v, int) and v < 1 for v in value):
+                raise ValueError(f"must be >= 1, got {min(v for v in value if isinstance(v, int))}")
+            if len(set(value)) < len(value):
+                raise ValueError(f"must not repeat a value, got {list(value)}")
+        return value
+
+    def allowed(self, tensor_parallel: int) -> tuple[int, ...]:
+        """Numbers of serving replicas to choose from, rising."""
+        given = self.replicas
+        counts = range(given.min, given.max + 1) if isinstance(given, ReplicaRange) else sorted(given)
+        if self.total_gpus is None:
+            return tuple(counts)
+        return tuple(n for n in counts if n * tensor_parallel in self.total_gpus)
+
+
+class SearchSpec(Section):
+    """How hard to look."""
+
+    confidence: float = Field(default=0.9, gt=0.5, lt=1)
+    replications: int = Field(default=4, ge=2, le=64)
+    max_simulations: int = Field(default=2000, ge=1)
+    calibration_error: float | None = Field(default=None, ge=0, lt=1, description="relative error of step times")
+    max_rate_scale: float = Field(default=8.0, gt=1)
+
+
+class PlanSpec(Section):
+    """One question to the planner, whole."""
+
+    name: str = "plan"
+    description: str = ""
+    seed: int = Field(default=0, ge=0)
+    workload: dict[str, Any]
+    growth: float = Field(default=1.0, gt=0, le=1000, description="traffic as a multiple of the workload's")
+    model: str = "llama-3.1-8b"
+    engine: EngineSpec = EngineSpec()
+    kv: KvSpec = KvSpec()
+    gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
+    step_s: float | None = Field(default=None, ge=0, description="time of every step [s]; gpu: unit only")
+    max_model_len: int | None = Field(default=None, ge=2)
+    cost_model: Literal["calibrated", "roofline"] = "calibrated"
+    slo: SloSpec
+    candidates: Candidates = Candidates()
+    prices: dict[str, float] = Field(default_factory=dict, description="USD per GPU and hour, by GPU name")
+    survive: int = Field(default=0, ge=0, description="replicas that may fail with the SLO still met")
+    objective: Literal["min_cost", "min_gpus", "max_goodput_per_gpu", "min_energy"] = "min_cost"
+    warmup_fraction: float = Field(default=0.0, ge=0, lt=1)
+    search: SearchSpec = SearchSpec()
+    _base: Path = PrivateAttr(default=Path())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and isinstance(data.get("engine"), str):
+            return {**data, "engine": {"name": data["engine"]}}
+        return data
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "PlanSpec":
+        for gpu, price in self.prices.items():
+            if gpu not in self.candidates.gpu:
+                raise ValueError(
+                    f"prices.{gpu} has no effect: no such GPU among candidates.gpu ({', '.join(self.candidates.gpu)})"
+                )
+            if not price > 0:
+                raise ValueError(f"prices.{gpu} must be > 0, got {price}")
+        if self.step_s is not None and self.candidates.gpu != ("unit",):
+            raise ValueError("step_s has no effect on a real GPU; it belongs to candidates.gpu: unit")
+        return self
+
+    @property
+    def base(self) -> Path:
+        """Folder that relative paths are taken from."""
+        return self._base
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One configuration of a replica and its router; how many of them is the question."""
+
+    gpu: str
+    tensor_parallel: int
+    policy: str | None
+    max_num_seqs: int | None
+    max_num_batched_tokens: int | None
+    weight_dtype: str
+    kv_dtype: str
+    router: str
+
+    @property
+    def label(self) -> str:
+        """Short text that tells candidates apart."""
+        parts = [
+            self.gpu,
+            f"TP{self.tensor_parallel}" if self.tensor_parallel > 1 else "",
+            self.policy or "",
+            f"seqs {self.max_num_seqs}" if self.max_num_seqs else "",
+            f"tokens {self.max_num_batched_tokens}" if self.max_num_batched_tokens else "",
+            self.weight_dtype if self.weight_dtype != "bf16" else "",
+            f"{self.kv_dtype} KV" if self.kv_dtype != "bf16" else "",
+            self.router.replace("_", " ") if self.router != "round_robin" else "",
+        ]
+        return ", ".join(part for part in parts if part)
+
+
+def candidates_of(spec: PlanSpec) -> tuple[Candidate, ...]:
+    """Every combination, in the order of the lists."""
+    c = spec.candidates
+    grid = itertools.product(
+        c.gpu,
+        c.tensor_parallel,
+        c.policy,
+        c.max_num_seqs,
+        c.max_num_batched_tokens,
+        c.weight_dtype,
+        c.kv_dtype,
+        c.router,
+    )
+    return tuple(Candidate(*point) for point in grid)
+
+
+def scenario_of(spec: PlanSpec, candidate: Candidate, replicas: int = 1) -> Scenario:
+    """The simulation of a fleet of `replicas`. Raises ConfigError for a value that is not accepted."""
+    hardware: dict[str, Any] = {
+        "gpu": candidate.gpu,
+        "tensor_parallel": candidate.tensor_parallel,
+        "weight_dtype": candidate.weight_dtype,
+        "kv_dtype": candidate.kv_dtype,
+    }
+    if spec.gpu_memory_utilization is not None:
+        hardware["gpu_memory_utilization"] = spec.gpu_memory_utilization
+    if spec.step_s is not None:
+        hardware["step_s"] = spec.step_s
+    policy = {k: getattr(candidate, k) for k in ("max_num_seqs", "max_num_batched_tokens")}
+    policy = {k: v for k, v in policy.items() if v is not None}
+    if candidate.policy:
+        policy["name"] = candidate.policy
+    data: dict[str, Any] = {
+        "name": f"{spec.name}: {candidate.label}",
+        "seed": spec.seed,
+        "workload": spec.workload,
+        "model": spec.model,
+        "hardware": hardware,
+        "engine": spec.engine.model_dump(),
+        "kv": spec.kv.model_dump(),
+        "policy": policy,
+        "cluster": {"replicas": replicas, "router": candidate.router},
+        "cost_model": spec.cost_model,
+        "slo": {f"{m}_s": v for m, v in spec.slo.request_limits().items()},
+        "warmup_fraction": spec.warmup_fraction,
+    }
+    if spec.max_model_len is not None:
+        data["max_model_len"] = spec.max_model_len
+    return scenario_from(data, spec.base, spec.name)
+
+
+def load_plan(path: str | Path, overrides: Iterable[str] = ()) -> PlanSpec:
+    """Read a plan file; `overrides` are `key=value` assignments that beat it. Raises ConfigError."""
+    document = Document(path)
+    document.override(overrides)
+    return _finish(document, Path(path).parent)
+
+
+def plan_from(data: Mapping[str, Any], base: str | Path = ".", name: str = "plan") -> PlanSpec:
+    """A plan from plain data. Raises ConfigError."""
+    document = Document(name, text="{}")
+    document.data = dict(data)
+    return _finish(document, Path(base))
+
+
+def _finish(document: Document, base: Path) -> PlanSpec:
+    spec = validate(PlanSpec, document)
+    spec._base = base
+    return spec

@@ -1,0 +1,318 @@
+"""What if: a scenario and named changes of it, as a table of differences with intervals.
+
+    replications: 5
+    confidence: 0.9
+    overlays:
+      - {name: twice the traffic, traffic: 2}
+      - {name: fp8 weights, set: {hardware.weight_dtype: fp8}}
+      - {name: one replica lost, lose_replicas: 1}
+
+Replication k of every overlay replays the arrivals and lengths of replication k of the base (common random
+numbers), so a difference is not blurred by chance that both share.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from simulator.config import Document, Section, validate
+from simulator.errors import CapacityError, ConfigError, NoProgressError
+from simulator.metrics.intervals import interval, paired
+from simulator.planning.measure import Wanted, key_of, measure
+from simulator.planning.spec import MEAN
+from simulator.planning.traffic import Traffic, at_rate
+from simulator.run import simulate
+from simulator.scenario.spec import Scenario, load_scenario
+from simulator.workload.trace import Trace, freeze
+
+METRICS: Final = (
+    ("TTFT p50", "ttft", 50.0),
+    ("TTFT p99", "ttft", 99.0),
+    ("TPOT mean", "tpot", MEAN),
+    ("TPOT p99", "tpot", 99.0),
+    ("E2E mean", "e2e", MEAN),
+    ("E2E p99", "e2e", 99.0),
+    ("queue p99", "queue", 99.0),
+)
+"""Name, metric, percentile; all in seconds, smaller is better."""
+
+
+class Overlay(Section):
+    """One named change: scenario keys, or a factor on the traffic or the lengths, or replicas that are down."""
+
+    name: str = Field(min_length=1)
+    set: dict[str, Any] = Field(default_factory=dict)
+    traffic: float = Field(default=1.0, gt=0, le=1000)
+    prompt_scale: float = Field(default=1.0, gt=0, le=1000)
+    output_scale: float = Field(default=1.0, gt=0, le=1000)
+    lose_replicas: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> "Overlay":
+        if not self.set and self.lose_replicas == 0 and self.traffic == self.prompt_scale == self.output_scale == 1.0:
+            raise ValueError(
+                f"overlay {self.name!r} changes nothing; accepted: set, traffic, prompt_scale, "
+                "output_scale, lose_replicas"
+            )
+        return self
+
+
+class WhatIf(Section):
+    """The overlay file."""
+
+    name: str = "what if"
+    description: str = ""
+    replications: int = Field(default=5, ge=1, le=100)
+    confidence: float = Field(default=0.9, gt=0.5, lt=1)
+    overlays: list[Overlay] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _named_once(self) -> "WhatIf":
+        names = [overlay.name for overlay in self.overlays]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice:
+            raise ValueError(f"overlays: the name {twice!r} is given more than once")
+        return self
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A base scenario and the changes to try."""
+
+    base: Scenario
+    whatif: WhatIf
+    changed: tuple[Scenario, ...]  # one an overlay
+
+
+def load_overlays(base: Path, overlays: Path, assignments: Iterable[str] = ()) -> Asked:
+    """Read both files; `assignments` override the base. Raises ConfigError naming file, key and value."""
+    return asked_for(load_scenario(base, assignments), Document(overlays))
+
+
+def asked_for(base: Scenario, document: Document) -> Asked:
+    """Check every overlay against the base."""
+    whatif = validate(WhatIf, document)
+    changed = []
+    for k, overlay in enumerate(whatif.overlays):
+        try:
+            changed.append(_changed(base, overlay))
+        except ConfigError as error:
+            raise ConfigError(f"{document.where(('overlays', k))}: overlay {overlay.name!r}: {error}") from None
+    return Asked(base, whatif, tuple(changed))
+
+
+def _changed(base: Scenario, overlay: Overlay) -> Scenario:
+    left = base.cluster.replicas - overlay.lose_replicas
+    if left < 1:
+        raise ConfigError(
+            f"lose_replicas must leave one of {base.cluster.replicas} replicas, got {overlay.lose_replicas}"
+        )
+    changes = dict(overlay.set)
+    if overlay.lose_replicas:
+        changes["cluster.replicas"] = left
+    return base.updated({"name": overlay.name, **changes})
+
+
+def transformed(trace: Trace, overlay: Overlay) -> Trace:
+    """The base's requests with the overlay's factors on rate and lengths (at least one token)."""
+    trace = at_rate(trace, overlay.traffic)
+    if overlay.prompt_scale == overlay.output_scale == 1.0:
+        return trace
+
+    def scaled(column: Any, factor: float) -> Any:
+        return freeze(np.maximum(1, np.rint(column * factor)).astype(np.int64))
+
+    prompt, output = scaled(trace.prompt, overlay.prompt_scale), scaled(trace.output, overlay.output_scale)
+    return replace(
+        trace,
+        prompt=prompt,
+        output=output,
+        cached=freeze(np.minimum(trace.cached, prompt)),
+        max_tokens=freeze(np.maximum(output, scaled(trace.max_tokens, overlay.output_scale))),
+    )
+
+
+def _run(scenario: Scenario, overlay: Overlay | None, replication: int) -> dict[str, Any]:
+    """Simulate one replication; a change that cannot run says why."""
+    traffic = Traffic(scenario)
+    trace = traffic.trace(replication)
+    limits = tuple(sorted((k.removesuffix("_s"), v) for k, v in scenario.slo.model_dump().items() if v is not None))
+    wanted = Wanted(tuple((metric, None, p) for _, metric, p in METRICS), limits)
+    try:
+        result = simulate(scenario, trace=transformed(trace, overlay) if overlay else trace, replication=replication)
+    except (CapacityError, NoProgressError) as error:
+        return {"error": str(error)}
+    record = measure(result, wanted)
+    values = {name: record["values"][key_of(metric, None, p)] for name, metric, p in METRICS}
+    seconds = (result.requests.last[result.requests.status == 3].max(initial=0) - trace.arrival_ns[0]) / 1e9
+    values["output tokens/s"] = record["output_tokens"] / seconds if seconds > 0 else 0.0
+    if limits:
+        values["within SLO"] = record["attained"]
+    values["completed"] = record["completed"] / record["arrived"]
+    return {"values": values, "overloaded": record["overloaded"], "preemptions": record["preemptions"]}
+
+
+def compare(asked: Asked, *, jobs: int | None = None, progress: Callable[[int], None] | None = None) -> dict[str, Any]:
+    """Run base and overlays; plain data for tables, HTML and JSON (infinite = null)."""
+    cases: list[tuple[Scenario, Overlay | None]] = [(asked.base, None)]
+    cases += list(zip(asked.changed, asked.whatif.overlays, strict=True))
+    count = asked.whatif.replications if Traffic(asked.base).replicable else 1
+    tasks = [(scenario, overlay, k) for scenario, overlay in cases for k in range(count)]
+    records = _all(tasks, jobs, progress)
+    groups = [records[k : k + count] for k in range(0, len(records), count)]
+    base = groups[0]
+    if "error" in base[0]:
+        raise ConfigError(f"{asked.base.name}: the base cannot run: {base[0]['error']}")
+    level = asked.whatif.confidence
+    rows = [_row("base", base, base, level)]
+    rows += [_row(o.name, base, group, level) for o, group in zip(asked.whatif.overlays, groups[1:], strict=True)]
+    return {
+        "name": asked.whatif.name,
+        "description": asked.whatif.description,
+        "base": asked.base.name,
+        "replications": count,
+        "confidence": level,
+        "metrics": list(base[0]["values"]),
+        "rows": rows,
+    }
+
+
+def _all(
+    tasks: list[tuple[Scenario, Overlay | None, int]], jobs: int | None, progress: Callable[[int], None] | None
+) -> list[dict[str, Any]]:
+    import os
+
+    workers = jobs or os.cpu_count() or 1
+    size = len(Traffic(tasks[0][0]).trace(0)) * len(tasks)
+    if workers > 1 and size > 200_000:
+        from joblib import Parallel, delayed  # type: ignore[import-untyped]
+
+        found: list[dict[str, Any]] = Parallel(n_jobs=workers, batch_size=1)(delayed(_run)(*task) for task in tasks)
+        return found
+    records = []
+    for k, task in enumerate(tasks):
+        records.append(_run(*task))
+        if progress:
+            progress(k + 1)
+    return records
+
+
+def _row(name: str, base: list[dict[str, Any]], group: list[dict[str, Any]], level: float) -> dict[str, Any]:
+    failed = next((r["error"] for r in group if "error" in r), None)
+    if failed:
+        return {"name": name, "error": failed, "overloaded": False, "cells": {}}
+    cells = {}
+    for metric in base[0]["values"]:
+        a, b = ([r["values"][metric] for r in runs] for runs in (base, group))
+        cells[metric] = _cell(a, b, level)
+    return {
+        "name": name,
+        "error": None,
+        "overloaded": sum(r["overloaded"] for r in group) * 2 > len(group),
+        "cells": cells,
+    }
+
+
+def _cell(a: list[float], b: list[float], level: float) -> dict[str, Any]:
+    """Value with interval, and the paired change in per cent of the base with its interval; null = not finite."""
+    if np.isnan([*a, *b]).any():  # TPOT of a batch that is returned whole
+        none = dict.fromkeys(("value", "low", "high", "pct", "pct_low", "pct_high", "told_apart"))
+        value = None if np.isnan(b).any() else _finite(float(np.mean(b)))
+        return {**none, "value": value, "defined": not np.isnan(b).any()}
+    own, mean = interval(b, level), float(np.mean(a))
+    change: dict[str, float | None] = {"pct": None, "pct_low": None, "pct_high": None}
+    told: bool | None = None
+    if np.all(np.isfinite(a)) and np.all(np.isfinite(b)) and mean != 0:
+        diff = paired(a, b, level)
+        change = {
+            "pct": 100 * diff.mean / mean,
+            "pct_low": _finite(100 * diff.low / mean),
+            "pct_high": _finite(100 * diff.high / mean),
+        }
+        told = None if diff.n < 2 else diff.low > 0 or diff.high < 0 or (diff.mean != 0 and diff.low == diff.high)
+    return {
+        "value": _finite(own.mean),
+        "low": _finite(own.low),
+        "high": _finite(own.high),
+        **change,
+        "told_apart": told,
+        "defined": True,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def value_text(metric: str, cell: Mapping[str, Any]) -> str:
+    """A cell's value; a dash where it is not defined."""
+    from simulator.report.plan.words import seconds
+
+    value = cell["value"]
+    if not cell["defined"]:
+        return "-"
+    if metric in ("within SLO", "completed"):
+        return "-" if value is None else f"{value:.1%}"
+    if metric == "output tokens/s":
+        return "-" if value is None else f"{value:,.0f}"
+    return seconds(value)
+
+
+def change_text(cell: Mapping[str, Any]) -> str:
+    """A cell's change: `+12 % (+10 to +14)`, large ones as factors; empty where there is none."""
+    if cell["pct"] is None:
+        return ""
+    text = pct_text(cell["pct"])
+    if cell["pct_low"] is not None and cell["pct_high"] is not None:
+        text += f" ({pct_text(cell['pct_low'])} to {pct_text(cell['pct_high'])})"
+    return text + (" ~" if cell["told_apart"] is False else "")
+
+
+def pct_text(pct: float) -> str:
+    """A change in per cent; from tenfold on as a factor."""
+    factor = 1 + pct / 100
+    return f"{pct:+.1f} %" if factor < 10 else f"× {factor:.3g}" if factor < 1000 else f"× {factor:,.0f}"
+
+
+def whatif_tables(data: Mapping[str, Any]) -> Iterator[Any]:
+    """Values, then changes."""
+    from rich.table import Table
+    from rich.text import Text
+
+    for title, base in (("values", True), ("change against the base", False)):
+        table = Table(title=f"{data['name']}: {title}", title_justify="left")
+        for column in ("", *data["metrics"]):
+            table.add_column(column, justify="right" if column else "left")
+        for row in data["rows"] if base else data["rows"][1:]:
+            name = row["name"] + (" (overloaded)" if row["overloaded"] else "")
+            if row["error"]:
+                table.add_row(name, row["error"])
+                continue
+            table.add_row(
+                name,
+                *(value_text(m, row["cells"][m]) if base else change_text(row["cells"][m]) for m in data["metrics"]),
+            )
+        yield table
+    yield Text(
+        f"{data['confidence']:.0%} intervals over {data['replications']} paired replications; ~ = not told apart "
+        "from the base. Model error is common to both sides and not in the intervals."
+    )
+
+
+def write_whatif(data: Mapping[str, Any], out: Path) -> None:
+    """whatif.json, report.html and report.md, whole or not at all."""
+    import json
+
+    from simulator.report.folder import new_folder
+    from simulator.report.plan.page import render_whatif
+
+    pages = render_whatif(data)
+    with new_folder(out) as folder:
+        text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
+        (folder / "whatif.json").write_text(text + "\n", encoding="utf-8")
+        for name, page in pages.items():
+            (folder / name).write_text(page, encoding="utf-8")

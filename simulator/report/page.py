@@ -1,0 +1,173 @@
+"""One self-contained HTML report of a result, or of several side by side: a string, no file is touched.
+
+Answer first, then evidence, assumptions and provenance. Nothing is fetched and no script runs; pictures are
+inline SVG, every other value is escaped by the template engine. Equal results give equal bytes.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, Final
+
+import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from simulator.report.facts import LATENCIES, answer, cards, classes, comparison, number, setting, time, verdict
+from simulator.report.plots import PARTS, compare_figures, figures, seconds_text, time_shares
+from simulator.report.sections import (
+    assumptions,
+    components,
+    definitions,
+    engine_rows,
+    memory_rows,
+    memory_use,
+    not_modelled,
+    work_rows,
+)
+from simulator.report.slots import label_of, labels_of
+from simulator.report.svg import css_variables, to_svg
+from simulator.run import Result
+
+CAPTIONS: Final = {
+    "slots": "Who held which slot when. Time runs to the right, a row is a slot, a colour a request; grey is "
+    "capacity nobody used.",
+    "load": "Requests running and waiting, and KV memory in use: mean of each time bin, shaded to its peak.",
+    "latency": "Share of requests (ITL: of gaps) at or below a latency. Dots mark p50 and p99. Requests "
+    "refused or unfinished count as never answered: such a curve ends below 100 %.",
+    "time": "Where the GPUs' time goes, from the first arrival to the last token.",
+    "compare": "The scenarios side by side; a dash means not defined.",
+}
+
+
+def render_report(results: Result | Sequence[Result]) -> str:
+    """The report as one HTML page: of one result, or a comparison when given several."""
+    if isinstance(results, Result):
+        return render("report.html", **_single(results))
+    if len(results) == 1:
+        return render("report.html", **_single(results[0]))
+    if not results:
+        raise ValueError("render_report needs at least one result")
+    return render("compare.html", **_several(results))
+
+
+def render(template: str, **values: Any) -> str:
+    """A template of `templates/` with its values escaped; `css_light`, `css_dark` hold the colours."""
+    return (
+        _environment()
+        .get_template(template)
+        .render(css_light=css_variables(False), css_dark=css_variables(True), **values)
+    )
+
+
+@functools.cache
+def _environment() -> Environment:
+    env = Environment(
+        loader=PackageLoader("simulator.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    env.filters.update(seconds=time, number=number, percent=_percent)
+    return env
+
+
+def _percent(value: float | None) -> str:
+    return "—" if value is None else f"{100 * value:.3g} %" if value < 0.9995 else f"{100 * value:.4g} %"
+
+
+def _pictures(drawn: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """SVG, caption and width class of each figure; ids are made unique in the page by a prefix."""
+    return [
+        {
+            "name": key,
+            "caption": CAPTIONS[key],
+            "wide": key == "slots" or fig.get_figwidth() > 6,
+            "svg": Markup(to_svg(fig, f"{name}: {CAPTIONS[key]}", f"{key}-")),
+        }
+        for key, fig in drawn.items()
+    ]
+
+
+def _single(result: Result) -> dict[str, Any]:
+    name = label_of(result.scenario.name, 120)
+    return {
+        "title": name,
+        "result": facts(result),
+        "pictures": _pictures(figures(result), name),
+        "not_modelled": not_modelled(),
+    }
+
+
+def _several(results: Sequence[Result]) -> dict[str, Any]:
+    names = labels_of(results)
+    return {
+        "title": "Comparison: " + ", ".join(names),
+        "names": names,
+        "rows": comparison(results),
+        "answer": _best(results, names),
+        "results": [facts(result) for result in results],
+        "pictures": _pictures(compare_figures(results), "comparison"),
+        "not_modelled": not_modelled(),
+    }
+
+
+def facts(result: Result) -> dict[str, Any]:
+    """Everything the templates show of one result, as plain text and rows."""
+    summary, words = result.summary, definitions(result.summary)
+    shares = time_shares(summary, result.scenario.cluster.replicas)
+    return {
+        "name": label_of(result.scenario.name, 120),
+        "description": result.scenario.description,
+        "setting": setting(result),
+        "verdict": verdict(summary),
+        "answer": answer(result),
+        "cards": cards(result),
+        "summary": summary,
+        "latencies": [(key, label, summary[key], words.get(key, "")) for key, label in LATENCIES],
+        "classes": classes(summary),
+        "work": work_rows(result),
+        "memory_use": memory_use(summary),
+        "memory": memory_rows(result),
+        "time": [(label, shares[key]) for key, label in (*PARTS, ("idle", "idle"))],
+        "assumptions": assumptions(result),
+        "components": components(result),
+        "engine_rows": engine_rows(result),
+        "definitions": words,
+        "provenance": _flat(summary["provenance"]),
+        "yaml": yaml.safe_dump(summary["scenario"], sort_keys=False, allow_unicode=True, width=100),
+    }
+
+
+def _flat(data: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Nested mappings as (dotted key, text) rows."""
+    rows: list[tuple[str, str]] = []
+    for key, value in data.items():
+        rows += (
+            _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", str(value))]
+        )
+    return rows
+
+
+def _best(results: Sequence[Result], names: Sequence[str]) -> list[str]:
+    """Plain sentences: who is best at what, against the first."""
+    lines = []
+    rates = [result.summary["throughput"]["output_tokens_per_s"] or 0.0 for result in results]
+    k = max(range(len(rates)), key=rates.__getitem__)
+    ratio = f", {rates[k] / rates[0]:.3g} times that of {names[0]}" if k and rates[0] else ""
+    lines.append(f"{names[k]} delivers the most: {rates[k]:,.0f} output tokens/s{ratio}.")
+    for key, label in (("ttft_s", "TTFT"), ("e2e_s", "end-to-end latency")):
+        known = [
+            (result.summary[key]["p99"], name)
+            for result, name in zip(results, names, strict=True)
+            if result.summary[key]["p99"] is not None
+        ]
+        if known:
+            value, name = min(known)
+            lines.append(f"Lowest p99 {label}: {name} with {seconds_text(value)}.")
+    over = [
+        name
+        for result, name in zip(results, names, strict=True)
+        if result.summary["stability"]["verdict"] == "overloaded"
+    ]
+    return [*lines, f"Overloaded: {', '.join(over)}."] if over else lines

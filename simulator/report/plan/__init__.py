@@ -1,0 +1,1 @@
+"""A plan and a what-if on screen and paper."""

@@ -1,0 +1,263 @@
+"""A plan as plain data: plan.json, and what every other form of the report is made from."""
+
+import math
+from typing import Any
+
+from simulator.planning.answer import Answer
+from simulator.planning.measure import key_of
+from simulator.planning.plan import Choice, Plan
+from simulator.planning.price import price_of
+from simulator.planning.search import Outcome
+from simulator.planning.spec import MEAN, PlanSpec
+from simulator.planning.statistics import Judgement
+from simulator.planning.traffic import mean_rate
+from simulator.report.plan.deploy import kubernetes, vllm_command
+
+NOT_MODELLED = (
+    "network and load-balancer latency between client and replica, and time to start a replica",
+    "prefix caching beyond the cached tokens that the trace gives",
+    "failures other than replicas missing (survive): no retries, no slow GPUs, no restarts under load",
+    "speculative decoding, LoRA adapters, multi-node tensor parallelism, mixed GPU types in one fleet",
+    "quality of the answers: lower precision is counted as faster, never as worse",
+    "host, storage, network and staff costs; power is GPUs times their rated maximum",
+)
+
+
+def plain(plan: Plan) -> dict[str, Any]:
+    """JSON-safe: infinities are null, no wall-clock time, no paths."""
+    spec = plan.spec
+    data: dict[str, Any] = {
+        "name": spec.name,
+        "description": spec.description,
+        "question": question(plan),
+        "feasible": plan.best is not None,
+        "complete": plan.complete,
+        "recommended": choice(plan, plan.best) if plan.best else None,
+        "runners_up": [choice(plan, c) for c in plan.choices[1:]],
+        "cannot_be_told_apart": list(plan.ties),
+        "candidates": [outcome(o) for o in plan.outcomes],
+        "nearest": nearest(plan),
+        "answer": answer(plan.answer) if plan.answer else None,
+        "front": list(plan.front),
+        "export": export(plan),
+        "assumptions": assumptions(plan),
+        "provenance": provenance(plan),
+        "not_modelled": list(NOT_MODELLED),
+        "effort": {"points": plan.simulated + plan.reused},
+        "plan": spec.model_dump(mode="json", exclude={"slo"}) | {"slo": slo(spec)},
+    }
+    cleaned: dict[str, Any] = _clean(data)
+    return cleaned
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _clean(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean(v) for v in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    return value
+
+
+def slo(spec: PlanSpec) -> list[dict[str, Any]]:
+    """Every limit of the plan."""
+    rows = [{"name": t.name, "limit_s": t.max_s} for t in spec.slo.targets]
+    if spec.slo.attainment:
+        rows.append(
+            {
+                "name": f"{spec.slo.attainment.share:.2%} of requests within all of",
+                "limit_s": spec.slo.attainment.limits,
+            }
+        )
+    return rows
+
+
+def question(plan: Plan) -> dict[str, Any]:
+    """The traffic and limits in numbers."""
+    trace, spec = plan.trace, plan.spec
+    return {
+        "requests": len(trace),
+        "requests_per_s": mean_rate(trace) * spec.growth,
+        "growth": spec.growth,
+        "span_s": trace.span_ns / 1e9,
+        "prompt_mean": float(trace.prompt.mean()),
+        "output_mean": float(trace.output.mean()),
+        "model": spec.model,
+        "engine": spec.engine.name,
+        "slo": slo(spec),
+        "survive": spec.survive,
+        "objective": spec.objective,
+        "confidence": spec.search.confidence,
+    }
+
+
+def levels(judged: Judgement, slow: Judgement | None, fast: Judgement | None) -> list[dict[str, Any]]:
+    """Every service level: mean, and an interval over replications and the profile's error together."""
+    rows = []
+    for k, level in enumerate(judged.levels):
+        low = fast.levels[k].interval.low if fast else level.interval.low
+        high = slow.levels[k].interval.high if slow else level.interval.high
+        rows.append(
+            {
+                "name": level.name,
+                "limit": level.limit,
+                "value": level.interval.value,
+                "low": max(0.0, low),
+                "high": high,
+                "replications": level.interval.count,
+                "verdict": level.verdict,
+            }
+        )
+    return rows
+
+
+def choice(plan: Plan, c: Choice) -> dict[str, Any]:
+    """A feasible fleet: what to buy, what it costs, what it reaches."""
+    o, price = c.outcome, price_of(plan.spec, c.fleet.candidate.gpu)
+    assert o.judgement is not None
+    return {
+        **c.fleet.plain(),
+        "serving_range": list(o.range),
+        "bound": o.bound,
+        "levels": levels(o.judgement, o.slow, o.fast),
+        "goodput_per_gpu": c.goodput_per_gpu or None,
+        "price_usd_per_gpu_hour": price.usd_per_hour,
+        "price_source": price.source,
+        "price_assumed": price.assumed,
+        "latency": latency(o.judgement),
+    }
+
+
+def latency(judged: Judgement) -> list[dict[str, Any]]:
+    """Mean over replications of the usual percentiles."""
+    busy = [r for r in judged.records if not r["idle"]]
+    rows = []
+    for metric in ("ttft", "tpot", "e2e", "queue"):
+        values = {
+            name: sum(r["values"][key_of(metric, None, p)] for r in busy) / max(1, len(busy))
+            for name, p in (
+                ("mean", MEAN),
+                ("p50", 50.0),
+                ("p90", 90.0),
+                ("p95", 95.0),
+                ("p99", 99.0),
+                ("p99.9", 99.9),
+            )
+        }
+        rows.append({"metric": metric, **values})
+    return rows
+
+
+def outcome(o: Outcome) -> dict[str, Any]:
+    """One row of the table of everything that was looked at."""
+    return {
+        "label": o.candidate.label,
+        "candidate": vars(o.candidate),
+        "status": o.status,
+        "reason": o.reason,
+        "replicas": o.replicas or None,
+        "bound": o.bound or None,
+        "rate_met": o.rate_met or None,
+    }
+
+
+def nearest(plan: Plan) -> dict[str, Any] | None:
+    """Nothing feasible: the binding limit and the nearest point that would be."""
+    if plan.best or plan.nearest is None or plan.nearest.best_try is None:
+        return None
+    o, judged = plan.nearest, plan.nearest.best_try
+    binding = judged.binding
+    return {
+        "label": o.candidate.label,
+        "status": o.status,
+        "binding": binding.name,
+        "limit": binding.limit,
+        "value": binding.interval.value,
+        "overloaded": judged.overloaded,
+        "replicas": plan.spec.candidates.allowed(o.candidate.tensor_parallel)[-1],
+        "traffic_share": o.rate_met / plan.spec.growth if o.rate_met else None,
+        "reason": o.reason,
+    }
+
+
+def answer(a: Answer) -> dict[str, Any]:
+    """Everything around the recommended fleet."""
+    data = {k: v for k, v in vars(a).items() if k != "full"}
+    full = a.full
+    data["whole_fleet"] = (
+        None if full is None else {"replicas": a.full_replicas, "levels": levels(full, None, None), "holds": full.holds}
+    )
+    return data
+
+
+def export(plan: Plan) -> dict[str, str]:
+    """Commands and manifests for the recommended fleet."""
+    if plan.best is None:
+        return {}
+    setup = plan.ready[plan.best.fleet.candidate.label].setup
+    assert setup is not None
+    command = vllm_command(plan.spec, setup)
+    return {"vllm": command, "kubernetes": kubernetes(plan.spec, setup, plan.best.fleet)} if command else {}
+
+
+def assumptions(plan: Plan) -> list[str]:
+    """In plain words, those that matter for this plan."""
+    spec = plan.spec
+    texts = []
+    gpus = dict.fromkeys(o.candidate.gpu for o in plan.outcomes)
+    for gpu in gpus:
+        price = price_of(spec, gpu)
+        if price.assumed and gpu != "unit":
+            texts.append(
+                f"{gpu}: {price.usd_per_hour:.2f} USD per GPU and hour is an example, override it with "
+                f"prices ({price.source})"
+            )
+    texts.append(
+        "replicas are identical and share nothing; round-robin and random routers are simulated as one "
+        "replica on its share of the requests, and the recommended fleet once more in full"
+    )
+    if spec.growth != 1.0:
+        texts.append(f"growth {spec.growth:g}: the same requests arrive {spec.growth:g} times as fast")
+    if plan.trace.meta.copies > 1:
+        texts.append(
+            f"the trace is superposed {plan.trace.meta.copies} times, each copy turned by a random time; "
+            "replications draw other turns"
+        )
+    elif plan.trace.meta.source != "generated":
+        texts.append("one recorded trace is one sample: intervals hold for this traffic, not for another day's")
+    texts.append("headroom, bottleneck, changes and curves use mean predictions without safety margin")
+    return texts
+
+
+def provenance(plan: Plan) -> dict[str, Any]:
+    """Profile, mark and error behind each candidate that was simulated, and the trace."""
+    rows: list[dict[str, Any]] = []
+    seen: set[tuple[str, str]] = set()
+    for found in plan.ready.values():
+        if found.setup is None or (found.setup.gpu.name, found.setup.engine.version) in seen:
+            continue
+        setup = found.setup
+        seen.add((setup.gpu.name, setup.engine.version))
+        rows.append(
+            {
+                "gpu": setup.gpu.name,
+                "gpu_mark": setup.gpu.mark,
+                "unverified": list(setup.gpu.unverified),
+                "engine": f"{setup.engine.name} {setup.engine.version}",
+                "engine_mark": setup.engine.mark,
+                "step_time_error": found.error.relative,
+                "error_source": found.error.source,
+                "kv_blocks": setup.limits.num_blocks,
+            }
+        )
+    meta = plan.trace.meta
+    traffic = {
+        "trace": meta.format,
+        "sha256": meta.sha256,
+        "rows_read": meta.rows_read,
+        "rows_dropped": dict(meta.rows_dropped),
+        "copies": meta.copies,
+        "seed": plan.spec.seed,
+    }
+    return {"profiles": rows, "traffic": traffic}

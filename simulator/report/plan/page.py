@@ -1,0 +1,261 @@
+"""The plan's report: one self-contained HTML page, the same as Markdown, and plan.json. Made from plan_plain's data.
+
+The page holds one small script (tables sort by a click on their head); its hash is in the page's own content
+security policy, and nothing else may run. Every value is escaped by the template engine.
+"""
+
+import base64
+import functools
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+
+from simulator.report.plan.charts import Series, chart, columns
+from simulator.report.plan.words import answer_lines, fleet_words, level_value, seconds
+from simulator.report.svg import css_variables
+
+Data = Mapping[str, Any]
+
+SORT_SCRIPT: Final = """
+document.querySelectorAll("table.sort th").forEach(function (head) {
+  head.tabIndex = 0;
+  function sort() {
+    var table = head.closest("table"), place = head.cellIndex, body = table.tBodies[0];
+    var up = head.getAttribute("aria-sort") !== "ascending";
+    var rows = Array.from(body.rows);
+    function key(row) {
+      var cell = row.cells[place], given = cell.dataset.v;
+      return given === undefined ? cell.textContent.trim() : given === "" ? Infinity : Number(given);
+    }
+    rows.sort(function (a, b) {
+      var x = key(a), y = key(b);
+      var order = typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y));
+      return up ? order : -order;
+    });
+    rows.forEach(function (row) { body.appendChild(row); });
+    table.querySelectorAll("th").forEach(function (other) { other.removeAttribute("aria-sort"); });
+    head.setAttribute("aria-sort", up ? "ascending" : "descending");
+  }
+  head.addEventListener("click", sort);
+  head.addEventListener("keydown", function (event) { if (event.key === "Enter") { sort(); } });
+});
+"""
+
+
+def script_hash(script: str = SORT_SCRIPT) -> str:
+    """The script's source for a content security policy."""
+    return "'sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() + "'"
+
+
+def render_plan(data: Data) -> str:
+    """The whole page."""
+    return render(
+        "plan.html",
+        title=f"{data['name']}: plan",
+        data=data,
+        answer=answer_lines(data),
+        cards=_cards(data),
+        pictures=pictures(data),
+        script=Markup(SORT_SCRIPT),
+        script_hash=Markup(script_hash()),
+        level_value=level_value,
+        duration=seconds,
+        fleet_words=fleet_words,
+    )
+
+
+def render_markdown(data: Data) -> str:
+    """The same without pictures."""
+    return render(
+        "plan.md",
+        data=data,
+        answer=answer_lines(data),
+        level_value=level_value,
+        duration=seconds,
+        fleet_words=fleet_words,
+        cell=_cell,
+    )
+
+
+def render(template: str, **values: Any) -> str:
+    """A template filled in; HTML is escaped, Markdown cells by `_cell`."""
+    found = _environment().get_template(template)
+    return found.render(css_light=css_variables(False), css_dark=css_variables(True), **values)
+
+
+@functools.cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("simulator.report", "templates"),
+        autoescape=select_autoescape(("html",)),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _cell(value: Any) -> str:
+    """A value inside a Markdown table: no pipes, no line ends, no markup of its own."""
+    text = str(value)
+    for mark in ("\\", "|", "`", "*", "_", "<", ">", "[", "]"):
+        text = text.replace(mark, "\\" + mark)
+    return " ".join(text.split())
+
+
+def write_plan(data: Data, out: Path) -> None:
+    """plan.json, report.html, report.md and deploy.yaml in `out`, whole or not at all."""
+    from simulator.report.folder import new_folder
+
+    page, text = render_plan(data), render_markdown(data)
+    with new_folder(out) as folder:
+        dump = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
+        (folder / "plan.json").write_text(dump + "\n", encoding="utf-8")
+        (folder / "report.html").write_text(page, encoding="utf-8")
+        (folder / "report.md").write_text(text, encoding="utf-8")
+        if data["export"]:
+            (folder / "deploy.yaml").write_text(data["export"]["kubernetes"], encoding="utf-8")
+
+
+def _cards(data: Data) -> list[tuple[str, str, str]]:
+    best, answer = data["recommended"], data["answer"]
+    if best is None:
+        return []
+    cards = [
+        (
+            "fleet",
+            f"{best['replicas']} × {best['candidate']['gpu']}",
+            f"{best['gpus']} GPUs" + (f", {best['spare']} replicas spare" if best["spare"] else ""),
+        ),
+        ("cost", f"{best['usd_per_hour']:,.2f} USD/h", f"{best['usd_per_month']:,.0f} USD a month"),
+        (
+            "per million tokens",
+            f"{best['usd_per_million_output_tokens']:.3g} USD",
+            f"output; {best['usd_per_million_tokens']:.3g} USD of all tokens",
+        ),
+    ]
+    if answer and answer["relief"]:
+        cards += [
+            ("headroom", f"{answer['headroom_pct']:.0f} %", f"wall at {answer['wall_rate']:.3g} requests/s"),
+            ("bottleneck at the wall", answer["bottleneck"], "what more of moves the wall most"),
+        ]
+    cards.append(("power, estimate", f"{best['watts_estimate'] / 1000:.3g} kW", "GPUs at rated maximum"))
+    return cards
+
+
+def pictures(data: Data) -> list[dict[str, Any]]:
+    """Charts with captions; one that has no data is left out."""
+    drawn = [_front(data), _goodput(data), _latency(data), _hours(data)]
+    return [{"svg": Markup(svg), "caption": caption} for svg, caption in drawn if svg]
+
+
+def _front(data: Data) -> tuple[str, str]:
+    rows = [row for row in data["front"] if all(v is not None for v in row["latency_s"].values())]
+    if not rows:
+        return "", ""
+    name = next(iter(rows[0]["latency_s"]))
+    series = []
+    for label in dict.fromkeys(row["label"] for row in rows):
+        own = [row for row in rows if row["label"] == label]
+        points = [(row["usd_per_hour"], 1000 * row["latency_s"][name], _front_words(row)) for row in own]
+        series.append(Series(label, points, ring=frozenset(i for i, row in enumerate(own) if row["best"])))
+    limit = next((level["limit_s"] for level in data["question"]["slo"] if level["name"] == name), None)
+    lines = [(1000 * limit, "limit")] if isinstance(limit, float) else []
+    svg = chart(series, "USD per hour", f"{name} [ms]", "cost against latency", horizontals=lines)
+    return svg, "Cost against latency: each point is a fleet; ringed ones are the Pareto front over all levels."
+
+
+def _front_words(row: Data) -> str:
+    levels = ", ".join(f"{k} {level_value({'name': k, 'v': v}, 'v')}" for k, v in row["latency_s"].items())
+    return f"{row['replicas']} × {row['label']}: {row['usd_per_hour']:.2f} USD/h; {levels}"
+
+
+def _curve(data: Data) -> Sequence[Data]:
+    return data["answer"]["curve"] if data["answer"] else []
+
+
+def _marks(data: Data) -> list[tuple[float, str]]:
+    return [(data["question"]["requests_per_s"], "planned"), (data["answer"]["wall_rate"], "wall")]
+
+
+def _goodput(data: Data) -> tuple[str, str]:
+    rows = _curve(data)
+    if not rows:
+        return "", ""
+    good = [
+        (
+            r["requests_per_s"],
+            r["goodput_per_s"],
+            f"{r['requests_per_s']:.4g} requests/s offered, {r['goodput_per_s']:.4g} within every limit",
+        )
+        for r in rows
+    ]
+    offered = [(0.0, 0.0, ""), (good[-1][0], good[-1][0], "")]
+    svg = chart(
+        [Series("within every limit", good), Series("offered", offered, dashed=True, marks=False)],
+        "requests/s offered",
+        "requests/s",
+        "goodput against rate",
+        verticals=_marks(data),
+    )
+    return svg, "Goodput of the recommended fleet: requests that meet every limit, against the traffic offered."
+
+
+def _latency(data: Data) -> tuple[str, str]:
+    rows, limits = _curve(data), {level["name"]: level["limit_s"] for level in data["question"]["slo"]}
+    names = [name for name, limit in limits.items() if isinstance(limit, float) and rows and name in rows[0]]
+    if not names:
+        return "", ""
+    series = []
+    for name in names:
+        points = [
+            (
+                r["requests_per_s"],
+                100 * (r[name] if r[name] is not None else math.inf) / limits[name],
+                f"{name} {seconds(r[name])} at {r['requests_per_s']:.4g} requests/s",
+            )
+            for r in rows
+        ]
+        series.append(Series(name, points))
+    svg = chart(
+        series,
+        "requests/s offered",
+        "share of the limit [%]",
+        "service levels against rate",
+        y_max=200.0,
+        horizontals=[(100.0, "limit")],
+        verticals=_marks(data),
+    )
+    return svg, "Service levels of the recommended fleet in per cent of their limits (cut at 200)."
+
+
+def _hours(data: Data) -> tuple[str, str]:
+    day = data["answer"]["hourly"] if data["answer"] else None
+    if not day:
+        return "", ""
+    values = [(str(k), float(n), f"hour {k}: {n} replicas") for k, n in enumerate(day["replicas"])]
+    svg = columns(values, "replicas", "replicas hour by hour", float(data["recommended"]["replicas"]))
+    return svg, (
+        f"Replicas if the fleet is resized every hour: {day['saving_pct']:.0f} % fewer replica hours, "
+        f"{day['usd_per_day_saved']:.2f} USD a day. Starting and draining replicas is not counted."
+    )
+
+
+def render_whatif(data: Data) -> dict[str, str]:
+    """File name -> page of a what-if table."""
+    from simulator.planning.whatif import change_text, pct_text, value_text
+
+    shared = {"data": data, "value_text": value_text, "change_text": change_text, "pct_text": pct_text}
+    page = render(
+        "whatif.html",
+        title=f"{data['name']}: what if",
+        script=Markup(SORT_SCRIPT),
+        script_hash=Markup(script_hash()),
+        **shared,
+    )
+    return {"report.html": page, "report.md": render("whatif.md", cell=_cell, **shared)}

@@ -1,0 +1,195 @@
+"""The tables of a report: batches, memory, assumptions, provenance; pure functions result -> rows."""
+
+from typing import Any
+
+from simulator.report.facts import Rows, number, share
+from simulator.report.plots import seconds_text
+from simulator.report.slots import textbook_step
+from simulator.run import Result
+from simulator.units import GIB
+
+
+def definitions(summary: dict[str, Any]) -> dict[str, str]:
+    """What each number means, with arrows as one character."""
+    return {key: text.replace("->", "→") for key, text in summary["definitions"].items()}
+
+
+def work_rows(result: Result) -> Rows:
+    """Batches, queue and use of the GPU."""
+    summary = result.summary
+    batch, queue, spent, words = summary["batch"], summary["queue"], summary["time"], definitions(summary)
+    return [
+        ("steps", number(summary["steps"]), "iterations of the engine, all replicas"),
+        ("slot use", share(summary["slot_utilization"]), words.get("slot_utilization", "")),
+        ("sequences per step, mean", number(batch["mean_scheduled"]), words.get("batch", "")),
+        (
+            "sequences per step, p50 / p99 / max",
+            f"{number(batch['p50'])} / {number(batch['p99'])} / {number(batch['max'])}",
+            "weighted by time",
+        ),
+        ("slots held, mean", number(batch["mean_running"]), "padding of static batches included"),
+        (
+            "waiting, mean / max",
+            f"{number(queue['mean_waiting'])} / {number(queue['max_waiting'])}",
+            words.get("queue", ""),
+        ),
+        ("GPU busy", share(summary["gpu_utilization"]), words.get("gpu_utilization", "")),
+        ("engine busy", share(summary["busy_share"]), words.get("busy_share", "")),
+        ("steps launched kernel by kernel", number(spent["eager_steps"]), "above the largest CUDA graph"),
+        (
+            "rows computed for nobody",
+            number(spent["wasted_rows"]),
+            "planned ahead of an end or dropped by preemption",
+        ),
+        (
+            "padding",
+            f"{number(spent['pad_rows'])} rows, {number(spent['pad_tokens'])} prompt tokens",
+            "computed by static batches beyond what was asked",
+        ),
+    ]
+
+
+def memory_use(summary: dict[str, Any]) -> Rows:
+    """How KV memory was used."""
+    kv, counts = summary["kv"], summary["requests"]
+    return [
+        (
+            "KV blocks",
+            f"{number(kv['num_gpu_blocks'])} of {number(kv['block_size'])} tokens",
+            f"{number(kv['tokens_capacity'])} tokens per replica",
+        ),
+        (
+            "in use, mean / peak",
+            f"{share(kv['mean_use'])} / {share(kv['peak_use'])}",
+            "of the blocks, weighted by time",
+        ),
+        ("internal fragmentation", share(kv["internal_fragmentation"]), "held but empty, of what is held"),
+        (
+            "external fragmentation",
+            share(kv["external_fragmentation"]),
+            "free but too scattered, of what is free",
+        ),
+        ("refused though enough was free", number(kv["refused_by_fragmentation"]), "contiguous memory only"),
+        (
+            "preemptions",
+            number(counts["preemptions"]),
+            f"of {number(counts['preempted'])} requests, by recomputation",
+        ),
+    ]
+
+
+def memory_rows(result: Result) -> dict[str, Any] | None:
+    """Memory of one GPU part by part (GiB and share), None for the textbook GPU."""
+    capacity = result.setup.capacity
+    if capacity is None:
+        return None
+    parts = [(name, abs(size) / GIB, abs(size) / capacity.total_bytes) for name, size in capacity.rows()[1:]]
+    kept = (
+        "not for the engine",
+        (capacity.total_bytes - capacity.usable_bytes) / GIB,
+        1 - capacity.usable_bytes / capacity.total_bytes,
+    )
+    formula = (
+        f"{capacity.kv_bytes_per_token:,} bytes of KV per token x {capacity.block_size} tokens = "
+        f"{capacity.block_bytes:,} bytes per block; {capacity.num_gpu_blocks:,} blocks fit, "
+        f"{capacity.tokens:,} tokens"
+    )
+    given = result.scenario.kv.num_gpu_blocks
+    return {
+        "parts": [kept, *parts],
+        "total": capacity.total_bytes / GIB,
+        "formula": formula,
+        "override": f"{given:,} blocks were set in the scenario instead" if given else "",
+    }
+
+
+def assumptions(result: Result) -> list[str]:
+    """What this very run takes for granted."""
+    scenario, setup, meta = result.scenario, result.setup, result.trace.meta
+    lines = [
+        f"Requests: {meta.source}, {len(result.trace):,} rows"
+        + (f", {sum(meta.rows_dropped.values()):,} dropped" if meta.rows_dropped else "")
+        + f"; seed {scenario.seed}, replication {result.replication}. One run, so no interval: replications "
+        "show the spread."
+    ]
+    if setup.gpu.name == "unit":
+        lines.append(f"Every step takes {seconds_text(textbook_step(result))}, whatever is in it.")
+    else:
+        lines.append(
+            f"Step times: {scenario.cost_model} model; the GPU profile is marked {setup.gpu.mark}, the "
+            f"engine profile {setup.engine.name} {setup.engine.version} is marked {setup.engine.mark}."
+        )
+        if setup.gpu.unverified:
+            lines.append(f"Unverified numbers in the GPU profile: {', '.join(setup.gpu.unverified)}.")
+        lines += _trust_lines(result.summary["trust"])
+    lines.append(
+        f"Steps planned before the oldest output is seen: {setup.limits.schedule_ahead}. Longest request: "
+        f"{setup.limits.max_model_len:,} tokens."
+    )
+    if scenario.warmup_fraction:
+        lines.append(
+            f"The first {share(scenario.warmup_fraction)} of the requests count as warm-up and are left out "
+            "of latencies."
+        )
+    if scenario.horizon_s:
+        lines.append(f"The run was cut at {seconds_text(scenario.horizon_s)}.")
+    return lines
+
+
+def _trust_lines(known: dict[str, Any]) -> list[str]:
+    """The model's own error as 90 % intervals, and what lies outside measurements."""
+    labels = (("mean TTFT", "ttft_s.mean"), ("p99 TTFT", "ttft_s.p99"), ("mean TPOT", "tpot_s.mean"),
+              ("mean E2E", "e2e_s.mean"))
+    ranges = [
+        f"{label} {seconds_text(low)} to {seconds_text(high)}"
+        for label, key in labels
+        for low, high in ([known["interval_90"][key]] if key in known["interval_90"] else [])
+    ]
+    lines = [f"90 % interval for the model's error ({known['mark']} profile): {', '.join(ranges)}."] if ranges else []
+    return lines + [f"Not measured: {line}." for line in known["extrapolated"]]
+
+
+def components(result: Result) -> list[tuple[str, ...]]:
+    """Measured parts of the GPU profile: (name, value, mark, error, source)."""
+    if result.scenario.cost_model == "roofline":
+        return []
+    rows: list[tuple[str, ...]] = []
+    for name, entry in result.setup.gpu.measured.items():
+        if not isinstance(entry, dict):
+            continue
+        error = entry.get("error_pct")
+        rows.append(
+            (
+                name.replace("_", " "),
+                _value(entry),
+                str(entry.get("mark", "")),
+                "—" if error is None else f"{error:.3g} %",
+                str(entry.get("source", "")),
+            )
+        )
+    return rows
+
+
+def _value(entry: dict[str, Any]) -> str:
+    """Value and unit of a profile entry; a curve as the number of its points."""
+    if isinstance(entry.get("value"), int | float):
+        unit = str(entry.get("unit", ""))
+        return f"{entry['value']:.4g} {'' if unit == '1' else unit}".rstrip()
+    return f"{len(entry['points'])} points" if entry.get("points") else "—"
+
+
+def engine_rows(result: Result) -> list[tuple[str, str, str]]:
+    """(name, mark, source) of every number in the engine profile."""
+    engine = result.setup.engine
+    return [(name.replace("_", " "), engine.marks[name], engine.sources[name]) for name in engine.sources]
+
+
+def not_modelled() -> list[str]:
+    """What the simulator leaves out; docs/scenarios.md says more."""
+    return [
+        "Network between client and server, beyond the measured front-end latency of the engine.",
+        "Speculative decoding, LoRA adapters, structured output, images.",
+        "Prefix caching beyond the prompt tokens that the trace itself marks as cached.",
+        "Start-up, model loading, failures, restarts; clocks and temperature of the GPU; other tenants.",
+        "The text itself: output lengths are those of the trace and do not depend on the policy.",
+    ]

@@ -1,0 +1,187 @@
+"""The slot picture: who held which slot when, so that empty and wasted capacity is seen.
+
+Its form is that of the figures in Yu et al., "Orca", OSDI 2022 (figures 3 and 4): time to the
+right, a row a slot.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from simulator.report.svg import EMPTY, HELD, HELD_LINE, INK, MUTED, PAPER, REQUESTS, figure, style
+from simulator.report.timeline import Spans, end_tick, slot_spans, start_tick
+from simulator.run import Result
+from simulator.units import NS_PER_S
+
+MAX_SPANS: Final = 260
+"""Requests in a slot picture; of more, a window from the middle of the run is shown."""
+MAX_SLOTS: Final = 128
+LABELLED: Final = 26
+"""Up to this many requests are named by letters."""
+
+
+def label_of(text: str, limit: int = 48) -> str:
+    """A name as a label: printable characters only, shortened to `limit`."""
+    clean = "".join(c if c.isprintable() else " " for c in text)
+    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+def labels_of(results: Sequence[Result]) -> list[str]:
+    """Scenario names, or policies where the names are equal, numbered where both are."""
+    names = [label_of(result.scenario.name) for result in results]
+    if len(set(names)) < len(names):
+        names = [f"{name} · {result.setup.policy.name}" for name, result in zip(names, results, strict=True)]
+    return names if len(set(names)) == len(names) else [f"{k + 1}: {name}" for k, name in enumerate(names)]
+
+
+def time_unit(result: Result) -> tuple[float, str]:
+    """(seconds per unit, name) of a time axis: steps on the textbook GPU, else seconds."""
+    step = textbook_step(result)
+    return (step, "step") if step else (1.0, "time [s]")
+
+
+def textbook_step(result: Result) -> float:
+    """[s] length of every step on the textbook GPU, 0 on a real one."""
+    if result.setup.gpu.name != "unit":
+        return 0.0
+    step = result.scenario.hardware.step_s
+    return 1.0 if step is None else step
+
+
+def slot_figure(results: Sequence[Result], labels: Sequence[str] | None = None) -> Figure:
+    """Who held which slot when, one panel a result on one time axis.
+
+    Requests are coloured, empty slots grey, slots of a static batch that compute padding hatched. Of a long
+    run or many slots a window is shown; the title says so.
+    """
+    names = list(labels) if labels is not None else labels_of(results)
+    spans = [_shown_slots(result) for result in results]
+    window = _window(results, spans)
+    slots = [_slots_shown(result, own) for result, own in zip(results, spans, strict=True)]
+    heights = [float(np.clip(0.36 * n, 1.1, 3.0)) for n in slots]
+    with style():
+        fig, axes = figure(
+            9.2, sum(heights) + 0.62 * len(results) + 0.55, len(results), sharex=True, height_ratios=heights
+        )
+        for ax, result, name, own, count in zip(axes, results, names, spans, slots, strict=True):
+            _slot_panel(ax, result, name, own, window, count)
+        axes[-1].set_xlabel(time_unit(results[0])[1])
+        _slot_legend(fig, results)
+    return fig
+
+
+def _shown_slots(result: Result) -> Spans:
+    """Spans of the first replica and the first MAX_SLOTS slots."""
+    spans = slot_spans(result)
+    return spans.only((spans.replica == 0) & (spans.slot < MAX_SLOTS))
+
+
+def _slots_shown(result: Result, spans: Spans) -> int:
+    """All slots, or where few of many are ever used, a tenth more than those: empty capacity stays visible."""
+    used = int(spans.slot.max(initial=0)) + 1
+    return min(result.setup.limits.max_num_seqs, MAX_SLOTS, max(16, used + 1 + used // 10))
+
+
+def _window(results: Sequence[Result], spans: Sequence[Spans]) -> tuple[int, int]:
+    """[ns after the first arrival] what to show: all, or MAX_SPANS requests in mid-run."""
+    lengths = [end_tick(result) - start_tick(result) for result in results]
+    if max(len(own.row) for own in spans) <= MAX_SPANS:
+        return 0, max(lengths)
+    middle = min(lengths) // 2
+    half = middle
+    for result, own in zip(results, spans, strict=True):
+        if len(own.row) > MAX_SPANS:
+            away = np.abs(own.start - start_tick(result) - middle)
+            half = min(half, int(np.partition(away, MAX_SPANS)[MAX_SPANS]))
+    half = max(half, middle // 100, 1)
+    return max(middle - half, 0), middle + half
+
+
+def _slot_panel(
+    ax: Axes, result: Result, name: str, spans: Spans, window: tuple[int, int], count: int
+) -> None:
+    zero, unit = start_tick(result), time_unit(result)[0] * NS_PER_S
+    low, high = window
+    spans = spans.only((spans.held - zero > low) & (spans.start - zero < high))
+    few = len(result.requests.arrival) <= LABELLED
+    edge = PAPER if len(spans.row) <= 80 else "none"
+    colour = np.array(REQUESTS)[spans.row % len(REQUESTS)]
+    start, useful, held = ((column - zero) / unit for column in (spans.start, spans.useful, spans.held))
+    thick = 0.86 if count <= 32 else 1.0
+    ax.set_facecolor(EMPTY)
+    ax.grid(False)
+    wasted = held > useful
+    ax.barh(
+        spans.slot[wasted],
+        (held - useful)[wasted],
+        thick,
+        useful[wasted],
+        color=HELD,
+        edgecolor=HELD_LINE,
+        hatch="////" if few else None,
+        linewidth=0,
+    )
+    ax.barh(
+        spans.slot, useful - start, thick, start, color=colour, edgecolor=edge, linewidth=0.8 if few else 0.4
+    )
+    if few:
+        for row, slot, left, right in zip(spans.row, spans.slot, start, useful, strict=True):
+            _name_bar(ax, result, int(row), float(slot), left, right, (high - low) / unit)
+    ax.set_xlim(low / unit, high / unit)
+    ax.set_ylim(count - 0.5, -0.5)
+    ax.set_ylabel("slot")
+    if count <= 8:
+        ax.set_yticks(range(count))
+    else:
+        ax.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    ax.set_title(_slot_title(result, name, spans, count))
+
+
+def _name_bar(
+    ax: Axes, result: Result, row: int, slot: float, left: float, right: float, width: float
+) -> None:
+    letter = chr(ord("A") + row)
+    text = f"{letter} · {int(result.requests.output[row])}" if right - left > width * 0.055 else letter
+    if right - left > width * 0.012:
+        ax.text((left + right) / 2, slot, text, ha="center", va="center", fontsize=8.5, color=INK)
+
+
+def _slot_title(result: Result, name: str, spans: Spans, count: int) -> str:
+    summary, limits = result.summary, result.setup.limits
+    use = summary["slot_utilization"]
+    parts = [label_of(name, 32), f"{summary['steps']:,} steps"]
+    if use is not None:
+        parts.append(f"slot use {100 * use:.4g} %")
+    if result.scenario.cluster.replicas > 1:
+        parts.append(f"replica 0 of {result.scenario.cluster.replicas}")
+    if limits.max_num_seqs > count:
+        parts.append(f"first {count} of {limits.max_num_seqs} slots")
+    if len(spans.row) < np.count_nonzero((result.requests.slot >= 0) & (result.requests.replica == 0)):
+        parts.append("part of the run")
+    if not spans.exact:
+        parts.append("ends inside batches estimated")
+    return " · ".join(parts)
+
+
+def _slot_legend(fig: Figure, results: Sequence[Result]) -> None:
+    handles = [
+        Patch(facecolor=REQUESTS[0], label="a request (colours tell them apart)"),
+        Patch(facecolor=EMPTY, edgecolor=MUTED, linewidth=0.5, label="empty slot"),
+    ]
+    if any(result.setup.policy.name == "static" for result in results):
+        handles.insert(
+            1,
+            Patch(
+                facecolor=HELD,
+                edgecolor=HELD_LINE,
+                hatch="////",
+                linewidth=0,
+                label="held, but its request has ended",
+            ),
+        )
+    fig.legend(handles=handles, loc="outside lower left", ncols=len(handles), handlelength=1.4)

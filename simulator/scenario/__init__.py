@@ -1,0 +1,1 @@
+"""What is simulated: the typed YAML file and everything looked up for it."""

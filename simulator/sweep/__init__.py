@@ -1,0 +1,1 @@
+"""Many points: grids of scenarios over processes or a cluster, resumable."""

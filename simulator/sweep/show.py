@@ -1,0 +1,179 @@
+"""Reading a sweep: its table, its best points, a heat map of two keys."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.markup import escape
+from rich.table import Table
+
+from simulator.atomic import atomic
+from simulator.errors import ConfigError, UnknownNameError
+from simulator.sweep.row import COUNTS, NUMBERS, higher_is_better
+from simulator.sweep.store import part_files, read_manifest, replication_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def sweep_keys(folder: str | Path) -> list[str]:
+    """Keys a sweep varies. Raises ConfigError when `folder` holds no sweep."""
+    manifest = read_manifest(Path(folder))
+    if manifest is None:
+        raise ConfigError(f"{folder}: holds no sweep (no manifest.json)")
+    return list(manifest["keys"])
+
+
+def load_table(folder: str | Path) -> pd.DataFrame:
+    """All finished rows: point, replication, the swept keys, metrics, error; sorted by point and replication.
+
+    Raises ConfigError when there is no sweep, or nothing of it is finished.
+    """
+    sweep_keys(folder)
+    parts = part_files(Path(folder))
+    if not parts:
+        raise ConfigError(f"{folder}: no row of the sweep is finished yet")
+    frame: pd.DataFrame = pa.concat_tables([_part(path) for path in parts]).to_pandas()
+    return frame.sort_values(["point", "replication"], ignore_index=True)
+
+
+def point_means(frame: pd.DataFrame, keys: list[str], metric: str) -> pd.DataFrame:
+    """One row a point: its keys, `mean` and standard error `sem` of a metric over replications, `failed`.
+
+    A replication without the metric (failed, or a percentile that is infinite) makes the point's mean NaN:
+    the mean of the rest would flatter it. `sem` is NaN below two replications. Raises UnknownNameError.
+    """
+    if metric not in (*COUNTS, *NUMBERS):
+        raise UnknownNameError("metric", metric, (*COUNTS, *NUMBERS))
+    groups = frame.groupby("point", sort=True)
+    values = groups[metric]
+    mean = values.mean().where(values.count() == groups.size())
+    table = groups[keys].first()
+    return table.assign(mean=mean, sem=values.sem(), failed=groups["error"].count(),
+                        verdict=groups["stability.verdict"].agg(_worst)).reset_index()
+
+
+def best_points(means: pd.DataFrame, metric: str, count: int) -> pd.DataFrame:
+    """The `count` best rows of point_means; points without a mean come last."""
+    ascending = [not higher_is_better(metric), True]
+    ordered = means.sort_values(["mean", "point"], ascending=ascending, na_position="last")
+    return ordered.head(count)
+
+
+def best_table(best: pd.DataFrame, keys: list[str], metric: str) -> Table:
+    """best_points for the screen."""
+    table = Table(title=f"best points by {metric}", title_justify="left")
+    for name in ("point", *keys, metric, "± standard error", "verdict", "failed"):
+        table.add_column(escape(name), justify="left" if name in ("verdict", *keys) else "right")
+    for row in best.to_dict("records"):
+        cells = [row["point"], *(row[key] for key in keys), _number(row["mean"]), _number(row["sem"]),
+                 row["verdict"], row["failed"] or ""]
+        table.add_row(*(escape(_text(cell)) for cell in cells))
+    return table
+
+
+def errors_table(frame: pd.DataFrame, limit: int = 10) -> Table | None:
+    """Failed rows with their errors, None when none failed."""
+    failed = frame[frame["error"].notna()]
+    if failed.empty:
+        return None
+    table = Table("point", "replication", "error", title=f"{len(failed)} failed rows", title_justify="left")
+    for row in failed.head(limit).to_dict("records"):
+        table.add_row(str(row["point"]), str(row["replication"]), escape(str(row["error"])))
+    return table
+
+
+def grid_of(means: pd.DataFrame, x: str, y: str, metric: str) -> pd.DataFrame:
+    """Mean of a metric by two keys (rows y, columns x); over other keys the best value counts."""
+    for key in (x, y):
+        if key not in means.columns:
+            raise ConfigError(f"{key} is not swept; swept: {', '.join(_swept(means))}")
+    if x == y:
+        raise ConfigError(f"--keys needs two different keys, got {x} twice")
+    cells = means.groupby([y, x])["mean"]
+    best = cells.max() if higher_is_better(metric) else cells.min()
+    return best.unstack(x)
+
+
+def grid_table(grid: pd.DataFrame, metric: str) -> Table:
+    """The heat map as numbers."""
+    table = Table(title=f"{metric}: {grid.index.name} down, {grid.columns.name} across", title_justify="left")
+    table.add_column(escape(str(grid.index.name)))
+    for value in grid.columns:
+        table.add_column(escape(_text(value)), justify="right")
+    for value, row in zip(grid.index, grid.to_numpy(), strict=True):
+        table.add_row(escape(_text(value)), *(_number(cell) for cell in row))
+    return table
+
+
+def heat_map(grid: pd.DataFrame, metric: str) -> "Figure":
+    """The grid in colours; dark is good, grey is undefined (failed, or no finite value)."""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    rows, columns = grid.shape
+    size = (min(14.0, 3.2 + 0.62 * columns), min(10.0, 1.9 + 0.42 * rows))
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.add_subplot()
+    colours = colormaps["viridis_r" if higher_is_better(metric) else "viridis"].with_extremes(bad="0.85")
+    values = np.ma.masked_invalid(grid.to_numpy(dtype=float))
+    image = axes.imshow(values, aspect="auto", cmap=colours, origin="lower", norm=_scale(values))
+    axes.set_xticks(range(columns), [_text(v) for v in grid.columns], rotation=45 if columns > 8 else 0)
+    axes.set_yticks(range(rows), [_text(v) for v in grid.index])
+    axes.set_xlabel(str(grid.columns.name))
+    axes.set_ylabel(str(grid.index.name))
+    axes.set_title(metric)
+    figure.colorbar(image, ax=axes, label=metric)
+    if rows * columns <= 200:
+        _write_cells(axes, values, image)
+    return figure
+
+
+def save_heat_map(grid: pd.DataFrame, metric: str, path: Path) -> None:
+    """Write the heat map as PNG, whole or not at all, without date or version inside."""
+    with atomic(path) as temporary:
+        heat_map(grid, metric).savefig(temporary, format="png", dpi=130, metadata={"Software": None})
+
+
+def _scale(values: "np.ma.MaskedArray[Any, Any]") -> str:
+    """Logarithmic colours when positive values span more than a factor of 20."""
+    known = values.compressed()
+    return "log" if known.size and known.min() > 0 and known.max() > 20 * known.min() else "linear"
+
+
+def _write_cells(axes: Any, values: "np.ma.MaskedArray[Any, Any]", image: Any) -> None:
+    for (row, column), value in np.ndenumerate(values.filled(np.nan)):
+        if np.isfinite(value):
+            red, green, blue, _ = image.cmap(image.norm(value))
+            light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
+            axes.text(column, row, _number(value), ha="center", va="center", fontsize=7,
+                      color="black" if light else "white")
+
+
+def _part(path: Path) -> pa.Table:
+    """A part file with its replication as second column."""
+    table = pq.read_table(path, partitioning=None)
+    replication = np.full(len(table), replication_of(path), dtype=np.int64)
+    return table.add_column(1, "replication", pa.array(replication))
+
+
+def _worst(verdicts: "pd.Series[Any]") -> str:
+    found = set(verdicts.dropna())
+    return next((v for v in ("overloaded", "undecided", "stable") if v in found), "")
+
+
+def _swept(means: pd.DataFrame) -> list[str]:
+    return [str(c) for c in means.columns if c not in ("point", "mean", "sem", "failed", "verdict")]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return "-" if np.isnan(value) else f"{value:g}"
+    return "-" if value is None or value is pd.NA else str(value)
+
+
+def _number(value: Any) -> str:
+    return "-" if value is None or np.isnan(value) else f"{value:.4g}"

@@ -1,0 +1,169 @@
+"""`servecast ui`: a page on this computer with sliders, simulated again at every change (NiceGUI).
+
+It listens on 127.0.0.1 alone and answers only requests addressed to this computer by name or number, so that no
+other machine, and no page of another site, can reach it.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from simulator.errors import ConfigError
+from simulator.profiles.gpu import list_gpus
+from simulator.report.svg import css_variables
+from simulator.ui.model import SLOT_REQUESTS, SLOTS_SHOWN, Settings, View, evaluate, settings_from
+
+HOST: Final = "127.0.0.1"
+NAMES: Final = (HOST, "localhost")
+SLIDERS: Final = (
+    ("rate", "traffic [requests/s]", 1, 200, 1),
+    ("ttft_ms", "limit on p99 TTFT [ms]", 50, 5000, 50),
+    ("tpot_ms", "limit on p99 TPOT [ms]", 5, 200, 1),
+    ("replicas", "replicas", 1, 64, 1),
+    ("max_num_seqs", "max_num_seqs", 1, 256, 1),
+    ("prompt", "prompt tokens, mean", 50, 6000, 50),
+    ("output", "output tokens, mean", 10, 1500, 10),
+)
+"""Setting, label, least, most, step."""
+_STYLE: Final = """
+.plan-page { max-width: 1180px; margin: 0 auto; width: 100%; }
+.plan-page .legend { display: flex; gap: 1rem; font-size: .84rem; }
+.plan-page .legend i { display: inline-block; width: .8rem; height: .8rem; border-radius: 50%; margin-right: .35rem; }
+.plan-page svg { width: 100%; height: auto; color: var(--ink); }
+.plan-page .chart svg { max-width: 640px; display: block; margin: 0 auto; }
+body { background: var(--page); color: var(--ink); } .q-card { background: var(--paper); color: var(--ink); }
+"""
+
+
+def serve(plan: Path | None, port: int, open_browser: bool) -> None:
+    """Run the page until interrupted. Raises ConfigError when the `ui` extra is not installed."""
+    try:
+        from nicegui import app, ui
+        from starlette.middleware.trustedhost import TrustedHostMiddleware
+    except ImportError as error:
+        raise ConfigError(f"the local page needs the extra `ui`: pip install '.[ui]' in a clone, "
+                          f"or pip install 'servecast[ui]' ({error})") from error
+    start, spec = settings_from(plan)
+    evaluate(start, pictures=False)  # compiled code is loaded before the first visitor
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(NAMES))
+
+    @ui.page("/")
+    def page() -> None:
+        Page(start, dict(spec.prices) if spec else {}).build(ui)
+
+    ui.run(
+        host=HOST,
+        port=port,
+        title="servecast",
+        show=open_browser,
+        reload=False,
+        favicon="📈",
+        dark=None,
+        show_welcome_message=False,
+    )
+
+
+class Page:
+    """One visitor's page: settings, controls, and what is shown."""
+
+    def __init__(self, start: Settings, prices: dict[str, float]) -> None:
+        self.settings, self.prices = start, prices
+        self._parts: dict[str, Any] = {}
+        self._busy = self._again = False
+
+    def build(self, ui: Any) -> None:
+        """Lay the page out and show the first answer."""
+        ui.add_css(
+            f":root {{ {css_variables(False)} --page: #f6f7f9; --bad: #b3261e; }}"
+            f"@media (prefers-color-scheme: dark) {{ :root {{ {css_variables(True)} --page: #101318; "
+            f"--bad: #ff8a80; }} }}" + _STYLE
+        )
+        with ui.column().classes("plan-page"):
+            ui.label(f"servecast: {self.settings.model}").classes("text-h5")
+            self._parts["verdict"] = ui.label("").classes("text-h6").mark("verdict").props('id="verdict"')
+            with ui.row().classes("w-full items-start no-wrap max-md:flex-wrap"):
+                self._controls(ui)
+                self._results(ui)
+        ui.timer(0.05, self.refresh, once=True)
+
+    def _controls(self, ui: Any) -> None:
+        from policies.registry import POLICIES
+
+        with ui.card().classes("w-80 max-md:w-full shrink-0"):
+            gpus = [gpu.path.stem for gpu in list_gpus() if gpu.name != "unit"]
+            for name, label, options in (("gpu", "GPU", gpus), ("policy", "policy", list(POLICIES))):
+                ui.select(
+                    options, value=getattr(self.settings, name), label=label, on_change=self._setter(name)
+                ).classes("w-full").props(f'data-testid="{name}"')
+            for name, label, least, most, step in SLIDERS:
+                value = getattr(self.settings, name)
+                shown = ui.label(f"{label}: {value:g}").props(f'data-testid="{name}-label"')
+                top = max(most, value)
+                ui.slider(min=least, max=top, step=step, value=value, on_change=self._setter(name, shown, label)).props(
+                    f'data-testid="{name}" aria-label="{label}"'
+                )
+
+    def _results(self, ui: Any) -> None:
+        with ui.column().classes("grow min-w-0 w-full"):
+            with ui.card().classes("w-full"):
+                self._parts["numbers"] = ui.grid(columns="repeat(auto-fit, minmax(140px, 1fr))").classes("w-full")
+            slots = f"Slots over time: first {SLOT_REQUESTS} requests, at most {SLOTS_SHOWN} slots"
+            for name, title in (("curve", "Latency against rate"), ("slots", slots)):
+                with ui.card().classes("w-full"):
+                    ui.label(title).classes("text-subtitle1")
+                    html = ui.html("", sanitize=False).classes("w-full" if name == "slots" else "w-full chart")
+                    self._parts[name] = html.props(f'data-testid="{name}"')
+
+    def _setter(self, name: str, shown: Any = None, label: str = "") -> Any:
+        async def changed(event: Any) -> None:
+            whole = name in ("replicas", "max_num_seqs", "prompt", "output")
+            value: Any = int(event.value) if whole else event.value
+            changes: dict[str, Any] = {name: value}
+            if name == "gpu":
+                changes["price"] = self.prices.get(value)
+            self.settings = replace(self.settings, **changes)
+            if shown is not None:
+                shown.text = f"{label}: {value:g}"
+            await self.refresh()
+
+        return changed
+
+    async def refresh(self) -> None:
+        """Simulate the latest settings; changes that come meanwhile are answered once, by the last of them."""
+        from nicegui import run
+
+        self._again = True
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._again:
+                self._again = False
+                view = await run.io_bound(evaluate, self.settings)
+                if view is not None:  # None: the server is being stopped
+                    self._show(view)
+        finally:
+            self._busy = False
+
+    def _show(self, view: View) -> None:
+        from nicegui import ui
+
+        verdict = self._parts["verdict"]
+        if view.error:
+            verdict.text = f"Cannot run: {view.error}"
+            return
+        verdict.text = (
+            "Overloaded: more arrives than is served"
+            if view.overloaded
+            else "Meets both limits"
+            if view.meets
+            else "Misses a limit"
+        )
+        verdict.style(f"color: {'var(--l2)' if view.meets else 'var(--bad)'}")
+        self._parts["numbers"].clear()
+        with self._parts["numbers"]:
+            for label, value in view.lines:
+                with ui.column().classes("gap-0"):
+                    ui.label(label).classes("text-caption")
+                    ui.label(value).classes("text-subtitle1").props(f'data-testid="{label.replace(" ", "-")}"')
+        self._parts["curve"].content, self._parts["slots"].content = view.curve, view.slots
