@@ -9,9 +9,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from simulator.cost.reach import LAST_TICK
 from simulator.cost.step import Cost
 from simulator.engines.job import Job
-from simulator.errors import NoProgressError
+from simulator.errors import ConfigError, NoProgressError
 from simulator.scenario.setup import Setup, build_job, in_submission_order, prepare
 from simulator.scenario.spec import Scenario
 from simulator.state import (
@@ -21,13 +22,14 @@ from simulator.state import (
     N_FLIGHT,
     N_RUNNING,
     N_WAITING,
+    RUNNING,
     SCATTERED,
     T_FRAGMENTED,
     T_PREEMPTIONS,
     WAKE,
     Requests,
 )
-from simulator.units import NEVER
+from simulator.units import NEVER, NS_PER_S
 from simulator.workload.build import build_trace
 from simulator.workload.trace import Trace
 
@@ -115,7 +117,7 @@ def simulate(scenario: Scenario, engine: Engine = "fast", *, trace: Trace | None
 
 def _check_progress(job: Job) -> None:
     """Raise NoProgressError when, with no horizon, something waits and nothing will ever move it."""
-    if job.until != NEVER:
+    if job.until < LAST_TICK:
         return
     for r, c in enumerate(job.reps.c):
         if c[N_WAITING] > 0 and c[N_FLIGHT] == 0 and c[WAKE] == NEVER:
@@ -124,6 +126,10 @@ def _check_progress(job: Job) -> None:
                 f"replica {r} stands still: {c[N_WAITING]} requests wait, {c[N_RUNNING]} hold slots, nothing runs; "
                 f"the first waiting has prompt {job.req.prompt[head]}, max_tokens {job.req.limit[head]}; "
                 f"{c[FREE_BLOCKS]} of {job.lim.num_blocks} KV blocks free, {job.lim.max_num_seqs} slots")
+    unfinished = int((np.asarray(job.req.status) <= RUNNING).sum())
+    if unfinished:
+        raise ConfigError(f"{unfinished} requests are not finished after {LAST_TICK / NS_PER_S / 86400 / 365:.0f} "
+                          "simulated years; set horizon_s")
 
 
 def _sorted_log(job: Job) -> Int64s:

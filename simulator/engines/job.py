@@ -7,11 +7,17 @@ import numpy as np
 
 from simulator.cost.step import Cost
 from simulator.engines.clients import FRONTEND_FREE, OPEN
+from simulator.errors import ConfigError, TraceError
 from simulator.state import (
     COUNT_FIELDS,
     ITL_BINS,
+    LARGEST_COUNT,
     NOBODY,
     STEP_FIELDS,
+    T_PEAK_BLOCKS,
+    T_PEAK_RUNNING,
+    T_PEAK_WAITING,
+    T_WALL,
     TOTALS,
     Column,
     Limits,
@@ -19,7 +25,7 @@ from simulator.state import (
     Requests,
     empty_replica_counters,
 )
-from simulator.units import NEVER
+from simulator.units import NEVER, NS_PER_S
 
 AUX_SIZE = 8
 """int64 numbers that a policy may keep per replica."""
@@ -49,9 +55,13 @@ class Job:
 
 def request_columns(arrival: Column, prompt: Column, output: Column, limit: Column, cached: Column,
                     pick: Column) -> Requests:
-    """Requests as numpy columns, shape (N,); inputs are copied, counts become int32."""
+    """Requests as numpy columns, shape (N,); inputs are copied, counts become int32. Raises TraceError beyond it."""
     n = len(arrival)
     given = {"arrival": arrival, "prompt": prompt, "output": output, "limit": limit, "cached": cached}
+    for name in COUNT_FIELDS:
+        if name in given and n and not 0 <= np.min(given[name]) <= np.max(given[name]) <= LARGEST_COUNT:
+            raise TraceError(f"{name} must be 0..{LARGEST_COUNT} tokens, got {np.min(given[name])} to "
+                             f"{np.max(given[name])}")
     columns: dict[str, Any] = {}
     for name in Requests._fields:
         dtype = np.int32 if name in COUNT_FIELDS else np.int64
@@ -81,6 +91,22 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool) 
                    table(replicas, s), ids(replicas, depth, s), table(replicas, depth, STEP_FIELDS), counters)
     return Job(req, reps, lim, cost, table(replicas, TOTALS), table(ITL_BINS), table(s + 1),
                table(replicas, AUX_SIZE), table(FRONTEND_FREE + replicas), table(4096 if log else 0, 16), replicas)
+
+
+def check_sums(job: Job) -> None:
+    """Raise ConfigError when a sum over the whole run could have left int64; called when a run is over.
+
+    Steps are times of at most `reach.LAST_TICK` in all, so T_WALL itself is right; what it is multiplied with in the
+    other sums was never more than the peaks.
+    """
+    walls = [int(totals[T_WALL]) for totals in job.stats]
+    for wall, totals in zip(walls, job.stats, strict=True):
+        gaps = job.lim.num_blocks if job.lim.contiguous else 0
+        by_1024 = max(int(totals[T_PEAK_WAITING]), int(totals[T_PEAK_BLOCKS]) * job.lim.block_size, gaps)
+        if max(int(totals[T_PEAK_RUNNING]) * wall, by_1024 * (wall >> 10), sum(walls)) >= 2**63:
+            raise ConfigError(
+                f"a replica is busy for {wall / NS_PER_S / 86400:.3g} days with up to {totals[T_PEAK_RUNNING]} running "
+                f"and {totals[T_PEAK_WAITING]} waiting requests: sums over time exceed 2^63; set a shorter horizon_s")
 
 
 def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool) -> Job:

@@ -24,7 +24,7 @@ from simulator.engines.booking import (
     output_tick,
 )
 from simulator.engines.clients import LOG_ROWS, NEXT, RELEASED, on_ended, start_load
-from simulator.engines.job import Job, as_arrays
+from simulator.engines.job import Job, as_arrays, check_sums
 from simulator.engines.steplog import log_step
 from simulator.state import (
     CPU_FREE,
@@ -156,4 +156,5 @@ class _Run:
 def run_reference(job: Job, policy: Policy) -> Job:
     """Run a list job to its end and return it with numpy columns."""
     _Run(job, policy).run()
+    check_sums(job)
     return as_arrays(job)
