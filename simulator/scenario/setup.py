@@ -21,6 +21,7 @@ from simulator.profiles.capacity import KvCapacity, kv_capacity
 from simulator.profiles.engine import EngineProfile, load_engine
 from simulator.profiles.gpu import Gpu, load_gpu
 from simulator.profiles.model import KV_BYTES, WEIGHT_BYTES, ModelShape, dtype_name, load_model
+from simulator.scenario.length import check_fits, check_positions, kv_tokens, longest_that_fits, safe_tokens
 from simulator.scenario.spec import Scenario
 from simulator.state import Limits
 from simulator.units import NEVER, to_ticks
@@ -44,8 +45,12 @@ class Setup:
     cost: Cost
 
 
-def prepare(scenario: Scenario) -> Setup:
-    """Look up the profiles and derive limits and step times. Raises ConfigError, CapacityError."""
+def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
+    """Look up the profiles and derive limits and step times. Raises ConfigError, CapacityError.
+
+    `shorten` chooses the longest max_model_len that fits the GPUs where the scenario gives none; it is in the
+    scenario of the setup then.
+    """
     with _named(scenario, "hardware.gpu"):
         gpu = load_gpu(scenario.hardware.gpu)
     with _named(scenario, "engine.name"):
@@ -57,15 +62,28 @@ def prepare(scenario: Scenario) -> Setup:
     model = _model(scenario)
     policy = policy_named(scenario.policy.name or engine.policy)
     seqs = scenario.policy.max_num_seqs or engine.max_num_seqs
-    max_model_len = scenario.max_model_len or model.max_positions
-    # a policy that does not chunk needs room for the longest prompt: vLLM v0's default is max(max_model_len, 2048)
-    default = max(max_model_len, 2048) if policy.whole_prompt else engine.max_num_batched_tokens
-    budget = scenario.policy.max_num_batched_tokens or default
-    with _named(scenario, "model"):
+
+    def limits_at(length: int) -> tuple[KvCapacity | None, Limits]:
+        # a policy that does not chunk needs room for the longest prompt: vLLM v0's default is max(max_model_len, 2048)
+        default = max(length, 2048) if policy.whole_prompt else engine.max_num_batched_tokens
+        budget = scenario.policy.max_num_batched_tokens or default
         capacity = None if gpu.name == "unit" else _capacity(scenario, gpu, engine, model, seqs, budget)
-    limits = _limits(scenario, engine, policy, seqs, budget, max_model_len, capacity)
+        return capacity, _limits(scenario, engine, policy, seqs, budget, length, capacity)
+
+    if shorten and scenario.max_model_len is None and gpu.name != "unit":
+        with _named(scenario, "model"):
+            given = scenario.kv.num_gpu_blocks is not None
+            chosen = longest_that_fits(model.max_positions, lambda n: safe_tokens(limits_at(n)[1], gpu, given))
+        scenario = scenario.updated({"max_model_len": chosen})
+    length = scenario.max_model_len or model.max_positions
+    with _named(scenario, "model"):
+        capacity, limits = limits_at(length)
+    if capacity:
+        with _named(scenario, "max_model_len"):
+            check_positions(model, length)
+            check_fits(length, kv_tokens(limits), capacity, scenario.max_model_len is not None)
     return Setup(scenario, gpu, engine, model, policy, capacity, limits,
-                 _cost(scenario, gpu, engine, model, seqs, budget))
+                 _cost(scenario, gpu, engine, model, seqs, limits.max_num_batched_tokens))
 
 
 @contextmanager

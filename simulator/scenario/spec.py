@@ -19,7 +19,7 @@ from simulator.workload.build import inline_trace
 from simulator.workload.spec import Inline, Workload, parse_workload
 
 LOOKED_UP = ("workload", "model", "engine.name", "hardware.gpu", "hardware.weight_dtype", "hardware.kv_dtype",
-             "hardware.tensor_parallel")
+             "hardware.tensor_parallel", "max_model_len")
 """Keys whose values are looked up or read later (setup.prepare, build_workload); their lines are kept for the
 messages."""
 MOST: Final = 2**40
@@ -175,7 +175,10 @@ class Scenario(Section):
         document.data = self.model_dump(mode="python", exclude_unset=True)
         for key, value in changes.items():
             document.assign(tuple(key.split(".")), value)
-        return _finish(document, self._base)
+        made = _finish(document, self._base)
+        made._places |= {key: place for key, place in self._places.items()
+                         if not any(key == changed or key.startswith(f"{changed}.") for changed in changes)}
+        return made
 
 
 def load_scenario(path: str | Path, overrides: Iterable[str] = ()) -> Scenario:
