@@ -32,7 +32,7 @@ class Requests(NamedTuple):
     last: Column         # [tick]   latest, in the end last, token at the client [engine; ditto]
     itl_max: Column      # [ns]     longest gap between two tokens [engine]
     computed: Column     # [tokens] whose KV is computed or planned to be [engine, preempt]
-    planned: Column      # [tokens] outputs planned, in flight or done [engine, preempt]
+    planned: Column      # [tokens] outputs planned, in flight or done [engine]
     done: Column         # [tokens] outputs visible [engine]
     blocks: Column       # [blocks] KV blocks held [kv]
     extent: Column       # [blocks] first block of a contiguous reservation [kv]
@@ -68,13 +68,13 @@ class Replica(NamedTuple):
     extents: Column      # (S,) requests by the place of their contiguous reservation
     batch: Column        # (S,) requests of the step being planned          [policy writes]
     tokens: Column       # (S,) tokens to compute for each of them          [policy writes]
-    flight: Column       # (D+1, S) per step in flight: requests that get a token from it, or NOBODY
+    flight: Column       # (D+1, S) per step in flight: requests that get a token from it
     steps: Column        # (D+1, STEP_FIELDS) per step in flight: its counts and clocks
     c: Column            # (COUNTERS,) scalars
 
 
 NOBODY: Final = 2**32 - 1
-"""In rep.flight: the sequence was preempted, its token is dropped."""
+"""Fill of id columns where nobody is."""
 
 # Scalars of a replica, rep.c[NAME].
 NOW: Final = 0             # [tick] the only clock a policy may read
@@ -158,7 +158,7 @@ class Limits(NamedTuple):
 T_STEPS: Final = 0
 T_OUTPUT: Final = 1            # [tokens]
 T_PREFILL: Final = 2           # [tokens] computed by prefill, recomputation included
-T_WASTED: Final = 3            # rows computed for nobody: after the end of a sequence, dropped by preemption
+T_WASTED: Final = 3            # rows computed for nobody: after the end of a sequence
 T_PAD_ROWS: Final = 4
 T_PAD_TOKENS: Final = 5
 T_PREEMPTIONS: Final = 6

@@ -73,7 +73,7 @@ def kv(
         note(str(reason))
     if max_model_len is None:
         for each in found:
-            if each.tokens < shape.max_positions:
+            if each.tokens < shape.max_positions and not shape.windows:
                 note(f"{each.gpu}: an engine would not start with {shape.name}'s {shape.max_positions:,} positions "
                      f"(the default); max_model_len must be <= {each.tokens:,}")
     if as_json:

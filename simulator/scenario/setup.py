@@ -20,7 +20,7 @@ from simulator.errors import ConfigError, ServecastError
 from simulator.profiles.capacity import KvCapacity, kv_capacity
 from simulator.profiles.engine import EngineProfile, load_engine
 from simulator.profiles.gpu import Gpu, load_gpu
-from simulator.profiles.model import KV_BYTES, WEIGHT_BYTES, ModelShape, dtype_name, load_model
+from simulator.profiles.model import KV_BYTES, ModelShape, dtype_name, load_model
 from simulator.scenario.length import check_fits, check_positions, kv_tokens, longest_that_fits, safe_tokens
 from simulator.scenario.spec import Scenario
 from simulator.state import Limits
@@ -76,6 +76,8 @@ def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
             chosen = longest_that_fits(model.max_positions, lambda n: safe_tokens(limits_at(n)[1], gpu, given))
         scenario = scenario.updated({"max_model_len": chosen})
     length = scenario.max_model_len or model.max_positions
+    if gpu.name != "unit":
+        _refuse_uncosted(scenario, model, length)
     with _named(scenario, "model"):
         capacity, limits = limits_at(length)
     if capacity:
@@ -104,12 +106,20 @@ def _model(scenario: Scenario) -> ModelShape:
     with _named(scenario, "model"):
         model = load_model(path if path.suffix == ".json" or path.is_dir() else scenario.model)
     with _named(scenario, "hardware.weight_dtype"):
-        dtype_name(hardware.weight_dtype, WEIGHT_BYTES)
+        model.weight_format(hardware.weight_dtype)
     with _named(scenario, "hardware.kv_dtype"):
         dtype_name(hardware.kv_dtype, KV_BYTES)
     with _named(scenario, "hardware.tensor_parallel"):
         model.check_tp(hardware.tensor_parallel)
     return model
+
+
+def _refuse_uncosted(scenario: Scenario, model: ModelShape, max_model_len: int) -> None:
+    """Raise ConfigError for a model whose memory is counted but whose step times are not modelled."""
+    beyond = model.beyond_dense(max_model_len)
+    if beyond:
+        raise ConfigError(f"{scenario.place('model')}: {model.name} has {' and '.join(beyond)}: step times are not "
+                          "modelled; servecast kv counts its memory")
 
 
 def _capacity(scenario: Scenario, gpu: Gpu, engine: EngineProfile, model: ModelShape, seqs: int,
@@ -149,6 +159,7 @@ def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, model: ModelShape
     hardware = scenario.hardware
     if gpu.name == "unit":
         return unit_cost(to_ticks(1.0 if hardware.step_s is None else hardware.step_s))
+    weights = model.weight_format(hardware.weight_dtype).dtype
     if scenario.cost_model == "roofline":
         times = EngineTimes(
             cpu_step_s=engine.decode_prep_s + engine.launch_tail_s, cpu_seq_s=engine.sequence_cpu_s,
@@ -156,9 +167,9 @@ def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, model: ModelShape
             eager_cpu_s=engine.eager_cpu_s, frontend_in_s=engine.frontend_in_s,
             frontend_each_s=engine.frontend_each_s, frontend_out_s=engine.frontend_out_s,
             graph_max_tokens=engine.graph_limits(seqs)[1], decode_graph_max=engine.graph_limits(seqs)[0])
-        return roofline_cost(gpu, model, hardware.tensor_parallel, hardware.weight_dtype, hardware.kv_dtype, times,
+        return roofline_cost(gpu, model, hardware.tensor_parallel, weights, hardware.kv_dtype, times,
                              seqs, budget)
-    return calibrated_cost(gpu, engine, model, hardware.tensor_parallel, hardware.weight_dtype, hardware.kv_dtype,
+    return calibrated_cost(gpu, engine, model, hardware.tensor_parallel, weights, hardware.kv_dtype,
                            seqs, budget)
 
 

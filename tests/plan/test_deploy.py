@@ -1,17 +1,20 @@
 """Command and manifests of a plan start the engine that was simulated, or there is a reason why there are none."""
 
+import json
 import re
+from pathlib import Path
 from typing import Any
 
 import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 
+from hwprofiles import MODEL_DIR
 from simulator.planning.plan import plan
 from simulator.planning.price import Fleet
 from simulator.planning.spec import PlanSpec, candidates_of, plan_from, scenario_of
 from simulator.report.plan.data import plain
-from simulator.report.plan.deploy import kubernetes, no_command, service_name, vllm_command, vllm_flags
+from simulator.report.plan.deploy import command_notes, kubernetes, no_command, service_name, vllm_command, vllm_flags
 from simulator.report.plan.words import answer_lines, export_lines
 from simulator.scenario.setup import Setup, prepare
 
@@ -70,6 +73,22 @@ def test_no_command_where_it_would_start_another_engine(
     assert word in no_command(spec, setup)
     assert vllm_command(spec, setup) == kubernetes(spec, setup, fleet) == ""
     assert vllm_flags(spec, setup) == []
+
+
+def test_a_quantised_checkpoint_is_served_as_it_is(tmp_path: Path) -> None:
+    config = json.loads((MODEL_DIR / "llama-3.1-8b.json").read_text())
+    config["quantization_config"] = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    spec, setup, fleet = case({"weight_dtype": "auto"}, model=str(tmp_path / "config.json"))
+    assert vllm_flags(spec, setup)[0] == str(tmp_path)
+    assert not any("quantization" in flag for flag in vllm_flags(spec, setup))
+    assert any("awq" in note for note in command_notes(setup, fleet))
+
+
+def test_a_shape_is_no_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "my-shape.json"
+    path.write_text((MODEL_DIR / "llama-3.1-8b.json").read_text())
+    assert "not the folder of a checkpoint" in no_command(*case(model=str(path))[:2])
 
 
 def test_manifests_hold_against_the_schemas_of_kubernetes() -> None:

@@ -14,7 +14,7 @@ import yaml
 from simulator.planning.price import Fleet
 from simulator.planning.spec import PlanSpec
 from simulator.profiles.engine import load_engine
-from simulator.profiles.model import KV_BYTES, WEIGHT_BYTES, dtype_name
+from simulator.profiles.model import KV_BYTES, dtype_name
 from simulator.scenario.setup import Setup
 
 HUGGING_FACE: Final = {
@@ -58,9 +58,9 @@ def no_command(spec: PlanSpec, setup: Setup) -> str:
             return f"{name} is not known to have a setting for policy.{knob}"
     if setup.gpu.vendor != "NVIDIA":
         return f"commands are written for NVIDIA GPUs only, not for {setup.gpu.name}"
-    weights = dtype_name(scenario.hardware.weight_dtype, WEIGHT_BYTES)
-    if weights in CHECKPOINTS:
-        return f"{weights} weights need {CHECKPOINTS[weights]}, and {spec.model} names none"
+    weights = setup.model.weight_format(scenario.hardware.weight_dtype)
+    if weights.method == "load" and weights.dtype in CHECKPOINTS:
+        return f"{weights.dtype} weights need {CHECKPOINTS[weights.dtype]}, and {spec.model} names none"
     if _checkpoint(spec) is None:
         return f"{spec.model} is a shape, not the folder of a checkpoint"
     return ""
@@ -83,7 +83,7 @@ def vllm_flags(spec: PlanSpec, setup: Setup) -> list[str]:
         return []
     scenario, limits = setup.scenario, setup.limits
     hardware, usual = scenario.hardware, load_engine(scenario.engine.name)
-    weights = dtype_name(hardware.weight_dtype, WEIGHT_BYTES)
+    weights = setup.model.weight_format(hardware.weight_dtype)
     share = hardware.gpu_memory_utilization or setup.engine.gpu_memory_utilization
     flags = [
         model,
@@ -93,9 +93,9 @@ def vllm_flags(spec: PlanSpec, setup: Setup) -> list[str]:
         f"--max-num-batched-tokens={limits.max_num_batched_tokens}",
         f"--gpu-memory-utilization={share:g}",
         f"--block-size={limits.block_size}",
-        f"--dtype={'float16' if weights == 'fp16' else 'bfloat16'}",
+        f"--dtype={'float16' if weights.dtype == 'fp16' else 'bfloat16'}",
     ]
-    if weights == "fp8":
+    if weights.method == "load" and weights.dtype == "fp8":
         flags.append("--quantization=fp8")
     if dtype_name(hardware.kv_dtype, KV_BYTES) == "fp8":
         flags.append("--kv-cache-dtype=fp8")
@@ -113,11 +113,14 @@ def vllm_flags(spec: PlanSpec, setup: Setup) -> list[str]:
 def command_notes(setup: Setup, fleet: Fleet) -> list[str]:
     """What to know of the command before it is run."""
     notes = []
-    if dtype_name(setup.scenario.hardware.weight_dtype, WEIGHT_BYTES) == "fp8":
+    weights = setup.model.weight_format(setup.scenario.hardware.weight_dtype)
+    if weights.method == "load":
         notes.append(
             "fp8 weights: --quantization=fp8 makes them from the 16-bit checkpoint while it loads; a checkpoint in fp8 "
             "needs no such flag"
         )
+    elif weights.quantised:
+        notes.append(f"the checkpoint is quantised, {weights.text()}: vLLM reads that from its config.json")
     if fleet.replicas > 1:
         notes.append(routing_note(fleet))
     return notes
