@@ -16,7 +16,7 @@ from simulator.cost.step import Cost
 from simulator.cost.unit import unit_cost
 from simulator.engines.clients import CLOSED, GROUPED, OPEN
 from simulator.engines.job import Job, array_job, list_job, request_columns
-from simulator.errors import ConfigError, ServecastError
+from simulator.errors import ConfigError, ServecastError, TraceError
 from simulator.profiles.capacity import KvCapacity, kv_capacity
 from simulator.profiles.engine import EngineProfile, load_engine
 from simulator.profiles.gpu import Gpu, load_gpu
@@ -145,8 +145,13 @@ def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, model: ModelShape
 
 
 def in_submission_order(trace: Trace, load: str) -> Trace:
-    """Open loads replay by arrival; closed and grouped clients submit in order of id."""
+    """Open loads replay by arrival; closed and grouped clients submit in order of id.
+
+    Raises TraceError for an open load without arrival times.
+    """
     if load == "open":
+        if trace.meta.untimed:
+            raise TraceError(trace.meta.untimed)
         return trace
     return trace.take(np.argsort(trace.id, kind="stable"))
 
