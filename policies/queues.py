@@ -13,7 +13,6 @@ from simulator.state import (
     N_BATCH,
     N_RUNNING,
     N_WAITING,
-    NOBODY,
     RUNNING,
     TAIL,
     VERSION,
@@ -65,11 +64,33 @@ def take_after(req: Requests, rep: Replica, before: int) -> int:
 
 
 @jitable
+def take_out(req: Requests, rep: Replica, i: int) -> None:
+    """Take request i, somewhere in the waiting queue, out of it."""
+    before = -1
+    at = rep.c[HEAD]
+    while at != i:
+        before = at
+        at = req.next[at]
+    take_after(req, rep, before)
+    rep.c[VERSION] += 1
+
+
+@jitable
 def wanted(req: Requests, i: int) -> int:
     """[tokens] known but not yet computed: the rest of the prompt, 1 when decoding, 0 when all is planned."""
     if req.planned[i] >= req.limit[i]:
         return 0
     return req.prompt[i] + req.planned[i] - req.computed[i]
+
+
+@jitable
+def found(req: Requests, lim: Limits, i: int, whole: int) -> int:
+    """[tokens] that a request of `whole` known tokens finds in the prefix cache when admitted.
+
+    Whole blocks only, and the last token is always computed: its logits are needed (vLLM 0.24
+    vllm/v1/core/kv_cache_manager.py, KVCacheManager.get_computed_blocks).
+    """
+    return min(req.cached[i], whole - 1) // lim.block_size * lim.block_size
 
 
 @jitable
@@ -112,20 +133,16 @@ def vacate(req: Requests, rep: Replica, lim: Limits, i: int) -> None:
 def preempt_last(req: Requests, rep: Replica, lim: Limits) -> int:
     """Preempt the last admitted sequence by recomputation and return it.
 
-    Its KV is dropped, tokens in flight are lost, visible ones are kept and become part of what must be
-    computed again; it waits at the head of the queue. The next decision may differ from this one: HOLD is 0.
+    Its KV is dropped; its tokens, visible or still in flight, are kept and become part of what must be computed
+    again; it waits at the head of the queue. The next decision may differ from this one: HOLD is 0.
+    As vLLM 0.24 vllm/v1/core/sched/scheduler.py, Scheduler._preempt_request.
     """
     rep.c[HOLD] = 0
     rep.c[VERSION] += 1
     rep.c[N_RUNNING] -= 1
     i = rep.running[rep.c[N_RUNNING]]
     vacate(req, rep, lim, i)
-    for k in range(len(rep.flight)):
-        for row in range(len(rep.slots)):
-            if rep.flight[k][row] == i:
-                rep.flight[k][row] = NOBODY
     req.computed[i] = 0
-    req.planned[i] = req.done[i]
     req.preempted[i] += 1
     push_front(req, rep, i)
     return i

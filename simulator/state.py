@@ -24,7 +24,7 @@ class Requests(NamedTuple):
     prompt: Column       # [tokens] prompt length [input]
     output: Column       # [tokens] true output length; policies must not read it unless named oracle_* [input]
     limit: Column        # [tokens] outputs after which planning stops: max_tokens, or the output length [input]
-    cached: Column       # [tokens] prompt tokens found in the prefix cache when admitted [input]
+    cached: Column       # [tokens] prompt tokens in the prefix cache; whole blocks of them are used [input]
     pick: Column         # random draw for the random router, empty unless used [input]
     queued: Column       # [tick]   entry into a replica's waiting queue [engine]
     scheduled: Column    # [tick]   first time in a batch [engine]
@@ -32,7 +32,7 @@ class Requests(NamedTuple):
     last: Column         # [tick]   latest, in the end last, token at the client [engine; ditto]
     itl_max: Column      # [ns]     longest gap between two tokens [engine]
     computed: Column     # [tokens] whose KV is computed or planned to be [engine, preempt]
-    planned: Column      # [tokens] outputs planned, in flight or done [engine, preempt]
+    planned: Column      # [tokens] outputs planned, in flight or done [engine]
     done: Column         # [tokens] outputs visible [engine]
     blocks: Column       # [blocks] KV blocks held [kv]
     extent: Column       # [blocks] first block of a contiguous reservation [kv]
@@ -68,13 +68,13 @@ class Replica(NamedTuple):
     extents: Column      # (S,) requests by the place of their contiguous reservation
     batch: Column        # (S,) requests of the step being planned          [policy writes]
     tokens: Column       # (S,) tokens to compute for each of them          [policy writes]
-    flight: Column       # (D+1, S) per step in flight: requests that get a token from it, or NOBODY
+    flight: Column       # (D+1, S) per step in flight: requests that get a token from it
     steps: Column        # (D+1, STEP_FIELDS) per step in flight: its counts and clocks
     c: Column            # (COUNTERS,) scalars
 
 
 NOBODY: Final = 2**32 - 1
-"""In rep.flight: the sequence was preempted, its token is dropped."""
+"""Fill of id columns where nobody is."""
 
 # Scalars of a replica, rep.c[NAME].
 NOW: Final = 0             # [tick] the only clock a policy may read
@@ -150,7 +150,7 @@ class Limits(NamedTuple):
     length_bucket: int                  # [tokens] static: batch prompts of one bucket only; 0 = off
     stream: int                         # 0 = static: return everything at the end of the batch
     schedule_ahead: int                 # D: steps planned before the oldest output is seen
-    whole_prompt: int                   # 1 = a prompt above the token budget can never run
+    whole_prompt: int                   # 1 = a prompt above the token budget, or leaving no watermark, can never run
 
 
 # Totals of a replica, stats[r][NAME]. "w" is the wall time of a step: output minus the later of its start
@@ -158,7 +158,7 @@ class Limits(NamedTuple):
 T_STEPS: Final = 0
 T_OUTPUT: Final = 1            # [tokens]
 T_PREFILL: Final = 2           # [tokens] computed by prefill, recomputation included
-T_WASTED: Final = 3            # rows computed for nobody: after the end of a sequence, dropped by preemption
+T_WASTED: Final = 3            # rows computed for nobody: after the end of a sequence
 T_PAD_ROWS: Final = 4
 T_PAD_TOKENS: Final = 5
 T_PREEMPTIONS: Final = 6

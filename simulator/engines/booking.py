@@ -6,7 +6,7 @@ cause an arrival at the same tick, and a step sees every arrival of its tick.
 
 from typing import Final
 
-from policies.queues import push_back
+from policies.queues import push_back, take_out
 from simulator.cost.step import (
     Cost,
     decode_attention_time,
@@ -33,7 +33,6 @@ from simulator.state import (
     N_FLIGHT,
     N_RUNNING,
     N_WAITING,
-    NOBODY,
     NOW,
     OUTSTANDING,
     PAD_CONTEXT,
@@ -86,6 +85,7 @@ from simulator.state import (
     T_WASTED,
     VERSION,
     VISIBLE,
+    WAITING,
     WAKE,
     Column,
     Limits,
@@ -110,6 +110,8 @@ def refusal(req: Requests, lim: Limits, i: int) -> int:
     if lim.whole_prompt == 1 and req.prompt[i] > lim.max_num_batched_tokens:
         return REJECTED_BUDGET
     if reservation(req, lim, i, final) > lim.num_blocks:
+        return REJECTED_KV
+    if lim.whole_prompt == 1 and reservation(req, lim, i, req.prompt[i]) > lim.num_blocks - lim.watermark_blocks:
         return REJECTED_KV
     return FUTURE
 
@@ -281,6 +283,8 @@ def collect(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column,
             rows_time: Column) -> int:
     """COMPLETE: hand the oldest step's tokens to their requests; returns the step's wall time [ns].
 
+    A token in flight when its request was preempted is delivered too, and takes the request out of the waiting
+    queue when it was its last (vLLM 0.24 vllm/v1/core/sched/scheduler.py, Scheduler.update_from_output).
     Sets VISIBLE and N_ENDED for the policy's `retire`; the step stays readable in its ring place.
     """
     at = rep.c[FIRST_FLIGHT]
@@ -296,7 +300,7 @@ def collect(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column,
     same_bin = 0
     for k in range(step[S_YIELD]):
         i = flight[k]
-        if i == NOBODY or req.status[i] != RUNNING:
+        if req.status[i] > RUNNING:
             continue
         given += 1
         done = req.done[i] + 1
@@ -313,6 +317,8 @@ def collect(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column,
             req.last[i] = visible
         req.done[i] = done
         if done == req.output[i]:
+            if req.status[i] == WAITING:
+                take_out(req, rep, i)
             req.status[i] = FINISHED
             ended += 1
     short = wall >> 10
