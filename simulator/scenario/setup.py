@@ -16,7 +16,7 @@ from simulator.cost.step import Cost
 from simulator.cost.unit import unit_cost
 from simulator.engines.clients import CLOSED, GROUPED, OPEN
 from simulator.engines.job import Job, array_job, list_job, request_columns
-from simulator.errors import ConfigError, ServecastError
+from simulator.errors import ConfigError, ServecastError, TraceError
 from simulator.profiles.capacity import KvCapacity, kv_capacity
 from simulator.profiles.engine import EngineProfile, load_engine
 from simulator.profiles.gpu import Gpu, load_gpu
@@ -141,13 +141,15 @@ def _limits(scenario: Scenario, engine: EngineProfile, policy: Policy, seqs: int
     else:
         reserve = max(max_model_len, kv.reserve_tokens or 0)
         blocks = seqs * -(-reserve // block_size) + 1
-    usable = blocks if contiguous else blocks - 1  # a paged engine keeps one block to point unused entries at
-    watermark = engine.watermark if knobs.watermark is None else knobs.watermark
+    # a paged engine keeps one block to point unused entries at, vLLM v0 does not
+    usable = blocks if contiguous or policy.whole_prompt else blocks - 1
+    default = engine.watermark if policy.watermark is None else policy.watermark
+    watermark = default if knobs.watermark is None else knobs.watermark
     full = engine.reserve_prompt if knobs.reserve_full_prompt is None else int(knobs.reserve_full_prompt)
     return Limits(
         max_num_seqs=seqs, max_num_batched_tokens=budget,
         long_prefill_token_threshold=knobs.long_prefill_token_threshold or 0,
-        watermark_blocks=int(watermark * usable) if "watermark" in policy.knobs else 0,
+        watermark_blocks=int(watermark * blocks) if "watermark" in policy.knobs else 0,
         reserve_prompt=full, block_size=block_size, num_blocks=usable, max_model_len=max_model_len,
         contiguous=int(contiguous), reserve_tokens=kv.reserve_tokens or 0,
         batch_window=to_ticks(knobs.batch_window_s or 0.0), length_bucket=knobs.length_bucket or 0,
@@ -174,8 +176,13 @@ def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, model: ModelShape
 
 
 def in_submission_order(trace: Trace, load: str) -> Trace:
-    """Open loads replay by arrival; closed and grouped clients submit in order of id."""
+    """Open loads replay by arrival; closed and grouped clients submit in order of id.
+
+    Raises TraceError for an open load without arrival times.
+    """
     if load == "open":
+        if trace.meta.untimed:
+            raise TraceError(trace.meta.untimed)
         return trace
     return trace.take(np.argsort(trace.id, kind="stable"))
 
