@@ -11,19 +11,19 @@ Source: vLLM 0.6 vllm/core/scheduler.py, Scheduler._schedule_default (chunked pr
 from policies.queues import admit, plan, preempt_last, take_after, wanted
 from simulator.jit import jitable
 from simulator.kv import grow
-from simulator.state import HEAD, N_BATCH, N_RUNNING, N_WAITING, Column, Limits, Replica, Requests
+from simulator.state import Column, Limits, Replica, Requests
 
 
 @jitable
 def schedule(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
     """Fill rep.batch and rep.tokens for the next step; may admit and preempt."""
     budget = lim.max_num_batched_tokens
-    while rep.c[N_WAITING] > 0 and rep.c[N_RUNNING] < lim.max_num_seqs:
-        i = rep.c[HEAD]
+    while rep.c.n_waiting > 0 and rep.c.n_running < lim.max_num_seqs:
+        i = rep.c.head
         whole = req.prompt[i] + req.planned[i]
         start = min(req.cached[i], whole - 1)
-        keep_free = lim.watermark_blocks if rep.c[N_RUNNING] > 0 else 0
-        if whole - start > budget and rep.c[N_BATCH] > 0:
+        keep_free = lim.watermark_blocks if rep.c.n_running > 0 else 0
+        if whole - start > budget and rep.c.n_batch > 0:
             break
         if not grow(req, rep, lim, i, whole, keep_free):
             break
@@ -32,7 +32,7 @@ def schedule(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
         admit(req, rep, i)
         plan(rep, i, whole - start)
         budget -= whole - start
-    if rep.c[N_BATCH] == 0:
+    if rep.c.n_batch == 0:
         _decode(req, rep, lim)
 
 
@@ -40,12 +40,12 @@ def schedule(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
 def _decode(req: Requests, rep: Replica, lim: Limits) -> None:
     """One token for every running sequence, preempting from the end where blocks run out."""
     k = 0
-    while k < rep.c[N_RUNNING]:
+    while k < rep.c.n_running:
         i = rep.running[k]
         if wanted(req, i) > 0:
-            while k < rep.c[N_RUNNING] and not grow(req, rep, lim, i, req.computed[i] + 1, 0):
+            while k < rep.c.n_running and not grow(req, rep, lim, i, req.computed[i] + 1, 0):
                 preempt_last(req, rep, lim)
-            if k >= rep.c[N_RUNNING]:
+            if k >= rep.c.n_running:
                 break
             plan(rep, i, 1)
         k += 1

@@ -12,18 +12,7 @@ from simulator.errors import NoProgressError, ServecastError
 from simulator.run import _check_progress, simulate
 from simulator.scenario.setup import prepare
 from simulator.scenario.spec import scenario_from
-from simulator.state import (
-    FINISHED,
-    N_WAITING,
-    REJECTED_BUDGET,
-    REJECTED_KV,
-    REJECTED_LENGTH,
-    T_EAGER,
-    T_PREFILL,
-    T_STEPS,
-    T_WASTED,
-    Limits,
-)
+from simulator.state import FINISHED, REJECTED_BUDGET, REJECTED_KV, REJECTED_LENGTH, Limits
 from simulator.units import NEVER
 
 ENGINES = pytest.mark.parametrize("engine", ["reference", "fast", "fast without leaps"])
@@ -85,7 +74,7 @@ def test_eager_steps_are_counted(engine: str) -> None:
     """Four steps of one token each, all eager; the launch of 30 outlasts the GPU's 10."""
     done = run(requests([0], [1], [4], cost=cost(10, 30, eager=1)), engine)
     assert times(done) == ([0], [30], [120])
-    assert done.stats[0, T_EAGER] == 4
+    assert done.stats["eager"][0] == 4
 
 
 @ENGINES
@@ -102,7 +91,7 @@ def test_a_step_that_preempts_admits_nobody(engine: str) -> None:
     at 30 has no block for the first's 9th token and preempts the second; 1 block is then free, enough for the second's
     first chunk, but that waits for the step at 40."""
     done = run(requests([0, 0], [7, 7], [4, 4], num_blocks=4, long_prefill_token_threshold=4), engine)
-    rows = [(row[1], row[4], row[6]) for row in np.asarray(done.log).tolist()[:5]]  # start, decodes, prefills
+    rows = done.logged[["start", "decode", "prefill"]].tolist()[:5]
     assert rows == [(0, 0, 2), (10, 0, 2), (20, 2, 0), (30, 1, 0), (40, 1, 1)]
 
 
@@ -157,7 +146,7 @@ def test_a_refusal_takes_as_long_to_the_client_as_an_answer(engine: str) -> None
 def test_budget_is_shared_running_first(engine: str) -> None:
     """Budget 8: 8 of the first's 11 tokens; then its 3 and 5 of the second's 6; then 1 decode and the last 1."""
     done = run(requests([0, 0], [11, 6], [3, 2], max_num_batched_tokens=8), engine)
-    assert np.asarray(done.log)[:3, 7].tolist() == [8, 8, 1]
+    assert done.logged["prefill_tokens"][:3].tolist() == [8, 8, 1]
     assert times(done) == ([0, 10], [20, 30], [40, 40])
 
 
@@ -165,9 +154,9 @@ def test_budget_is_shared_running_first(engine: str) -> None:
 def test_early_end_wastes_the_step_planned_ahead(engine: str) -> None:
     """max_tokens 9, end after 2: planned one ahead, a third row is computed for nobody."""
     done = run(requests([0], [1], [2], limit=[9], schedule_ahead=1), engine)
-    assert (done.stats[0, T_WASTED], done.stats[0, T_STEPS]) == (1, 3)
+    assert (done.stats["wasted"][0], done.stats["steps"][0]) == (1, 3)
     done = run(requests([0], [1], [2], limit=[2], schedule_ahead=1), engine)
-    assert (done.stats[0, T_WASTED], done.stats[0, T_STEPS]) == (0, 2)
+    assert (done.stats["wasted"][0], done.stats["steps"][0]) == (0, 2)
 
 
 @ENGINES
@@ -178,7 +167,7 @@ def test_memory_runs_out_last_admitted_is_recomputed(engine: str) -> None:
     done = run(requests([0, 0], [7, 7], [4, 4], num_blocks=4), engine)
     assert done.req.preempted.tolist() == [0, 1]
     assert times(done) == ([0, 0], [10, 10], [40, 60])
-    assert done.stats[0, T_PREFILL] == 7 + 7 + 9
+    assert done.stats["prefill"][0] == 7 + 7 + 9
     assert done.req.itl_max.tolist() == [10, 30]
 
 
@@ -252,8 +241,8 @@ def test_static_answer_not_returned_by_the_horizon_is_unfinished() -> None:
 def test_no_progress_is_told_with_a_diagnosis() -> None:
     """A policy that never plans is found out, not waited for."""
     done = run(requests([0], [1], [1]), "fast")
-    done.reps.c[0, N_WAITING] = 1
-    done.reps.c[0, 3] = 0
+    done.reps.c["n_waiting"][0] = 1
+    done.reps.c["head"][0] = 0
     with pytest.raises(NoProgressError, match="replica 0 stands still: 1 requests wait"):
         _check_progress(done)
     assert issubclass(NoProgressError, ServecastError)
