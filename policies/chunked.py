@@ -12,7 +12,12 @@ algorithm 3 (stall-free batching); vLLM 0.24 vllm/v1/core/sched/scheduler.py, Sc
 from policies.queues import admit, plan, preempt_last, take_after, wanted
 from simulator.jit import jitable
 from simulator.kv import fits, grow
-from simulator.state import Column, Limits, Replica, Requests
+from simulator.state import (
+    Column,
+    Limits,
+    Replica,
+    Requests,
+)
 
 
 @jitable
@@ -57,8 +62,8 @@ def _admit_waiting(req: Requests, rep: Replica, lim: Limits, budget: int) -> Non
     while rep.c.n_waiting > 0 and budget > 0 and rep.c.n_running < lim.max_num_seqs:
         i = rep.c.head
         keep_free = lim.watermark_blocks if rep.c.n_running > 0 else 0
-        start = min(req.cached[i], req.prompt[i] + req.planned[i] - 1)
-        whole = req.prompt[i] + req.planned[i]
+        whole = req.prompt[i] + req.done[i]  # a token still in flight since a preemption is not counted yet
+        start = min(req.cached[i], whole - 1)
         tokens = _chunk(lim, whole - start, budget)
         if lim.reserve_prompt == 1 and not fits(req, rep, lim, i, whole, keep_free):
             break

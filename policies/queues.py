@@ -6,7 +6,13 @@ its head. All functions change their arguments in place and allocate nothing.
 
 from simulator.jit import jitable
 from simulator.kv import release
-from simulator.state import NOBODY, RUNNING, WAITING, Limits, Replica, Requests
+from simulator.state import (
+    RUNNING,
+    WAITING,
+    Limits,
+    Replica,
+    Requests,
+)
 
 
 @jitable
@@ -47,6 +53,18 @@ def take_after(req: Requests, rep: Replica, before: int) -> int:
     req.next[i] = -1
     rep.c.n_waiting -= 1
     return i
+
+
+@jitable
+def take_out(req: Requests, rep: Replica, i: int) -> None:
+    """Take request i, somewhere in the waiting queue, out of it."""
+    before = -1
+    at = rep.c.head
+    while at != i:
+        before = at
+        at = req.next[at]
+    take_after(req, rep, before)
+    rep.c.version += 1
 
 
 @jitable
@@ -97,20 +115,16 @@ def vacate(req: Requests, rep: Replica, lim: Limits, i: int) -> None:
 def preempt_last(req: Requests, rep: Replica, lim: Limits) -> int:
     """Preempt the last admitted sequence by recomputation and return it.
 
-    Its KV is dropped, tokens in flight are lost, visible ones are kept and become part of what must be
-    computed again; it waits at the head of the queue. The next decision may differ from this one: HOLD is 0.
+    Its KV is dropped; its tokens, visible or still in flight, are kept and become part of what must be computed
+    again; it waits at the head of the queue. The next decision may differ from this one: HOLD is 0.
+    As vLLM 0.24 vllm/v1/core/sched/scheduler.py, Scheduler._preempt_request.
     """
     rep.c.hold = 0
     rep.c.version += 1
     rep.c.n_running -= 1
     i = rep.running[rep.c.n_running]
     vacate(req, rep, lim, i)
-    for k in range(len(rep.flight)):
-        for row in range(len(rep.slots)):
-            if rep.flight[k][row] == i:
-                rep.flight[k][row] = NOBODY
     req.computed[i] = 0
-    req.planned[i] = req.done[i]
     req.preempted[i] += 1
     push_front(req, rep, i)
     return i

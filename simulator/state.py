@@ -34,7 +34,7 @@ class Requests(NamedTuple):
     last: Column         # [tick]   latest, in the end last, token at the client [engine; ditto]
     itl_max: Column      # [ns]     longest gap between two tokens [engine]
     computed: Column     # [tokens] whose KV is computed or planned to be [engine, preempt]
-    planned: Column      # [tokens] outputs planned, in flight or done [engine, preempt]
+    planned: Column      # [tokens] outputs planned, in flight or done [engine]
     done: Column         # [tokens] outputs visible [engine]
     blocks: Column       # [blocks] KV blocks held [kv]
     extent: Column       # [blocks] first block of a contiguous reservation [kv]
@@ -138,13 +138,13 @@ class Replica(NamedTuple):
     extents: Column      # (S,) requests by the place of their contiguous reservation
     batch: Column        # (S,) requests of the step being planned          [policy writes]
     tokens: Column       # (S,) tokens to compute for each of them          [policy writes]
-    flight: Column       # (D+1, S) per step in flight: requests that get a token from it, or NOBODY
+    flight: Column       # (D+1, S) per step in flight: requests that get a token from it
     steps: Column        # (D+1,) StepInFlight: counts and clocks of each
     c: Counters          # scalars
 
 
 NOBODY: Final = 2**32 - 1
-"""In rep.flight: the sequence was preempted, its token is dropped."""
+"""Fill of id columns where nobody is."""
 
 
 class Limits(NamedTuple):
@@ -175,7 +175,7 @@ class Totals:
     steps: int = 0
     output: int = 0             # [tokens]
     prefill: int = 0            # [tokens] computed by prefill, recomputation included
-    wasted: int = 0             # rows computed for nobody: after the end of a sequence, dropped by preemption
+    wasted: int = 0             # rows computed for nobody: after the end of a sequence
     pad_rows: int = 0
     pad_tokens: int = 0
     preemptions: int = 0
@@ -237,7 +237,6 @@ def dtype_of(record: type) -> np.dtype[np.void]:
 
 
 LOG_FIELDS: Final = tuple(field.name for field in fields(LogRow))
-
 
 ITL_BITS: Final = 8
 """Histogram bins per octave = 2^8: a bin is at most 0.4 % wide."""

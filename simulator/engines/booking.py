@@ -4,7 +4,7 @@ Event order at one tick: COMPLETE < ARRIVE < TIMER < SCHEDULE, then by replica o
 cause an arrival at the same tick, and a step sees every arrival of its tick.
 """
 
-from policies.queues import push_back
+from policies.queues import push_back, take_out
 from simulator.cost.step import (
     Cost,
     decode_attention_time,
@@ -18,11 +18,11 @@ from simulator.state import (
     FINISHED,
     FUTURE,
     ITL_BITS,
-    NOBODY,
     REJECTED_BUDGET,
     REJECTED_KV,
     REJECTED_LENGTH,
     RUNNING,
+    WAITING,
     Column,
     Limits,
     Replica,
@@ -211,7 +211,9 @@ def collect(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column,
             rows_time: Column) -> int:
     """COMPLETE: hand the oldest step's tokens to their requests; returns the step's wall time [ns].
 
-    Sets c.visible and c.n_ended for the policy's `retire`; the step stays readable in its ring place.
+    A token in flight when its request was preempted is delivered too, and takes the request out of the waiting
+    queue when it was its last (vLLM 0.24 vllm/v1/core/sched/scheduler.py, Scheduler.update_from_output).
+    Sets VISIBLE and N_ENDED for the policy's `retire`; the step stays readable in its ring place.
     """
     at = rep.c.first_flight
     flight = rep.flight[at]
@@ -226,7 +228,7 @@ def collect(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column,
     same_bin = 0
     for k in range(step.yields):
         i = flight[k]
-        if i == NOBODY or req.status[i] != RUNNING:
+        if req.status[i] > RUNNING:
             continue
         given += 1
         done = req.done[i] + 1
@@ -243,6 +245,8 @@ def collect(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column,
             req.last[i] = visible
         req.done[i] = done
         if done == req.output[i]:
+            if req.status[i] == WAITING:
+                take_out(req, rep, i)
             req.status[i] = FINISHED
             ended += 1
     short = wall >> 10

@@ -213,5 +213,5 @@ def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[i
         else:
             stop_at += slice_size
             if progress:
-                progress(int(job.ctl.next))
+                progress(int(job.ctl["next"][0]))
 

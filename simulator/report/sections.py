@@ -39,7 +39,7 @@ def work_rows(result: Result) -> Rows:
         (
             "rows computed for nobody",
             number(spent["wasted_rows"]),
-            "planned ahead of an end or dropped by preemption",
+            "planned ahead of an end",
         ),
         (
             "padding",

@@ -69,11 +69,11 @@ class Work:
 
 @dataclass
 class Step:
-    """A launched step: who gets a token from it (None = dropped by preemption) and when its GPU work ends."""
+    """A launched step: who gets a token from it and when its GPU work ends."""
 
     start: int
     gpu_end: int
-    gets: list[Seq | None]
+    gets: list[Seq]
     blocks: int
 
 
@@ -151,12 +151,10 @@ class Replica:
         self.running.append(seq)
 
     def preempt_last(self) -> Seq:
-        """The last admitted loses KV and tokens in flight, waits at the head, keeps what the client has."""
+        """The last admitted loses its KV and waits at the head; its tokens in flight still come."""
         seq = self.running.pop()
         self.memory.give_back(seq)
-        for step in self.flight:
-            step.gets = [None if other is seq else other for other in step.gets]
-        seq.computed, seq.planned, seq.state = 0, seq.done, "waiting"
+        seq.computed, seq.state = 0, "waiting"
         seq.preempted += 1
         self.waiting.appendleft(seq)
         return seq
@@ -220,9 +218,10 @@ def chunked(rep: Replica, now: int) -> Work:
             budget -= tokens
     while not preempted and rep.waiting and budget and len(rep.running) < lim.max_num_seqs:
         seq = rep.waiting[0]
-        computed = min(seq.cached, seq.known - 1)
-        tokens = min(seq.known - computed, most, budget)
-        if lim.reserve_prompt and not rep.memory.could(seq, seq.known, rep.keep_free()):
+        seen = seq.prompt + seq.done  # the engine's num_tokens: without what is in flight
+        computed = min(seq.cached, seen - 1)
+        tokens = min(seen - computed, most, budget)
+        if lim.reserve_prompt and not rep.memory.could(seq, seen, rep.keep_free()):
             break
         if not rep.memory.take(seq, computed + tokens, rep.keep_free()):
             break
@@ -414,7 +413,7 @@ class Oracle:
 
     def launch(self, rep: Replica, work: Work) -> None:
         decode = context = prefill = new = pairs = 0
-        gets: list[Seq | None] = []
+        gets: list[Seq] = []
         for seq, tokens in work.rows:
             if seq.scheduled is None:
                 seq.scheduled = self.now
@@ -474,7 +473,7 @@ class Oracle:
         seen = self.now + int(self.cost.frontend_out_ns)
         ended = 0
         for seq in step.gets:
-            if seq is None or seq.state != "running":
+            if seq.state == "finished":
                 rep.wasted += 1
                 continue
             rep.tokens_out += 1
@@ -483,6 +482,8 @@ class Oracle:
                 seq.first = seen if seq.first is None else seq.first
                 seq.last = seen
             if seq.done == seq.output:
+                if seq.state == "waiting":
+                    rep.waiting.remove(seq)
                 seq.state = "finished"
                 ended += 1
         rep.steps += 1

@@ -12,7 +12,13 @@ from simulator.errors import NoProgressError, ServecastError
 from simulator.run import _check_progress, simulate
 from simulator.scenario.setup import prepare
 from simulator.scenario.spec import scenario_from
-from simulator.state import FINISHED, REJECTED_BUDGET, REJECTED_KV, REJECTED_LENGTH, Limits
+from simulator.state import (
+    FINISHED,
+    REJECTED_BUDGET,
+    REJECTED_KV,
+    REJECTED_LENGTH,
+    Limits,
+)
 from simulator.units import NEVER
 
 ENGINES = pytest.mark.parametrize("engine", ["reference", "fast", "fast without leaps"])
@@ -169,6 +175,32 @@ def test_memory_runs_out_last_admitted_is_recomputed(engine: str) -> None:
     assert times(done) == ([0, 0], [10, 10], [40, 60])
     assert done.stats["prefill"][0] == 7 + 7 + 9
     assert done.req.itl_max.tolist() == [10, 30]
+
+
+@ENGINES
+@pytest.mark.parametrize("policy", ["chunked", "vllm_v0"])
+@pytest.mark.parametrize(("output", "last", "computed"), [(4, 60, 23), (2, 20, 14)])
+def test_a_token_in_flight_at_preemption_is_delivered(output: int, last: int, computed: int, policy: str,
+                                                      engine: str) -> None:  # fmt: skip
+    """As above, one step ahead. The step planned at 10 (the first's token 9) preempts the second, whose token of the
+    step 10-20 comes at 20 all the same. Was it its last, the second has ended and leaves the queue; else it waits
+    for the first's end at 40 and recomputes 7 + 2 tokens. vLLM 0.24 does so (Scheduler.update_from_output)."""
+    done = run(requests([0, 0], [7, 7], [4, output], policy, num_blocks=4, schedule_ahead=1), engine)
+    assert done.req.preempted.tolist() == [0, 1]
+    assert times(done)[2] == [40, last]
+    assert (done.stats["prefill"][0], done.stats["wasted"][0]) == (computed, 0)
+    assert done.reps.c["n_waiting"][0] == 0
+
+
+@ENGINES
+def test_readmission_counts_only_tokens_that_have_come(engine: str) -> None:
+    """Two steps ahead, 6 blocks of 4. The steps planned at 0: three prompts; the 8th token of first and last; the
+    first's 9th, which preempts the last with 2 tokens in flight. At 10 the second ends and the last is readmitted
+    with 1 token seen and 1 in flight: 8 tokens are computed, the 9th in a decode of its own (request.num_tokens)."""
+    done = run(requests([0] * 3, [7, 8, 7], [4, 1, 4], num_blocks=6, schedule_ahead=2), engine)
+    assert done.req.preempted.tolist() == [0, 0, 1]
+    assert done.stats["prefill"][0] == 7 + 8 + 7 + 8
+    assert done.req.done.tolist() == [4, 1, 4]
 
 
 @ENGINES

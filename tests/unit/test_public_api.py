@@ -89,7 +89,7 @@ FOUR_SLOTS = """
 from simulator import scenario_from, simulate
 result = simulate(scenario_from({"workload": {"requests": {"output": [4, 4, 10, 10, 4, 4]}}, "hardware": "unit",
                                  "policy": {"name": "orca", "max_num_seqs": 4}}))
-print(result.totals[0, 0])
+print(result.totals['steps'][0])
 """
 
 

@@ -8,7 +8,11 @@ from hypothesis import strategies as st
 from policies import queues
 from simulator.cost.unit import unit_cost
 from simulator.engines.job import Job, list_job, request_columns
-from simulator.state import NOBODY, RUNNING, WAITING, Limits
+from simulator.state import (
+    RUNNING,
+    WAITING,
+    Limits,
+)
 
 
 def made(n: int, slots: int = 4) -> Job:
@@ -74,16 +78,26 @@ def state_of(job: Job, i: int) -> dict[str, Any]:
 
 
 def test_preemption_takes_the_last_and_keeps_what_was_seen() -> None:
-    """Request 2 has 1 token seen and 1 in flight: the one in flight is dropped, its memory comes back."""
+    """Request 2 has 1 token seen and 1 in flight: that one still comes, only its memory goes."""
     job = running(3)
     job.req.planned[2], job.req.done[2] = 2, 1
     job.reps[0].flight[1][:3] = [0, 1, 2]
     assert queues.preempt_last(job.req, job.reps[0], job.lim) == 2
-    assert state_of(job, 2) == {"computed": 0, "planned": 1, "done": 1, "blocks": 0, "preempted": 1}
+    assert state_of(job, 2) == {"computed": 0, "planned": 2, "done": 1, "blocks": 0, "preempted": 1}
     assert waiting(job) == [2]
-    assert job.reps[0].flight[1][:3] == [0, 1, NOBODY]
+    assert job.reps[0].flight[1][:3] == [0, 1, 2]
     assert (job.reps[0].c.n_running, job.reps[0].c.free_blocks, job.reps[0].c.kv_tokens) == (2, 46, 10)
     assert [job.req.status[i] for i in range(3)] == [RUNNING, RUNNING, WAITING]
+
+
+def test_a_waiting_request_leaves_the_queue_wherever_it_stands() -> None:
+    for place in range(3):
+        job = made(3)
+        for i in range(3):
+            queues.push_back(job.req, job.reps[0], i)
+        queues.take_out(job.req, job.reps[0], place)
+        left = [i for i in range(3) if i != place]
+        assert (waiting(job), job.reps[0].c.n_waiting, job.reps[0].c.tail) == (left, 2, left[-1])
 
 
 def test_preempted_waits_before_those_who_came_later() -> None:
