@@ -6,13 +6,7 @@ its head. All functions change their arguments in place and allocate nothing.
 
 from simulator.jit import jitable
 from simulator.kv import release
-from simulator.state import (
-    RUNNING,
-    WAITING,
-    Limits,
-    Replica,
-    Requests,
-)
+from simulator.state import RUNNING, WAITING, Limits, Replica, Requests
 
 
 @jitable
@@ -73,6 +67,16 @@ def wanted(req: Requests, i: int) -> int:
     if req.planned[i] >= req.limit[i]:
         return 0
     return req.prompt[i] + req.planned[i] - req.computed[i]
+
+
+@jitable
+def found(req: Requests, lim: Limits, i: int, whole: int) -> int:
+    """[tokens] that a request of `whole` known tokens finds in the prefix cache when admitted.
+
+    Whole blocks only, and the last token is always computed: its logits are needed (vLLM 0.24
+    vllm/v1/core/kv_cache_manager.py, KVCacheManager.get_computed_blocks).
+    """
+    return min(req.cached[i], whole - 1) // lim.block_size * lim.block_size
 
 
 @jitable

@@ -8,11 +8,7 @@ from hypothesis import strategies as st
 from policies import queues
 from simulator.cost.unit import unit_cost
 from simulator.engines.job import Job, list_job, request_columns
-from simulator.state import (
-    RUNNING,
-    WAITING,
-    Limits,
-)
+from simulator.state import RUNNING, WAITING, Limits
 
 
 def made(n: int, slots: int = 4) -> Job:
