@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from simulator.profiles.host import Host, list_hosts
-from simulator.state import T_EAGER, T_PREFILL, T_STEPS
 
 if TYPE_CHECKING:
     from simulator.run import Result
@@ -26,10 +25,10 @@ def eager_launches_matter(result: "Result") -> bool:
     if result.setup.gpu.mark == "textbook":
         return False
     totals = result.totals
-    eager = int(totals[:, T_EAGER].sum())
+    eager = int(totals["eager"].sum())
     if result.scenario.hardware.tensor_parallel > 1 and result.setup.engine.worker_processes:
-        return eager > 0 or int(totals[:, T_PREFILL].sum()) > 0
-    return eager > EAGER_SHARE * int(totals[:, T_STEPS].sum())
+        return eager > 0 or int(totals["prefill"].sum()) > 0
+    return eager > EAGER_SHARE * int(totals["steps"].sum())
 
 
 def host_sensitivity(result: "Result") -> list[dict[str, Any]]:
