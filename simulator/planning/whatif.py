@@ -39,6 +39,8 @@ METRICS: Final = (
     ("queue p99", "queue", 99.0),
 )
 """Name, metric, percentile; all in seconds, smaller is better."""
+WAITED: Final = ("ttft", "e2e", "queue")
+"""Metrics with the waiting in the queue, which grows without end where more comes than is served."""
 SHARES: Final = ("within SLO", "completed")
 """Metrics that are shares of the requests: they change by points, all others by a factor."""
 
@@ -211,11 +213,11 @@ def _row(name: str, base: list[dict[str, Any]], group: list[dict[str, Any]], lev
     failed = next((r["error"] for r in group if "error" in r), None)
     if failed:
         return {"name": name, "error": failed, "overloaded": False, "cells": {}}
-    cells, latencies = {}, {name for name, *_ in METRICS}
+    cells, waited = {}, {name for name, metric, _ in METRICS if metric in WAITED}
     either = _overloaded(base) or _overloaded(group)
     for metric in base[0]["values"]:
         a, b = ([r["values"][metric] for r in runs] for runs in (base, group))
-        cells[metric] = _cell(metric, a, b, level, either and metric in latencies)
+        cells[metric] = _cell(metric, a, b, level, either and metric in waited)
     return {
         "name": name,
         "error": None,
@@ -229,7 +231,7 @@ def _cell(metric: str, a: list[float], b: list[float], level: float, grows: bool
 
     Shares change by points (`kind` points: b - a). All else changes by a factor (`kind` factor: b / a), averaged as
     its logarithm, so that a change and its reverse weigh the same (Fleming and Wallace, CACM 29(3), 1986).
-    `grows`: a latency of an overloaded case, which is as large as the trace is long.
+    `grows`: a latency with the waiting of an overloaded case, which is as large as the trace is long.
     """
     kind = "points" if metric in SHARES else "factor"
     none = dict.fromkeys(("low", "high", "change", "change_low", "change_high", "told_apart"))

@@ -98,7 +98,7 @@ def test_a_latency_that_grows_with_the_trace_is_not_compared() -> None:
 
 @pytest.mark.parametrize(
     ("factor", "text"),
-    [(1.5, "+50.0 %"), (0.5, "-50.0 %"), (1, "same"), (2.5, "× 2.5"), (12, "× 12"), (1 / 12, "1/12"), (7372, "× 7,372")],
+    [(1.5, "+50.0 %"), (0.5, "-50.0 %"), (1, "same"), (2.5, "× 2.5"), (1 / 12, "1/12"), (7372, "× 7,372")],
 )
 def test_a_change_is_a_share_up_to_twofold_then_a_factor(factor: float, text: str) -> None:
     assert amount({"kind": "factor", "change": factor}, "change") == text
