@@ -47,7 +47,8 @@ def _of_hashes(trace: Trace, block_size: int) -> tuple[Int64s, Int64s]:
     owner, within = _places(lengths)
     # a block that spans two hashes has the tokens of both: the later hash, which stands for all before it, names it
     last = ((within + 1) * block_size - 1) // extras.hash_block
-    return extras.hash_ids[begins[owner] + last] * (parts + 1) + within - last * extras.hash_block // block_size, lengths
+    place = within - last * extras.hash_block // block_size
+    return extras.hash_ids[begins[owner] + last] * (parts + 1) + place, lengths
 
 
 def _of_sessions(trace: Trace, block_size: int) -> tuple[Int64s, Int64s]:

@@ -63,7 +63,7 @@ def test_hashes_of_prompts(seed: int) -> None:
         trace([len(t) for t in tokens], [1] * len(tokens), hash_ids=[i for each in ids for i in each],
               hash_ends=np.cumsum([len(each) for each in ids]), hash_block=hash_block), block)  # fmt: skip
     # requests that differ within one hash share none of its blocks: the trace hides how far they agree
-    by_hash = [[tuple(i[: (j * block) // hash_block + 1]) + (j,) for j in range(len(t) // block)]
+    by_hash = [[(*i[: (j * block) // hash_block + 1], j) for j in range(len(t) // block)]
                for i, t in zip(ids, tokens, strict=True)]  # fmt: skip
     count: dict[tuple[int, ...], int] = {}
     for each in by_hash:
