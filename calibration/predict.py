@@ -53,6 +53,8 @@ def setup_of(run: MeasuredRun) -> Profiles:
     engine = load_engine(run.engine.profile)
     if run.engine.async_scheduling is not None:
         engine = engine.replace(schedule_ahead=int(run.engine.async_scheduling))
+    if not run.engine.cuda_graphs:
+        engine = engine.replace(graph_tokens_max=0)
     return Profiles(load_gpu(run.gpu), engine, load_model(run.model))
 
 
@@ -64,7 +66,7 @@ def cost_of(run: MeasuredRun, setup: Profiles) -> Cost:
         setup.engine,
         setup.model,
         e.tensor_parallel_size,
-        e.dtype,
+        e.weight_dtype,
         e.kv_cache_dtype,
         e.max_num_seqs,
         e.max_num_batched_tokens,
@@ -79,7 +81,7 @@ def capacity_of(run: MeasuredRun, setup: Profiles) -> KvCapacity:
         setup.engine,
         setup.model,
         e.tensor_parallel_size,
-        e.dtype,
+        e.weight_dtype,
         e.kv_cache_dtype,
         e.max_num_seqs,
         e.max_num_batched_tokens,

@@ -12,9 +12,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from rich.table import Table
 
+from calibration.accepted import NotModelledError
 from calibration.fit import used_for_fit
 from calibration.measured import MeasuredRun, find_runs, load_run, measured_metrics
 from calibration.predict import Prediction, predict, setup_of
+from simulator.errors import ConfigError, ServecastError
 from simulator.profiles.uncertainty import METRICS, load_uncertainty
 from simulator.state import LOG_FIELDS
 from simulator.units import NS_PER_S
@@ -23,17 +25,31 @@ Report = dict[str, Any]
 
 
 def validate(folders: Iterable[Path]) -> Report:
-    """Predict every run in or below `folders`. Raises CalibrationError where a run cannot be read.
+    """Predict every run in or below `folders`. Raises CalibrationError where a run cannot be read, or where every
+    one uses what is not modelled.
 
-    Keys: runs (run, used_for_fit, metrics {name: predicted, measured, error_pct, low, high}, preemptions),
+    Keys: refused (run, reason: what is not modelled), runs (run, used_for_fit,
+    metrics {name: predicted, measured, error_pct, low, high}, preemptions),
     mean_abs_error_pct, inside_interval_pct, median_width_pct.
     """
-    runs = [load_run(folder) for folder in find_runs([Path(folder) for folder in folders])]
-    return report([(run, predict(run)) for run in runs])
+    pairs: list[tuple[MeasuredRun, Prediction]] = []
+    refused: list[tuple[Path, ServecastError]] = []
+    for folder in find_runs([Path(folder) for folder in folders]):
+        try:
+            run = load_run(folder)
+            pairs.append((run, predict(run)))
+        except (NotModelledError, ConfigError) as error:
+            refused.append((folder, error))
+    if not pairs:
+        raise refused[0][1]
+    reasons = [
+        {"run": f"{folder.parent.name}/{folder.name}", "reason": str(error)} for folder, error in refused
+    ]
+    return report(pairs) | {"refused": reasons}
 
 
 def report(pairs: Sequence[tuple[MeasuredRun, Prediction]]) -> Report:
-    """The report of `validate` for runs already predicted."""
+    """The report of `validate` for runs already predicted, without `refused`."""
     entries = [_entry(run, prediction) for run, prediction in pairs]
     unused = [entry for entry in entries if not entry["used_for_fit"]]
     cells = [cell for entry in unused for cell in entry["metrics"].values()]

@@ -9,7 +9,7 @@ Sources: Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM Inference wi
 algorithm 3 (stall-free batching); vLLM 0.24 vllm/v1/core/sched/scheduler.py, Scheduler.schedule.
 """
 
-from policies.queues import admit, plan, preempt_last, take_after, wanted
+from policies.queues import admit, found, plan, preempt_last, take_after, wanted
 from simulator.jit import jitable
 from simulator.kv import fits, grow
 from simulator.state import HEAD, N_RUNNING, N_WAITING, Column, Limits, Replica, Requests
@@ -58,7 +58,7 @@ def _admit_waiting(req: Requests, rep: Replica, lim: Limits, budget: int) -> Non
         i = rep.c[HEAD]
         keep_free = lim.watermark_blocks if rep.c[N_RUNNING] > 0 else 0
         whole = req.prompt[i] + req.done[i]  # a token still in flight since a preemption is not counted yet
-        start = min(req.cached[i], whole - 1)
+        start = found(req, lim, i, whole)
         tokens = _chunk(lim, whole - start, budget)
         if lim.reserve_prompt == 1 and not fits(req, rep, lim, i, whole, keep_free):
             break

@@ -84,6 +84,16 @@ def wanted(req: Requests, i: int) -> int:
 
 
 @jitable
+def found(req: Requests, lim: Limits, i: int, whole: int) -> int:
+    """[tokens] that a request of `whole` known tokens finds in the prefix cache when admitted.
+
+    Whole blocks only, and the last token is always computed: its logits are needed (vLLM 0.24
+    vllm/v1/core/kv_cache_manager.py, KVCacheManager.get_computed_blocks).
+    """
+    return min(req.cached[i], whole - 1) // lim.block_size * lim.block_size
+
+
+@jitable
 def plan(rep: Replica, i: int, tokens: int) -> None:
     """Add request i with `tokens` tokens to the step being planned."""
     n = rep.c[N_BATCH]

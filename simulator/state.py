@@ -24,7 +24,7 @@ class Requests(NamedTuple):
     prompt: Column       # [tokens] prompt length [input]
     output: Column       # [tokens] true output length; policies must not read it unless named oracle_* [input]
     limit: Column        # [tokens] outputs after which planning stops: max_tokens, or the output length [input]
-    cached: Column       # [tokens] prompt tokens found in the prefix cache when admitted [input]
+    cached: Column       # [tokens] prompt tokens in the prefix cache; whole blocks of them are used [input]
     pick: Column         # random draw for the random router, empty unless used [input]
     queued: Column       # [tick]   entry into a replica's waiting queue [engine]
     scheduled: Column    # [tick]   first time in a batch [engine]
@@ -150,7 +150,7 @@ class Limits(NamedTuple):
     length_bucket: int                  # [tokens] static: batch prompts of one bucket only; 0 = off
     stream: int                         # 0 = static: return everything at the end of the batch
     schedule_ahead: int                 # D: steps planned before the oldest output is seen
-    whole_prompt: int                   # 1 = a prompt above the token budget can never run
+    whole_prompt: int                   # 1 = a prompt above the token budget, or leaving no watermark, can never run
 
 
 # Totals of a replica, stats[r][NAME]. "w" is the wall time of a step: output minus the later of its start

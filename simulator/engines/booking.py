@@ -111,6 +111,8 @@ def refusal(req: Requests, lim: Limits, i: int) -> int:
         return REJECTED_BUDGET
     if reservation(req, lim, i, final) > lim.num_blocks:
         return REJECTED_KV
+    if lim.whole_prompt == 1 and reservation(req, lim, i, req.prompt[i]) > lim.num_blocks - lim.watermark_blocks:
+        return REJECTED_KV
     return FUTURE
 
 

@@ -12,7 +12,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from policies.registry import policy_named
 from policies.routers import ROUTERS
-from simulator.config import SHORT_FORMS, Document, Section, validate
+from simulator.config import SHORT_FORMS, Document, Section, placed, validate
 from simulator.errors import ConfigError, ServecastError, UnknownNameError
 from simulator.units import MAX_TICKS, NS_PER_S
 from simulator.workload.build import inline_trace
@@ -205,11 +205,7 @@ def _finish(document: Document, base: Path) -> Scenario:
         if isinstance(workload, Inline):
             inline_trace(workload)
     except ServecastError as error:
-        text = str(error)
-        key = text.split(" ")[0].split(":")[0]
-        if key.startswith("workload"):
-            raise type(error)(f"{document.where(tuple(key.split('.')))}: {text}") from None
-        raise
+        raise placed(document, error, "workload") from None
     return scenario
 
 

@@ -11,7 +11,9 @@ ORACLE = ("tests/oracle", "-k", "reference")
 LONG = ("tests/parity", "-k", "long_answers and chunked")
 """Compiled against SimPy on long answers: one policy to compile."""
 PARITY = ("tests/parity/test_parity.py", "-m", "not nightly")
+LONG_V0 = ("tests/parity", "-k", "long_answers and vllm_v0")
 RULES = ("tests/unit/test_engine_rules.py", "-k", "reference")
+RULES_ALL = ("tests/unit/test_engine_rules.py", "-k", "share_of_all_blocks")
 HORIZON = ("tests/unit/test_engine_rules.py", "-k", "after_the_horizon")
 KV = ("tests/unit/test_kv.py",)
 QUEUES = ("tests/unit/test_queues.py",)
@@ -44,7 +46,18 @@ BUGS = (
     Bug("first fit needs a larger hole", KV_FILE, ">= size:", "> size:", KV),
     Bug("extent placed twice", KV_FILE, "    if more <= 0:\n        return True\n", "", KV),
     Bug("watermark ignored, chunked", CHUNKED, WATERMARK, "keep_free = 0", RULES),
-    Bug("watermark ignored, vllm_v0", V0, WATERMARK, "keep_free = 0", RULES),
+    Bug("watermark ignored, vllm_v0", V0, "keep_free = lim.watermark_blocks", "keep_free = 0", RULES),
+    Bug("vllm_v0 decodes into its last block", V0, "or rep.c[FREE_BLOCKS] > 0", "or rep.c[FREE_BLOCKS] >= 0", RULES),
+    Bug("vllm_v0 stands still after preempting itself", V0, "if rep.c[N_RUNNING] == 0:  #", "if False:  #", RULES),
+    Bug("vllm_v0 keeps out who outgrew the watermark", V0, "            keep_free = 0\n", "            pass\n", RULES),
+    Bug("vllm_v0 decision held beyond the free blocks", V0, "max(rep.c[FREE_BLOCKS] - 1, 0)",
+        "rep.c[FREE_BLOCKS] + rep.c[N_BATCH]", LONG_V0),
+    Bug("a prompt that leaves no watermark waits", BOOKING, "> lim.num_blocks - lim.watermark_blocks:",
+        "> lim.num_blocks:", RULES),
+    Bug("watermark of the usable blocks", "simulator/scenario/setup.py", "int(watermark * blocks)",
+        "int(watermark * usable)", RULES_ALL),
+    Bug("cached tokens by the token", QUEUE_FILE, "whole - 1) // lim.block_size * lim.block_size", "whole - 1)", RULES),
+    Bug("a prompt wholly found in the cache", QUEUE_FILE, "min(req.cached[i], whole - 1)", "req.cached[i]", RULES),
     Bug("watermark holds on an empty replica", CHUNKED, WATERMARK, "keep_free = lim.watermark_blocks", ORACLE),
     Bug("token budget off by one", CHUNKED, "return min(tokens, budget)", "return min(tokens, budget + 1)", RULES),
     Bug("token budget not spent on the running", CHUNKED,
@@ -54,7 +67,7 @@ BUGS = (
     Bug("admits after preempting", CHUNKED, "if not preempted:", "if preempted or not preempted:", RULES),
     Bug("slots off by one", CHUNKED, "rep.c[N_RUNNING] < lim.max_num_seqs", "rep.c[N_RUNNING] + 1 < lim.max_num_seqs",
         ORACLE),
-    Bug("cached tokens computed again", CHUNKED, "start = min(req.cached[i], whole - 1)", "start = 0", ORACLE),
+    Bug("cached tokens computed again", CHUNKED, "start = found(req, lim, i, whole)", "start = 0", ORACLE),
     Bug("prompts above the budget in one step", V0, "if whole - start > budget and rep.c[N_BATCH] > 0:",
         "if whole - start > budget + 1 and rep.c[N_BATCH] > 0:", RULES),
     Bug("static padded for whom it leaves out", STATIC, "        longest, limit = padded, asked\n", "", ORACLE),

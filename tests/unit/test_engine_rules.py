@@ -1,5 +1,6 @@
 """The rules of a step, one small run each, worked out by hand; ticks are ns."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -183,14 +184,12 @@ def test_memory_runs_out_last_admitted_is_recomputed(engine: str) -> None:
 
 
 @ENGINES
-@pytest.mark.parametrize("policy", ["chunked", "vllm_v0"])
 @pytest.mark.parametrize(("output", "last", "computed"), [(4, 60, 23), (2, 20, 14)])
-def test_a_token_in_flight_at_preemption_is_delivered(output: int, last: int, computed: int, policy: str,
-                                                      engine: str) -> None:  # fmt: skip
+def test_a_token_in_flight_at_preemption_is_delivered(output: int, last: int, computed: int, engine: str) -> None:
     """As above, one step ahead. The step planned at 10 (the first's token 9) preempts the second, whose token of the
     step 10-20 comes at 20 all the same. Was it its last, the second has ended and leaves the queue; else it waits
     for the first's end at 40 and recomputes 7 + 2 tokens. vLLM 0.24 does so (Scheduler.update_from_output)."""
-    done = run(requests([0, 0], [7, 7], [4, output], policy, num_blocks=4, schedule_ahead=1), engine)
+    done = run(requests([0, 0], [7, 7], [4, output], num_blocks=4, schedule_ahead=1), engine)
     assert done.req.preempted.tolist() == [0, 1]
     assert times(done)[2] == [40, last]
     assert (done.stats[0, T_PREFILL], done.stats[0, T_WASTED]) == (computed, 0)
@@ -218,12 +217,51 @@ def test_watermark_keeps_newcomers_out(watermark: int, start: int, policy: str, 
 
 
 @ENGINES
+@pytest.mark.parametrize(("policy", "last", "preempted"), [("chunked", 20, 0), ("vllm_v0", 30, 1)])
+def test_vllm_v0_decodes_only_beside_a_free_block(policy: str, last: int, preempted: int, engine: str) -> None:
+    """4 blocks of 4, two prompts of 5 hold them all, with room for 3 tokens each. vLLM v0 preempts the second all the
+    same (BlockSpaceManagerV2.can_append_slots: a touched block counts as a new one); it recomputes 6 tokens at 20."""
+    done = run(requests([0, 0], [5, 5], [2, 2], policy, num_blocks=4), engine)
+    assert times(done)[2] == [20, last]
+    assert done.req.preempted.tolist() == [0, preempted]
+    assert done.stats[0, T_PREFILL] == 10 + 6 * preempted
+
+
+@ENGINES
+def test_vllm_v0_preempts_itself_and_goes_on(engine: str) -> None:
+    """2 blocks, both full or begun by the prompt of 5: each further token is computed with all before it."""
+    done = run(requests([0], [5], [3], "vllm_v0", num_blocks=2), engine)
+    assert times(done) == ([0], [10], [30])
+    assert (done.req.preempted[0], done.stats[0, T_PREFILL]) == (2, 5 + 6 + 7)
+
+
+@ENGINES
+def test_vllm_v0_lets_in_alone_who_has_outgrown_the_watermark(engine: str) -> None:
+    """4 blocks, 1 to be kept free; the prompt of 12 takes 3, its 13th token the last. At 20 none is free: it preempts
+    itself and recomputes 14 tokens in 4 blocks."""
+    done = run(requests([0], [12], [3], "vllm_v0", num_blocks=4, watermark_blocks=1, whole_prompt=1), engine)
+    assert times(done) == ([0], [10], [30])
+    assert (done.req.preempted[0], done.stats[0, T_PREFILL]) == (1, 12 + 14)
+
+
+@ENGINES
+@pytest.mark.parametrize("policy", ["chunked", "vllm_v0", "orca"])
+@pytest.mark.parametrize(("prompt", "cached", "computed"), [(10, 10, 2), (9, 9, 1), (8, 8, 4), (8, 3, 8), (4, 4, 4)])
+def test_cached_blocks_are_whole_and_leave_a_token(prompt: int, cached: int, computed: int, policy: str,
+                                                   engine: str) -> None:  # fmt: skip
+    """Blocks of 4: of 8 cached of 8 one block is used, since the last token's logits are needed."""
+    case = replace(requests([0], [prompt], [1], policy), cached=(cached,))
+    assert run(case, engine).stats[0, T_PREFILL] == computed
+
+
+@ENGINES
 @pytest.mark.parametrize(
     ("policy", "prompt", "output", "limits", "status"),
     [
         ("chunked", 10, 91, {"max_model_len": 100}, REJECTED_LENGTH),
         ("chunked", 10, 11, {"num_blocks": 5}, REJECTED_KV),
         ("vllm_v0", 101, 1, {"whole_prompt": 1}, REJECTED_BUDGET),
+        ("vllm_v0", 13, 1, {"whole_prompt": 1, "num_blocks": 4, "watermark_blocks": 1}, REJECTED_KV),
         ("orca", 10, 11, {"num_blocks": 5, "contiguous": 1}, REJECTED_KV),
     ],
 )
@@ -233,7 +271,7 @@ def test_what_can_never_run_is_refused(policy: str, prompt: int, output: int, li
     done = run(requests([0, 0], [prompt, 1], [output, 1], policy, **limits), engine)
     assert done.req.status.tolist() == [status, 3]
     assert done.req.first[0] == NEVER
-    less = (prompt - 1, output) if status == REJECTED_BUDGET else (prompt, output - 1)
+    less = (prompt - 1, output) if policy == "vllm_v0" else (prompt, output - 1)
     done = run(requests([0, 0], [less[0], 1], [less[1], 1], policy, **limits), engine)
     assert done.req.status.tolist() == [3, 3]
 
@@ -283,6 +321,21 @@ def test_no_progress_is_told_with_a_diagnosis() -> None:
     with pytest.raises(NoProgressError, match="replica 0 stands still: 1 requests wait"):
         _check_progress(done)
     assert issubclass(NoProgressError, ServecastError)
+
+
+@pytest.mark.parametrize(("policy", "usable"), [("chunked", 999), ("vllm_v0", 1000)])
+def test_the_watermark_is_a_share_of_all_blocks(policy: str, usable: int) -> None:
+    """int(0.01 x 1,000) = 10 in both engines; V1 keeps one block (block_pool.null_block) to itself, v0 none."""
+    base = {"workload": {"requests": {"output": [2]}}, "hardware": "unit", "kv": {"num_gpu_blocks": 1000}}
+    limits = prepare(scenario_from(base | {"policy": {"name": policy, "watermark": 0.01}})).limits
+    assert (limits.num_blocks, limits.watermark_blocks) == (usable, 10)
+
+
+@pytest.mark.parametrize(("policy", "blocks"), [("chunked", 0), ("vllm_v0", 10)])
+def test_default_watermarks(policy: str, blocks: int) -> None:
+    """vLLM 0.24 SchedulerConfig.watermark is 0; the block managers of v0 had 0.01."""
+    base = {"workload": {"requests": {"output": [2]}}, "hardware": "unit", "kv": {"num_gpu_blocks": 1000}}
+    assert prepare(scenario_from(base | {"policy": policy})).limits.watermark_blocks == blocks
 
 
 def test_a_policy_that_does_not_chunk_takes_prompts_up_to_max_model_len() -> None:

@@ -257,6 +257,7 @@ def provenance(plan: Plan) -> dict[str, Any]:
         "sha256": meta.sha256,
         "rows_read": meta.rows_read,
         "rows_dropped": dict(meta.rows_dropped),
+        "account": meta.account,
         "copies": meta.copies,
         "seed": plan.spec.seed,
     }
