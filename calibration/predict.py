@@ -18,7 +18,7 @@ from simulator.profiles.engine import EngineProfile, load_engine
 from simulator.profiles.gpu import Gpu, load_gpu
 from simulator.profiles.model import ModelShape, load_model
 from simulator.scenario.setup import LOADS
-from simulator.state import FINISHED, T_STEPS, Limits
+from simulator.state import FINISHED, Limits
 from simulator.units import column_to_ticks, to_seconds
 
 Seconds = npt.NDArray[np.float64]
@@ -36,7 +36,7 @@ class Prediction:
     arrival_s: Seconds
     first_s: Seconds
     last_s: Seconds
-    log: npt.NDArray[np.int64] | None
+    log: npt.NDArray[np.void] | None
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def predict(
         metrics,
         blocks,
         int(job.req.preempted.sum()),
-        int(job.stats[0][T_STEPS]),
+        int(job.stats["steps"][0]),
         _ordered(run).id.to_numpy(dtype=np.int64),
         arrival,
         first,
