@@ -20,12 +20,78 @@ two blocks that then hold it the newer is taken for its own, not the older.
 """
 
 from simulator.jit import jitable
-from simulator.state import Limits, Replica, Requests
+from simulator.kv import fits, grow, release
+from simulator.state import RUNNING, Limits, Replica, Requests
 
 DEAD = -1
 """Owner of a run of private blocks that nobody will ask for."""
 SHARED = -2
 """Owner of a node that is one shared block."""
+
+
+@jitable
+def find(req: Requests, rep: Replica, lim: Limits, i: int, whole: int) -> int:
+    """[tokens] that waiting request i, of `whole` known tokens, finds in the prefix cache now.
+
+    Whole blocks only, and the last token is always computed: its logits are needed (vLLM 0.24
+    vllm/v1/core/kv_cache_manager.py, KVCacheManager.get_computed_blocks). Without the cache it is what the trace says.
+    """
+    if lim.prefix == 0:
+        return min(req.cached[i], whole - 1) // lim.block_size * lim.block_size
+    settle(req, rep)
+    return match(req, rep, lim, i, whole) * lim.block_size
+
+
+@jitable
+def borrowed(req: Requests, rep: Replica, lim: Limits, i: int, start: int) -> int:
+    """[blocks] of the `start` tokens found that running requests hold: using them takes nothing from the free ones."""
+    if lim.prefix == 0:
+        return 0
+    hits = start // lim.block_size
+    return hits - idle_blocks(req, rep, i, hits)
+
+
+@jitable
+def make_room(req: Requests, rep: Replica, lim: Limits, i: int, start: int, tokens: int, keep_free: int) -> bool:
+    """KV blocks for the first `tokens` tokens of waiting request i, of which `start` were found; False, and nothing
+    taken, when `keep_free` would not be left."""
+    if lim.prefix == 0:
+        return grow(req, rep, lim, i, tokens, keep_free)
+    if not fits(req, rep, lim, i, tokens, keep_free - borrowed(req, rep, lim, i, start)):
+        return False
+    claim(req, rep, i, start // lim.block_size)
+    if req.preempted[i] == 0:
+        req.found[i] = start
+    return grow(req, rep, lim, i, tokens, 0)
+
+
+@jitable
+def remember(req: Requests, rep: Replica, lim: Limits, i: int, tokens: int) -> None:
+    """The step being planned computes the first `tokens` tokens of request i: the blocks its prompt fills are known.
+
+    Outputs still in flight do not count (allocate_slots: min(computed + new, request.num_tokens)). Blocks of the answer
+    become known when the request gives them up: who asks for them comes after it has answered.
+    """
+    if lim.prefix == 1:
+        req.settled[i] = min(tokens, req.prompt[i] + req.done[i])
+        learn(req, rep, lim, i, min(tokens, req.prompt[i]))
+
+
+@jitable
+def give_up(req: Requests, rep: Replica, lim: Limits, i: int) -> None:
+    """Request i, running or just ended, returns its KV blocks."""
+    if lim.prefix == 0:
+        release(req, rep, lim, i)
+    else:
+        put_back(req, rep, lim, i, req.settled[i], req.status[i] == RUNNING)
+
+
+@jitable
+def disown(req: Requests, rep: Replica, lim: Limits, i: int) -> None:
+    """Request i ended while it waited: nobody will ask for its private blocks."""
+    if lim.prefix == 1 and req.own[i] >= 0:
+        rep.prefix.nodes[req.own[i]].owner = DEAD
+        req.own[i] = -1
 
 
 @jitable
@@ -57,9 +123,9 @@ def settle(req: Requests, rep: Replica) -> None:
 
 
 @jitable
-def match(req: Requests, rep: Replica, lim: Limits, i: int) -> int:
-    """[blocks] of waiting request i that are known, from its first on; at least one token is left to compute."""
-    most = (req.prompt[i] + req.planned[i] - 1) // lim.block_size
+def match(req: Requests, rep: Replica, lim: Limits, i: int, whole: int) -> int:
+    """[blocks] of waiting request i that are known, from its first on; of `whole` tokens one is left to compute."""
+    most = (whole - 1) // lim.block_size
     start = req.chain_at[i]
     shared = min(shared_blocks(req, i), most)
     hits = 0

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from prefix.pool import Block, Pool
+from oracle.pool import Block, Pool
 
 from simulator import prefix
 from simulator.kv import blocks_for
@@ -25,6 +25,10 @@ class Sequence:
     done: int = 0
     held: list[Block] = field(default_factory=list)
     state: str = "waiting"
+
+    def names(self, block_size: int, tokens: int) -> list[tuple[int, ...]]:
+        """What the full blocks of the first `tokens` tokens hold, down from the first token."""
+        return [tuple(self.tokens[:end]) for end in range(block_size, tokens + 1, block_size)]
 
 
 def shared_prefixes(sequences: list[Sequence], block_size: int) -> list[list[int]]:
@@ -90,7 +94,7 @@ def run(seed: int) -> dict[str, int]:
     sequences = some_sequences(draw)
     longest = max(blocks_for(len(s.tokens), block_size) for s in sequences)
     size = longest + draw.randint(0, 12)
-    pool = Pool(size, block_size)
+    pool = Pool(size)
     req, rep, lim = columns(sequences, block_size, size)
     seen = {"hits": 0, "preempted found again": 0, "evicted": 0}
     preempted: set[int] = set()
@@ -98,9 +102,10 @@ def run(seed: int) -> dict[str, int]:
         i = draw.randrange(len(sequences))
         s = sequences[i]
         if s.state == "waiting":
-            found = pool.hits(s.tokens[: s.prompt + s.done])
+            whole = s.prompt + s.done
+            found = pool.hits(s.names(block_size, whole - 1))  # the last token is always computed
             prefix.settle(req, rep)
-            hits = prefix.match(req, rep, lim, i)
+            hits = prefix.match(req, rep, lim, i, whole)
             assert hits == len(found)
             idle = prefix.idle_blocks(req, rep, i, hits)
             assert idle == sum(block.holders == 0 for block in found)
@@ -138,7 +143,7 @@ def run(seed: int) -> dict[str, int]:
                 if act == "preempt":
                     preempted.add(i)
         assert rep.c.free_blocks == len(pool.free)
-    seen["evicted"] = sum(block.content is None for block in pool.free)
+    seen["evicted"] = sum(block.name is None for block in pool.free)
     return seen
 
 
@@ -150,7 +155,7 @@ def left_behind(req: Any, rep: Any, i: int, hits: int) -> bool:
 
 
 def learn(pool: Pool, s: Sequence, req: Any, rep: Any, lim: Any, i: int, tokens: int) -> None:
-    pool.learn(s.held, s.tokens[:tokens])
+    pool.learn(s.held, s.names(lim.block_size, tokens))
     prefix.learn(req, rep, lim, i, tokens)
 
 
