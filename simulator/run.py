@@ -53,6 +53,13 @@ class Result:
 
         return summarize(self)
 
+    @cached_property
+    def host_sensitivity(self) -> list[dict[str, Any]]:
+        """The run on other hosts, where that matters (simulator.metrics.hosts)."""
+        from simulator.metrics.hosts import host_sensitivity
+
+        return host_sensitivity(self)
+
     def provenance(self) -> dict[str, Any]:
         """Which versions, profiles, trace and seed stand behind the numbers. No wall-clock time, no paths."""
         from simulator import __version__
@@ -66,6 +73,7 @@ class Result:
                       "not_simulated": list(self.trace.meta.not_used)},
             "gpu": {"name": setup.gpu.name, "mark": setup.gpu.mark},
             "engine": {"name": setup.engine.name, "version": setup.engine.version, "mark": setup.engine.mark},
+            "host": {"name": setup.host.name, "mark": setup.host.mark, "cpu_scale": setup.host.cpu_scale},
             "cost_model": "unit" if setup.gpu.name == "unit" else self.scenario.cost_model,
             "policy": setup.policy.name, "policy_reference": setup.policy.reference,
         }
