@@ -95,9 +95,15 @@ def disown(req: Requests, rep: Replica, lim: Limits, i: int) -> None:
 
 
 @jitable
+def chain_at(req: Requests, i: int) -> int:
+    """First of request i's shared leading blocks in prefix.chain."""
+    return req.chain_end[i - 1] if i > 0 else 0
+
+
+@jitable
 def shared_blocks(req: Requests, i: int) -> int:
     """[blocks] at the front of request i that other requests have too."""
-    return req.chain_end[i] - req.chain_at[i]
+    return req.chain_end[i] - chain_at(req, i)
 
 
 @jitable
@@ -126,7 +132,7 @@ def settle(req: Requests, rep: Replica) -> None:
 def match(req: Requests, rep: Replica, lim: Limits, i: int, whole: int) -> int:
     """[blocks] of waiting request i that are known, from its first on; of `whole` tokens one is left to compute."""
     most = (whole - 1) // lim.block_size
-    start = req.chain_at[i]
+    start = chain_at(req, i)
     shared = min(shared_blocks(req, i), most)
     hits = 0
     while hits < shared and rep.prefix.found[rep.prefix.chain[start + hits]] >= 0:
@@ -139,7 +145,7 @@ def match(req: Requests, rep: Replica, lim: Limits, i: int, whole: int) -> int:
 @jitable
 def idle_blocks(req: Requests, rep: Replica, i: int, hits: int) -> int:
     """[blocks] of `hits` known ones that nobody holds: using them takes them from the free ones."""
-    start = req.chain_at[i]
+    start = chain_at(req, i)
     shared = min(hits, shared_blocks(req, i))
     idle = hits - shared
     for j in range(shared):
@@ -151,7 +157,7 @@ def idle_blocks(req: Requests, rep: Replica, i: int, hits: int) -> int:
 @jitable
 def claim(req: Requests, rep: Replica, i: int, hits: int) -> None:
     """Request i, which holds nothing, takes its `hits` known blocks."""
-    start = req.chain_at[i]
+    start = chain_at(req, i)
     shared = min(hits, shared_blocks(req, i))
     for j in range(shared):
         at = rep.prefix.found[rep.prefix.chain[start + j]]
@@ -182,7 +188,7 @@ def claim(req: Requests, rep: Replica, i: int, hits: int) -> None:
 @jitable
 def learn(req: Requests, rep: Replica, lim: Limits, i: int, tokens: int) -> None:
     """The blocks of request i that `tokens` tokens fill are known from now on."""
-    start = req.chain_at[i]
+    start = chain_at(req, i)
     full = min(tokens // lim.block_size, shared_blocks(req, i))
     if full <= req.known[i]:
         return
@@ -213,7 +219,7 @@ def put_back(req: Requests, rep: Replica, lim: Limits, i: int, tokens: int, come
     settle(req, rep)
     learn(req, rep, lim, i, tokens)
     full = min(tokens // lim.block_size, req.blocks[i])
-    start = req.chain_at[i]
+    start = chain_at(req, i)
     shared = min(full, shared_blocks(req, i))
     rep.c.free_blocks += req.blocks[i] - shared
     private = full - shared

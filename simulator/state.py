@@ -43,9 +43,8 @@ class Requests(NamedTuple):
     preempted: Column    # times preempted [preempt]
     status: Column       # one of the status codes below [engine, admit, preempt]
     next: Column         # next in the waiting queue, -1 at its end [queues]
-    # The prefix cache; these six are empty unless it is on.
-    chain_at: Column     # first of the request's shared leading blocks in prefix.chain [input]
-    chain_end: Column    # behind the last of them [input]
+    # The prefix cache; these five are empty unless it is on.
+    chain_end: Column    # behind the last of its shared leading blocks in prefix.chain; they begin where i - 1's end [input]
     found: Column        # [tokens] found in the prefix cache when first admitted [prefix]
     known: Column        # [blocks] of the shared ones that are registered while it runs [prefix]
     settled: Column      # [tokens] whose blocks are known when full: computed, and visible when planned [prefix, engine]

@@ -30,7 +30,7 @@ from simulator.units import NEVER
 
 AUX_SIZE = 8
 """int64 numbers that a policy may keep per replica."""
-CACHE_COLUMNS = ("chain_at", "chain_end", "found", "known", "settled", "own")
+CACHE_COLUMNS = ("chain_end", "found", "known", "settled", "own")
 """Columns of the requests that only a prefix cache needs."""
 ID_COLUMNS = tuple(name for name in Replica._fields if name not in ("steps", "prefix", "c"))
 """Columns of a replica that hold whole numbers, not records."""
@@ -85,8 +85,6 @@ def request_columns(arrival: Column, prompt: Column, output: Column, limit: Colu
             columns[name] = np.zeros(0, dtype=dtype)
         elif name == "chain_end":
             columns[name] = np.array(chain_ends, dtype=np.int64)
-        elif name == "chain_at":
-            columns[name] = np.concatenate(([0], np.asarray(chain_ends, dtype=np.int64)[:-1]))
         else:
             start = {"queued": NEVER, "scheduled": NEVER, "first": NEVER, "last": NEVER, "slot": -1, "replica": -1,
                      "next": -1, "own": -1}.get(name, 0)

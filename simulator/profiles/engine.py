@@ -26,6 +26,7 @@ _UNITS: Final[Mapping[str, tuple[str, float]]] = {
     "gpu_memory_utilization": ("1", 1),
     "watermark": ("1", 1),
     "reserve_prompt": ("flag", 1),
+    "prefix_caching": ("flag", 1),
     "worker_processes": ("flag", 1),
     "max_num_seqs": ("sequences", 1),
     "max_num_batched_tokens": ("tokens", 1),
@@ -42,6 +43,7 @@ _INTEGERS: Final = (
     "schedule_ahead",
     "block_size",
     "reserve_prompt",
+    "prefix_caching",
     "worker_processes",
     "max_num_seqs",
     "max_num_batched_tokens",
@@ -53,6 +55,7 @@ _MOST: Final = {
     "gpu_memory_utilization": 1,
     "watermark": 1,
     "reserve_prompt": 1,
+    "prefix_caching": 1,
     "worker_processes": 1,
     "max_num_seqs": 65_536,
     "max_num_batched_tokens": 2**22,
@@ -80,6 +83,7 @@ class EngineProfile:
     gpu_memory_utilization: float  # share of the GPU's memory the engine may use
     watermark: float  # share of KV blocks kept free when admitting
     reserve_prompt: int  # 1: admit a request only when its whole prompt fits
+    prefix_caching: int  # 1: blocks of earlier requests are used again where the tokens are the same
     worker_processes: int  # 1: with tensor parallelism the launch runs beside the scheduler
     max_num_seqs: int  # default batch limit
     max_num_batched_tokens: int  # [tokens] default token budget

@@ -55,11 +55,10 @@ def columns(sequences: list[Sequence], block_size: int, num_blocks: int) -> tupl
     """The same sequences as columns: requests, replica, limits."""
     chains = shared_prefixes(sequences, block_size)
     flat = [number for chain in chains for number in chain]
-    at = [sum(len(chain) for chain in chains[:k]) for k in range(len(chains))]
     n = len(sequences)
     req = SimpleNamespace(
-        prompt=[s.prompt for s in sequences], planned=[0] * n, blocks=[0] * n, known=[0] * n, own=[-1] * n, chain_at=at,
-        chain_end=[start + len(chain) for start, chain in zip(at, chains, strict=True)],
+        prompt=[s.prompt for s in sequences], planned=[0] * n, blocks=[0] * n, known=[0] * n, own=[-1] * n,
+        chain_end=[sum(len(chain) for chain in chains[: k + 1]) for k in range(n)],
     )  # fmt: skip
     nodes = [Node(before=-1, after=-1, count=0, chain=-1, owner=0, refs=0, twin=-1) for _ in range(num_blocks)]
     found = SimpleNamespace(chain=flat, held=[-1] * len(flat), found=[-1] * (max(flat, default=0) + 1), nodes=nodes)
