@@ -97,7 +97,7 @@ def disown(req: Requests, rep: Replica, lim: Limits, i: int) -> None:
 @jitable
 def chain_at(req: Requests, i: int) -> int:
     """First of request i's shared leading blocks in prefix.chain."""
-    return req.chain_end[i - 1] if i > 0 else 0
+    return int(req.chain_end[i - 1]) if i > 0 else 0
 
 
 @jitable

@@ -44,10 +44,10 @@ class Requests(NamedTuple):
     status: Column       # one of the status codes below [engine, admit, preempt]
     next: Column         # next in the waiting queue, -1 at its end [queues]
     # The prefix cache; these five are empty unless it is on.
-    chain_end: Column    # behind the last of its shared leading blocks in prefix.chain; they begin where i - 1's end [input]
+    chain_end: Column    # end of its shared leading blocks in prefix.chain; they begin where i - 1's end [input]
     found: Column        # [tokens] found in the prefix cache when first admitted [prefix]
     known: Column        # [blocks] of the shared ones that are registered while it runs [prefix]
-    settled: Column      # [tokens] whose blocks are known when full: computed, and visible when planned [prefix, engine]
+    settled: Column      # [tokens] computed and visible when last planned: full blocks are known [prefix, engine]
     own: Column          # node with its private blocks since it was preempted, -1 = none [prefix]
 
 
@@ -55,6 +55,8 @@ COUNT_FIELDS: Final = ("prompt", "output", "limit", "cached", "computed", "plann
                        "slot", "replica", "preempted", "status", "next", "found", "known",
                        "settled", "own")
 """Columns that fit int32; the others are ticks (int64)."""
+LARGEST_COUNT: Final = 2**31 - 1
+"""Most tokens of a request, and most KV blocks of a replica; checked where they come in."""
 
 COMPLETE: Final = 0
 ARRIVE: Final = 2

@@ -1,16 +1,18 @@
 """A simulation ready to run: columns, limits, cost, load and the accumulators an engine fills."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from simulator.cost.step import Cost
 from simulator.engines.clients import OPEN
+from simulator.errors import ConfigError, TraceError
 from simulator.state import (
     COUNT_FIELDS,
     ITL_BINS,
+    LARGEST_COUNT,
     NOBODY,
     Column,
     Control,
@@ -26,8 +28,10 @@ from simulator.state import (
     dtype_of,
     empty_replica_counters,
 )
-from simulator.units import NEVER
+from simulator.units import NEVER, NS_PER_S
 
+PEAKS: Final = ("wall", "peak_running", "peak_waiting", "peak_blocks")
+"""Totals that bound the sums over time."""
 AUX_SIZE = 8
 """int64 numbers that a policy may keep per replica."""
 CACHE_COLUMNS = ("chain_end", "found", "known", "settled", "own")
@@ -67,13 +71,17 @@ class Job:
 
 def request_columns(arrival: Column, prompt: Column, output: Column, limit: Column, cached: Column,
                     pick: Column, chain_ends: Column | None = None) -> Requests:
-    """Requests as numpy columns, shape (N,); inputs are copied, counts become int32.
+    """Requests as numpy columns, shape (N,); inputs are copied, counts become int32. Raises TraceError beyond it.
 
     `chain_ends`: with a prefix cache, where each request's shared blocks end (workload.shared); the columns of the
     cache are empty without.
     """
     n = len(arrival)
     given = {"arrival": arrival, "prompt": prompt, "output": output, "limit": limit, "cached": cached}
+    for name in COUNT_FIELDS:
+        if name in given and n and not 0 <= np.min(given[name]) <= np.max(given[name]) <= LARGEST_COUNT:
+            raise TraceError(f"{name} must be 0..{LARGEST_COUNT} tokens, got {np.min(given[name])} to "
+                             f"{np.max(given[name])}")
     columns: dict[str, Any] = {}
     for name in Requests._fields:
         dtype = np.int32 if name in COUNT_FIELDS else np.int64
@@ -123,6 +131,24 @@ def _prefix(req: Requests, lim: Limits, replicas: int, chain: npt.NDArray[np.int
                   np.zeros((replicas, most), dtype=dtype_of(Node)))
 
 
+def check_sums(job: Job) -> None:
+    """Raise ConfigError when a sum over the whole run could have left int64; called when a run is over.
+
+    Steps are times of at most `reach.LAST_TICK` in all, so `wall` itself is right; what it is multiplied with in the
+    other sums was never more than the peaks.
+    """
+    kept = [{name: int(t[name] if isinstance(t, np.void) else getattr(t, name)) for name in PEAKS} for t in job.stats]
+    busy = sum(totals["wall"] for totals in kept)
+    for totals in kept:
+        gaps = job.lim.num_blocks if job.lim.contiguous else 0
+        by_1024 = max(totals["peak_waiting"], totals["peak_blocks"] * job.lim.block_size, gaps)
+        if max(totals["peak_running"] * totals["wall"], by_1024 * (totals["wall"] >> 10), busy) >= 2**63:
+            raise ConfigError(
+                f"a replica is busy for {totals['wall'] / NS_PER_S / 86400:.3g} days with up to "
+                f"{totals['peak_running']} running and {totals['peak_waiting']} waiting requests: sums over time "
+                "exceed 2^63; set a shorter horizon_s")
+
+
 def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, chain: Column = ()) -> Job:
     """The same job on plain lists of Python integers, for the SimPy engine."""
     job = array_job(req, lim, cost, replicas, log, chain)
@@ -145,7 +171,7 @@ def as_arrays(job: Job) -> Job:
                      for name, column in zip(Requests._fields, job.req, strict=True)))
     ids = {name: np.array([getattr(rep, name) for rep in job.reps], dtype=np.int64) for name in ID_COLUMNS}
     steps = np.array([as_records(rep.steps, StepInFlight) for rep in job.reps])
-    cache = Prefix(*(np.array(column) for column in job.reps[0].prefix[:2]),
+    cache = Prefix(np.array(job.reps[0].prefix.chain), np.array(job.reps[0].prefix.held),
                    np.array([rep.prefix.found for rep in job.reps]),
                    np.array([as_records(rep.prefix.nodes, Node) for rep in job.reps]))
     reps = Replica(prefix=cache, c=as_records([rep.c for rep in job.reps], Counters), steps=steps, **ids)

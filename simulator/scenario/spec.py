@@ -14,6 +14,7 @@ from policies.registry import policy_named
 from policies.routers import ROUTERS
 from simulator.config import SHORT_FORMS, Document, Section, placed, validate
 from simulator.errors import ConfigError, ServecastError, UnknownNameError
+from simulator.state import LARGEST_COUNT
 from simulator.units import MAX_TICKS, NS_PER_S
 from simulator.workload.build import inline_trace
 from simulator.workload.spec import Inline, Workload, parse_workload
@@ -24,7 +25,7 @@ LOOKED_UP = ("workload", "model", "engine.name", "host.name", "hardware.gpu", "h
 """Keys whose values are looked up or read later (setup.prepare, build_workload); their lines are kept for the
 messages."""
 MOST: Final = 2**40
-"""Largest accepted count of tokens or requests: products with other counts stay inside int64."""
+"""Largest accepted count of requests: products with other counts stay inside int64."""
 LONGEST_S: Final = MAX_TICKS / NS_PER_S
 """Longest accepted time [s], 36 years."""
 
@@ -70,11 +71,11 @@ class PolicySpec(Section):
     name: str | None = None
     max_num_seqs: int | None = Field(default=None, ge=1, le=65536)
     max_num_batched_tokens: int | None = Field(default=None, ge=1, le=2**22)
-    long_prefill_token_threshold: int | None = Field(default=None, ge=0, le=MOST)
+    long_prefill_token_threshold: int | None = Field(default=None, ge=0, le=LARGEST_COUNT)
     watermark: float | None = Field(default=None, ge=0, lt=1)
     reserve_full_prompt: bool | None = None
     batch_window_s: float | None = Field(default=None, ge=0, le=1e6)
-    length_bucket: int | None = Field(default=None, ge=1, le=MOST)
+    length_bucket: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
     stream: bool | None = None
 
 
@@ -84,7 +85,7 @@ class KvSpec(Section):
     layout: Literal["paged", "contiguous"] = "paged"
     block_size: int | None = Field(default=None, ge=1, le=4096)
     num_gpu_blocks: int | None = Field(default=None, ge=2, le=2**30)
-    reserve_tokens: int | None = Field(default=None, ge=1, le=MOST)
+    reserve_tokens: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
     prefix_caching: bool | None = Field(default=None, description="use blocks of earlier requests again where the "
                                         "tokens are the same; default: as the engine does")
 
@@ -120,7 +121,7 @@ class Scenario(Section):
     policy: PolicySpec = PolicySpec()
     kv: KvSpec = KvSpec()
     cluster: ClusterSpec = ClusterSpec()
-    max_model_len: int | None = Field(default=None, ge=2, le=MOST)
+    max_model_len: int | None = Field(default=None, ge=2, le=LARGEST_COUNT)
     cost_model: Literal["calibrated", "roofline"] = "calibrated"
     slo: SloSpec = SloSpec()
     warmup_fraction: float = Field(default=0.0, ge=0, lt=1)
