@@ -7,7 +7,8 @@ import yaml
 
 from simulator.errors import ConfigError
 from simulator.planning.price import Fleet
-from simulator.planning.spec import MEAN, Candidate, Target, candidates_of, load_plan, plan_from, scenario_of
+from simulator.planning.slo import MEAN, Target
+from simulator.planning.spec import Candidate, candidates_of, load_plan, plan_from, scenario_of
 from simulator.report.plan.deploy import kubernetes, vllm_command, vllm_flags
 from simulator.scenario.setup import prepare
 
