@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from simulator.errors import ConfigError
-from simulator.planning.bounds import RELIEF, RESOURCES, ready
+from simulator.planning.bounds import RELIEF, RESOURCES
 from simulator.planning.loss import lost
 from simulator.planning.points import Point
 from simulator.planning.price import Fleet, price_of
@@ -52,7 +52,7 @@ class Explain:
         self.search, self.fleet, self.outcome, self.rate = search, fleet, outcome, rate
         self.candidate, self.serving = fleet.candidate, fleet.serving
         self.per_unit = mean_rate(search.runner.bench.traffic.trace(0))
-        self.error = ready(search.spec, self.candidate).error.relative
+        self.error = search.runner.bench.ready(self.candidate).error.relative
 
     def answer(self, explain: bool) -> Answer:
         """The whole answer, or only the fleet that is bought and the loss of its spares; each part is one method."""
@@ -121,7 +121,7 @@ class Explain:
         rows: list[dict[str, Any]] = []
         price = price_of(self.search.spec, self.candidate.gpu).usd_per_hour * self.candidate.tensor_parallel
         for name, changed, note in self._single_changes():
-            found = ready(self.search.spec, changed)
+            found = self.search.runner.bench.ready(changed)
             if found.setup is None:
                 continue
             moved = self.search.wall(changed, self.serving, wall)
@@ -190,7 +190,7 @@ class Explain:
     def growth(self) -> Iterator[dict[str, Any]]:
         """The same configuration at more traffic."""
         for factor in GROWTHS:
-            found = ready(self.search.spec, self.candidate)
+            found = self.search.runner.bench.ready(self.candidate)
             got = self.search.solve(found, self.rate * factor)
             replicas = got.replicas + self.fleet.spare if got.status == "feasible" else None
             price = price_of(self.search.spec, self.candidate.gpu).usd_per_hour * self.candidate.tensor_parallel

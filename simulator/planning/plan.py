@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulator.planning.answer import Answer, Explain
-from simulator.planning.bounds import Ready, fewest_replicas, ready
+from simulator.planning.bounds import Ready, fewest_replicas
 from simulator.planning.cache import PointCache
 from simulator.planning.points import Runner
 from simulator.planning.price import Fleet, bound_key, fleet_of, rank_key
@@ -80,7 +80,7 @@ def plan(
     trace = runner.bench.traffic.trace(0)
     check_levels(spec, at_rate(trace, spec.growth))
     search = Search(spec, runner)
-    found = [ready(spec, candidate) for candidate in candidates_of(spec)]
+    found = [runner.bench.ready(candidate) for candidate in candidates_of(spec)]
     outcomes, complete = _search_all(search, found, trace)
     choices = _rank(search, outcomes, trace)
     answer = None

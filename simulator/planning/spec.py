@@ -11,11 +11,13 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from simulator.config import Document, Section, validate
+from simulator.config import Document, Section, placed, validate
+from simulator.errors import ServecastError
 from simulator.planning.names import check_names, gpu_name, scenario_keys
 from simulator.planning.slo import SloSpec
 from simulator.scenario.limits import asked_back
 from simulator.scenario.spec import EngineSpec, KvSpec, Scenario, scenario_from
+from simulator.workload.spec import parse_workload
 
 OBJECTIVES: Final = ("min_cost", "min_gpus", "max_goodput_per_gpu", "min_energy")
 MAX_REPLICAS: Final = 4096
@@ -252,6 +254,10 @@ def _finish(document: Document, base: Path) -> PlanSpec:
     named = {f"candidates.{key}": getattr(spec.candidates, key) for key in ("gpu", "policy", "router")}
     named |= {f"candidates.{key}": getattr(spec.candidates, key) for key in ("weight_dtype", "kv_dtype")}
     check_names(document, model, named | {"engine.name": [spec.engine.name], "model": [spec.model]})
+    try:
+        parse_workload(spec.workload, base)
+    except ServecastError as error:
+        raise placed(document, error, "workload") from None
     return spec
 
 
