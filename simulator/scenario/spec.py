@@ -15,6 +15,7 @@ from policies.routers import ROUTERS
 from simulator.config import SHORT_FORMS, Document, Section, placed, validate
 from simulator.errors import ConfigError, ServecastError, UnknownNameError
 from simulator.scenario.limits import LONGEST_S, RequestLimits, asked_back
+from simulator.state import LARGEST_COUNT
 from simulator.workload.build import inline_trace
 from simulator.workload.spec import Inline, Workload, parse_workload
 
@@ -23,7 +24,7 @@ LOOKED_UP = ("workload", "model", "engine.name", "host.name", "hardware.gpu", "h
 """Keys whose values are looked up or read later (setup.prepare, build_workload); their lines are kept for the
 messages."""
 MOST: Final = 2**40
-"""Largest accepted count of tokens or requests: products with other counts stay inside int64."""
+"""Largest accepted count of requests: products with other counts stay inside int64."""
 
 
 class LoadSpec(Section):
@@ -67,11 +68,11 @@ class PolicySpec(Section):
     name: str | None = None
     max_num_seqs: int | None = Field(default=None, ge=1, le=65536)
     max_num_batched_tokens: int | None = Field(default=None, ge=1, le=2**22)
-    long_prefill_token_threshold: int | None = Field(default=None, ge=0, le=MOST)
+    long_prefill_token_threshold: int | None = Field(default=None, ge=0, le=LARGEST_COUNT)
     watermark: float | None = Field(default=None, ge=0, lt=1)
     reserve_full_prompt: bool | None = None
     batch_window_s: float | None = Field(default=None, ge=0, le=1e6)
-    length_bucket: int | None = Field(default=None, ge=1, le=MOST)
+    length_bucket: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
     stream: bool | None = None
 
 
@@ -81,7 +82,7 @@ class KvSpec(Section):
     layout: Literal["paged", "contiguous"] = "paged"
     block_size: int | None = Field(default=None, ge=1, le=4096)
     num_gpu_blocks: int | None = Field(default=None, ge=2, le=2**30)
-    reserve_tokens: int | None = Field(default=None, ge=1, le=MOST)
+    reserve_tokens: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
 
 
 class ClusterSpec(Section):
@@ -106,7 +107,7 @@ class Scenario(Section):
     policy: PolicySpec = PolicySpec()
     kv: KvSpec = KvSpec()
     cluster: ClusterSpec = ClusterSpec()
-    max_model_len: int | None = Field(default=None, ge=2, le=MOST)
+    max_model_len: int | None = Field(default=None, ge=2, le=LARGEST_COUNT)
     cost_model: Literal["calibrated", "roofline"] = "calibrated"
     slo: RequestLimits = RequestLimits()
     warmup_fraction: float = Field(default=0.0, ge=0, lt=1)
