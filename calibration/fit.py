@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import yaml
 
-from calibration.fit_host import HostFit, MemoryFit, fit_host, fit_memory
+from calibration.fit_host import HostFit, MemoryFit, WorkerFit, fit_host, fit_memory
 from calibration.fit_operators import DecodeFit, GemmFit, fit_decode, fit_gemm, fit_prefill
 from calibration.fit_steps import FREE, StepFit, fit_steps, with_values
 from calibration.harness import write_atomically
@@ -51,7 +51,6 @@ FIT_RUNS: Final = (
 H100_RUNS: Final = FIT_RUNS[:4]
 COLD_RUNS: Final = ("llama8b-h100-sync/pre_*",)
 """First runs of a prompt size: one-off kernel selection in them."""
-TRAFFIC_RUN: Final = "llama8b-h100-sync/conv_r10"
 FIT_BLOCKS: Final = ("llama8b-h100/batch_b1", "llama8b-h100-seqs32/conv_burst200")
 """Runs whose block counts (not times) give the memory parts: 128 and 32 sequences."""
 HARNESS: Final = "ops-h100.json"
@@ -127,15 +126,14 @@ def calibrate(measurements: Path = MEASUREMENTS, gpu_name: str = "h100-sxm") -> 
     fit = [run for run in runs if used_for_fit(run.name) and not first_of_its_size(run.name)]
     ahead = [run for run in fit if run.engine.async_scheduling]
     sync = [run for run in fit if not run.engine.async_scheduling]
-    traffic = next((run for run in sync if run.name == TRAFFIC_RUN), None)
     blocks = [run for run in runs if run.name in FIT_BLOCKS]
-    if traffic is None or not ahead or len(blocks) != len(FIT_BLOCKS):
+    if not sync or not ahead or len(blocks) != len(FIT_BLOCKS):
         raise CalibrationError(f"{measurements}: needs the runs {', '.join((*H100_RUNS, *FIT_BLOCKS))}")
     base = with_values(load_gpu(gpu_name), operator_values(gemm, decode, harness))
     steps = fit_steps(ahead, base, priors(gemm, harness, library))
     fitted = with_values(base, {**steps.values, "mixed_lengths": UNEVEN_US})
     return Calibration(
-        gemm, decode, prefill, steps, fit_host(sync, ahead, traffic, fitted), fit_memory(blocks), fitted
+        gemm, decode, prefill, steps, fit_host(sync, ahead, fitted), fit_memory(blocks), fitted
     )
 
 
@@ -274,9 +272,10 @@ def write_measured(path: Path, block: Mapping[str, Any]) -> None:
     write_atomically(path, head + "\n".join(lines) + "\n")
 
 
-def host_values(fit: Calibration) -> dict[str, float]:
+def host_values(fit: Calibration, workers: WorkerFit) -> dict[str, float]:
     """Numbers of the measured host's profile [ms]."""
-    times = {key.removesuffix("_s"): value for key, value in vars(fit.host).items()}
+    both = vars(fit.host) | vars(workers)
+    times = {key.removesuffix("_s"): value for key, value in both.items()}
     return {key: round(value * 1e3, 4) for key, value in (times | {"eager_stall": fit.eager_stall_s}).items()}
 
 

@@ -1,8 +1,8 @@
 """The H200 from its own operators and the engine's step logs on it: batches, prompts and contexts, no traffic.
 
-Products and elementwise kernels come from the harness on one H200 (ops-h200.json); what a layer costs beside them, rates
-under sustained load and attention from output gaps of two H200 (8B, 14B). 8-bit weights and 8-bit KV are what is
-left of the gaps of their own series.
+Products and elementwise kernels come from the harness on one H200 (ops-h200.json); what a layer costs beside them,
+rates under sustained load and attention from output gaps of one and two H200 (8B, 14B). 8-bit weights are what is left
+of the gaps of their own series.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,18 +14,21 @@ import numpy as np
 import numpy.typing as npt
 
 from calibration.fit import KV_BYTES, MEASUREMENTS, UNEVEN_US, Calibration, entry, operator_values, used_for_fit
+from calibration.fit_host import WorkerFit, fit_workers
 from calibration.fit_operators import fit_decode, fit_gemm
 from calibration.fit_steps import FREE, StepFit, fit_steps, gaps_of, gpu_seconds, step_cost, with_values
 from calibration.measured import MeasuredRun, find_runs, load_run
 from calibration.operators import Operators, load_operators
 from simulator.cost.gpu_times import UNITS, gpu_times
 from simulator.profiles.gpu import Gpu, load_gpu
+from simulator.profiles.host import load_host
 
 Array = npt.NDArray[np.float64]
 
 HARNESS: Final = "ops-h200.json"
 H100_HARNESS: Final = "ops-h100.json"
 PLAIN: Final = ("llama8b-h200-tp2-b", "qwen14b-h200-tp2-b")
+SYNC: Final = "llama8b-h200-tp2-sync"
 FP8: Final = "llama8b-h200-fp8"
 FP8_KV: Final = "llama8b-h200-fp8kv"
 TILES: Final = (1.0, 16.0, 17.0, 64.0, 65.0, 128.0, 129.0)
@@ -40,6 +43,7 @@ class H200Fit:
     gpu: Gpu
     steps: StepFit
     fp8_extra: list[list[float]]  # [rows, us per layer]
+    workers: WorkerFit
     harness: Operators
 
 
@@ -55,7 +59,12 @@ def calibrate_h200(reference: Calibration, measurements: Path = MEASUREMENTS) ->
     found = fit_steps(_runs(measurements, (*PLAIN, FP8_KV)), base, priors)
     plain = with_values(base, found.values)
     extra = _fp8_extra(_runs(measurements, (FP8,)), plain)
-    return H200Fit(with_values(plain, {"mixed_lengths": UNEVEN_US}), found, extra, harness)
+    times = load_host().times
+    workers = fit_workers(
+        _runs(measurements, PLAIN[:1]), _runs(measurements, (SYNC,)), _runs(measurements, PLAIN[1:]), plain,
+        times.collective_launch_s, times.eager_layer_s,
+    )  # fmt: skip
+    return H200Fit(with_values(plain, {"mixed_lengths": UNEVEN_US}), found, extra, workers, harness)
 
 
 def _runs(measurements: Path, series: Sequence[str]) -> list[MeasuredRun]:
@@ -106,7 +115,7 @@ def _fp8_extra(runs: Sequence[MeasuredRun], gpu: Gpu) -> list[list[float]]:
 
 def h200_block(fit: H200Fit) -> dict[str, Any]:
     """The `measured:` block of the H200's profile; all-reduce curves are kept."""
-    logs = "output gaps of vLLM 0.24.0 step logs on one and two H200 (calibration/measurements/*-h200-*: batch, ctx, pre)"
+    logs = "output gaps of vLLM 0.24.0 step logs, one and two H200 (calibration/measurements/*-h200-*: batch, ctx, pre)"
     alone = f"calibration/measurements/{HARNESS}"
     gaps = fit.steps.gaps
     decode, prefill = (float(gaps[gaps.kind == kind].error.abs().median()) for kind in (0, 1))
@@ -130,8 +139,8 @@ def h200_block(fit: H200Fit) -> dict[str, Any]:
         block[key] = entry(0.0, key, "contained in the other components", "assumed", 0.0, "")
     block["fp8_extra"] = {
         "points": fit.fp8_extra, "unit": "[rows, us per layer]", "mark": "fitted",
-        "source": "output gaps of calibration/measurements/llama8b-h200-fp8 beyond the formula; tile classes of 16, 64, "
-        "128 rows: vLLM csrc/quantization, scaled_mm_sm90_fp8_dispatch",
+        "source": "output gaps of calibration/measurements/llama8b-h200-fp8 beyond the formula; tile classes of 16, "
+        "64, 128 rows: vLLM csrc/quantization, scaled_mm_sm90_fp8_dispatch",
     }  # fmt: skip
     curves = {key: value for key, value in load_gpu("h200-sxm").measured.items() if key.startswith("all_reduce")}
     return block | curves

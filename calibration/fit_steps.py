@@ -200,13 +200,13 @@ def _alike(runs: Sequence[MeasuredRun]) -> list[list[MeasuredRun]]:
 
 
 def _cost(run: MeasuredRun, setup: Profiles, gpu: Gpu) -> Cost:
-    """Cost without stalls: what a step takes when its launch never waits."""
-    host = dataclasses.replace(setup.host, times=setup.host.times.replace(eager_stall_s=0.0))
+    """Cost of the GPU alone: a CPU that takes no time."""
+    host = dataclasses.replace(setup.host, cpu_scale=0.0)
     return cost_of(run, Profiles(gpu, setup.engine, setup.model, host))
 
 
 def step_cost(run: MeasuredRun, gpu: Gpu) -> Cost:
-    """Step times of a run's settings on `gpu`, without stalls."""
+    """Step times of a run's settings on `gpu`, the CPU taking no time."""
     return _cost(run, setup_of(run), gpu)
 
 

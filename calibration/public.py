@@ -282,8 +282,8 @@ def fit_step_fixed(run: MeasuredRun, requests: int = 30, highest_us: float = 500
 
 
 VLLM_REDUCE_LIMIT: Final = {2: 8 * 2**20, 4: 8 * 2**20, 8: 2**18}
-"""[bytes] below which vLLM takes its own all-reduce on Hopper, by GPUs: the least of CustomAllreduce.max_size (8 MiB) and
-CUSTOM_ALL_REDUCE_MAX_SIZES (vllm/distributed/device_communicators); NCCL from there."""
+"""[bytes] below which vLLM takes its own all-reduce on Hopper, by GPUs: the least of CustomAllreduce.max_size (8 MiB)
+and CUSTOM_ALL_REDUCE_MAX_SIZES (vllm/distributed/device_communicators); NCCL from there."""
 
 
 def vllm_reduce_entry(data: Path, gpus: int, stem: str = "h100") -> dict[str, Any]:
@@ -302,5 +302,6 @@ def vllm_reduce_entry(data: Path, gpus: int, stem: str = "h100") -> dict[str, An
         "points": [list(point) for point in (*below, edge, *above)],
         "unit": "[bytes, us]",
         "mark": "measured",
-        "source": f"{AIC}; vLLM all-reduce in a CUDA graph below {limit // 1024} KiB (its last doubling extrapolated), NCCL above",
+        "source": f"{AIC}; vLLM all-reduce in a CUDA graph below {limit // 1024} KiB (its last doubling extrapolated), "
+        "NCCL above",
     }

@@ -61,10 +61,13 @@ def calibrated_cost(
     dense = np.stack([device.dense_s(tokens, kind, limit) for kind, limit in enumerate(limits)])
     dense[:, 0] = 0.0
     cpu_times = host_times(host or load_host(), engine)
-    launch = Launch(cpu_times, model.layers, tp, engine.schedule_ahead > 0, bool(engine.worker_processes))
+    old_runner = bool(engine.new_runner) and model.model_type not in engine.new_runner.split()
+    launch = Launch(
+        cpu_times, model.layers, tp, engine.schedule_ahead > 0, bool(engine.worker_processes), old_runner
+    )
     cpu, prep, dense, eager = launch.tables(dense, np.stack([tokens > limit for limit in limits]))
     times = device.times
-    sequence = to_ticks(cpu_times.sequence_cpu_s)
+    sequence = to_ticks(launch.sequence_s)
     return check_cost(
         Cost(
             dense_ns=_ns(dense),
