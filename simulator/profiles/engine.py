@@ -65,7 +65,8 @@ _MOST: Final = {
     "frontend_work": 1000,
 }
 """Largest accepted value of a number in its unit; 1e6 for all others."""
-_TEXTS: Final = ("name", "version", "policy", "mark", "notes")
+_TEXTS: Final = ("name", "version", "policy", "mark", "notes", "new_runner")
+_OPTIONAL: Final = ("notes", "new_runner")
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -95,6 +96,7 @@ class EngineProfile:
     graph_layer_memory_bytes: float  # kept back per layer and captured graph size
     workspace_per_hidden_bytes: float  # kept back per unit of hidden size: contexts, libraries, fragmentation
     notes: str = ""
+    new_runner: str = ""  # model types that the newer of two model runners takes, "": there is one
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
     marks: Mapping[str, str] = field(default_factory=dict, hash=False)
     path: Path = Path()
@@ -147,7 +149,7 @@ def parse_engine(profile: object, path: Path) -> EngineProfile:
         raise ConfigError(f"{path}: an engine profile is a mapping, got {type(profile).__name__}")
     accepted = {*_UNITS, *_TEXTS}
     unknown = sorted(str(key) for key in profile if key not in accepted)
-    missing = sorted(key for key in accepted - {"notes"} if key not in profile)
+    missing = sorted(key for key in accepted - {*_OPTIONAL} if key not in profile)
     if unknown or missing:
         raise ConfigError(
             f"{path}: unknown keys {unknown}, missing keys {missing}; accepted: {sorted(accepted)}"
