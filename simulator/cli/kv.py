@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from simulator.cli.common import JsonOption, note, print_json, show
-from simulator.errors import CapacityError
+from simulator.errors import CapacityError, ConfigError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -42,7 +42,8 @@ def kv(
     utilization: Annotated[float | None, typer.Option("--gpu-memory-utilization", min=0.0, max=1.0)] = None,
     block_size: Annotated[int | None, typer.Option("--block-size", min=1, max=4096)] = None,
     max_model_len: Annotated[int | None, typer.Option(
-        "--max-model-len", min=1, max=2**40, help="Longest request [tokens]; default: the model's.")] = None,
+        "--max-model-len", min=2, max=2**40,
+        help="Longest sequence [tokens], default the model's; GPUs that cannot hold one are refused.")] = None,
     draft: Annotated[str | None, typer.Option("--draft", help="A draft model's config.json, for speculation.")] = None,
     draft_tokens: Annotated[int, typer.Option("--draft-tokens", min=0, max=64, help="Tokens drafted a step.")] = 0,
     request_tokens: Annotated[int, typer.Option(
@@ -54,20 +55,34 @@ def kv(
     from simulator.profiles.engine import load_engine
     from simulator.profiles.gpu import load_gpu
     from simulator.profiles.model import load_model
+    from simulator.scenario.length import check_fits, check_positions
 
     shape, profile = load_model(model), load_engine(engine)
+    if max_model_len is not None:
+        try:
+            check_positions(shape, max_model_len)
+        except ConfigError as error:
+            raise ConfigError(f"--max-model-len: {error}") from None
     options = (tensor_parallel, weight_dtype, kv_dtype, max_num_seqs, max_num_batched_tokens, utilization,
                block_size, max_model_len, load_model(draft) if draft else None, draft_tokens)
     found, refused = [], []
     for gpu in [load_gpu(name) for name in gpus]:
         try:
-            found.append(kv_capacity(gpu, profile, shape, *options))
+            each = kv_capacity(gpu, profile, shape, *options)
+            if max_model_len is not None:
+                check_fits(max_model_len, each.tokens, each, given=True)
+            found.append(each)
         except CapacityError as error:
-            refused.append(error)
+            refused.append(CapacityError(f"--max-model-len: {error}" if str(error).startswith("must") else str(error)))
     if not found:
         raise refused[0]
-    for each in refused:
-        note(str(each))
+    for reason in refused:
+        note(str(reason))
+    if max_model_len is None:
+        for each in found:
+            if each.tokens < shape.max_positions and not shape.windows:
+                note(f"{each.gpu}: an engine would not start with {shape.name}'s {shape.max_positions:,} positions "
+                     f"(the default); max_model_len must be <= {each.tokens:,}")
     if as_json:
         print_json([_facts(each, request_tokens) for each in found])
     else:
@@ -106,7 +121,8 @@ def _table(found: list["KvCapacity"], model: "ModelShape", tokens: int) -> "Tabl
     if first.layer_groups > 1:
         rows.append(("groups of layers", [first.layer_groups] * len(found)))
     rows += [(f"block bytes ({first.block_size} tokens)", [each.block_bytes for each in found]),
-             ("blocks", [each.num_gpu_blocks for each in found]), ("tokens", [each.tokens for each in found]),
+             ("blocks", [each.num_gpu_blocks for each in found]),
+             ("tokens, the most for max_model_len", [each.tokens for each in found]),
              (f"requests of {tokens:,} tokens at once", [each.requests_at_once(tokens) for each in found])]
     for name, values in rows:
         table.add_row(name, *(f"{value:,}" for value in values))
