@@ -93,6 +93,11 @@ def test_unknown_name_lists_the_known() -> None:
     ({"quantization_config": {"quant_method": "awq", "bits": 3}}, "weights of 4 or 8 bits are modelled, got 3"),
     ({"num_hidden_layers": 0}, "num_hidden_layers must be a whole number >= 1, got 0"),
     ({"vocab_size": None}, "vocab_size must be a whole number >= 1, got None"),
+    ({"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8,
+      "mlp_only_layers": 5}, "a value is not of the kind its key needs"),
+    ({"text_config": 5}, "text_config must be a mapping, got int"),
+    ({"quantization_config": {"quant_method": "fp8", "ignored_layers": ["re:["]}},
+     "quantization_config cannot be read"),
     ({"sliding_window": -1}, "sliding_window must be a whole number >= 1, got -1"),
     ({"sliding_window": 8, "layer_types": ["sliding_attention"]}, "layer_types must name 2 layers, got 1"),
 ])
