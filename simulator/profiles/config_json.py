@@ -45,8 +45,8 @@ def parse_model(config: Config, path: Path) -> ModelShape:
     read = FAMILIES.get(str(text.get("model_type")), FAMILIES[kind])
     try:
         shape = dataclasses.replace(
-            read(text, path), name=_name(path), encoder_parameters=int(config.get("_encoder_parameters", 0)),
-            not_counted=_encoder(config))
+            read(text, path), name=_name(path), model_type=kind,
+            encoder_parameters=int(config.get("_encoder_parameters", 0)), not_counted=_encoder(config))
     except (TypeError, ValueError, AttributeError) as error:  # a list where a number is due, and the like
         raise ConfigError(f"{path}: a value is not of the kind its key needs: {error}") from error
     shape.check_tp(1)

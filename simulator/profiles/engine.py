@@ -29,6 +29,7 @@ _UNITS: Final[Mapping[str, tuple[str, float]]] = {
     "gpu_memory_utilization": ("1", 1),
     "watermark": ("1", 1),
     "reserve_prompt": ("flag", 1),
+    "prefix_caching": ("flag", 1),
     "worker_processes": ("flag", 1),
     "max_num_seqs": ("sequences", 1),
     "max_num_batched_tokens": ("tokens", 1),
@@ -50,6 +51,7 @@ _INTEGERS: Final = (
     "schedule_ahead",
     "block_size",
     "reserve_prompt",
+    "prefix_caching",
     "worker_processes",
     "max_num_seqs",
     "max_num_batched_tokens",
@@ -64,6 +66,7 @@ _MOST: Final = {
     "gpu_memory_utilization": 1,
     "watermark": 1,
     "reserve_prompt": 1,
+    "prefix_caching": 1,
     "worker_processes": 1,
     "max_num_seqs": 65_536,
     "max_num_batched_tokens": 2**22,
@@ -82,8 +85,8 @@ ACCOUNTING: Final = {
     "free": "the share of what weights, activations and workspace leave free (TensorRT-LLM)",
 }
 """How an engine sizes its KV cache from gpu_memory_utilization."""
-_TEXTS: Final = ("name", "version", "policy", "mark", "notes", "accounting")
-_OPTIONAL: Final = ("notes", "base")
+_TEXTS: Final = ("name", "version", "policy", "mark", "notes", "accounting", "new_runner")
+_OPTIONAL: Final = ("notes", "base", "new_runner")
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -101,6 +104,7 @@ class EngineProfile:
     gpu_memory_utilization: float  # share of the GPU's memory the engine may use, see ACCOUNTING
     watermark: float  # share of KV blocks kept free when admitting
     reserve_prompt: int  # 1: admit a request only when its whole prompt fits
+    prefix_caching: int  # 1: blocks of earlier requests are used again where the tokens are the same
     worker_processes: int  # 1: with tensor parallelism the launch runs beside the scheduler
     max_num_seqs: int  # default batch limit
     max_num_batched_tokens: int  # [tokens] default token budget
@@ -118,6 +122,7 @@ class EngineProfile:
     workspace_bytes: float  # kept back besides: contexts, libraries, communication, fragmentation
     accounting: str = "profiled"  # key of ACCOUNTING
     notes: str = ""
+    new_runner: str = ""  # model types that the newer of two model runners takes, "": there is one
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
     marks: Mapping[str, str] = field(default_factory=dict, hash=False)
     path: Path = Path()
