@@ -5,6 +5,7 @@ What that decided is in decisions.json.gz; make_decisions.py makes it anew from 
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from simulator.state import FINISHED, Limits
 
 DATA = json.loads(gzip.decompress((Path(__file__).parent / "decisions.json.gz").read_bytes()))
 NEEDS_A_CACHE = "cache, short of memory"
-"""Kind of scenario that only an engine with a prefix cache can follow."""
+"""Kind of scenario that only an engine with a prefix cache can follow; the others too when it is told what was found.
+"""
 
 
 class Watched(_Run):
@@ -48,7 +50,7 @@ class Watched(_Run):
 
 
 def case(made: dict[str, Any]) -> Case:
-    """The scenario for our engine; what was found in the cache at the first admission is given as `cached`."""
+    """The scenario for the engine without its cache: what was found at the first admission is given as `cached`."""
     arrival, prompt, output, limit, _, _ = zip(*made["requests"], strict=True)
     cached = [0] * len(arrival)
     for _, _, _, admitted in reversed(plans(made)):
@@ -65,6 +67,16 @@ def case(made: dict[str, Any]) -> Case:
     )  # fmt: skip
     return Case("chunked", arrival, prompt, output, limit, tuple(cached), (0,) * len(arrival), limits,
                 unit_cost(DATA["step"]))  # fmt: skip
+
+
+def cache_case(made: dict[str, Any]) -> Case:
+    """The scenario for the engine with its prefix cache: only which blocks are alike is given."""
+    given, block = case(made), made["block_size"]
+    names = [[(group, end) for end in range(block, shared + 1, block)] for *_, group, shared in made["requests"]]
+    every = [name for blocks in names for name in blocks]
+    alike = {name: number for number, name in enumerate(sorted(set(every))) if every.count(name) > 1}
+    chains = tuple(tuple(alike[name] for name in blocks if name in alike) for blocks in names)
+    return replace(given, cached=(0,) * len(names), chains=chains, limits=given.limits._replace(prefix=1))
 
 
 def plans(made: dict[str, Any]) -> list[Any]:
@@ -86,6 +98,19 @@ def test_every_decision_is_the_schedulers(k: int) -> None:
     assert run.steps == made["steps"]
 
 
+CACHED = [k for k, made in enumerate(DATA["scenarios"]) if made["kind"] != "plain"]
+
+
+@pytest.mark.parametrize("k", CACHED, ids=name)
+def test_the_prefix_cache_decides_as_the_schedulers(k: int) -> None:
+    """Hits, evictions and preempted requests that find their blocks again are the engine's own findings."""
+    made = DATA["scenarios"][k]
+    run = Watched(job(cache_case(made), compiled=False))
+    run.run()
+    assert run.steps == made["steps"]
+    assert tuple(run.job.req.found) == case(made).cached
+
+
 def test_the_scenarios_are_hard() -> None:
     """Hundreds of them, with preemption, tokens in flight at it, cut prompts, early ends, cache hits."""
     plain = [made for made in DATA["scenarios"] if made["kind"] == "plain"]
@@ -98,3 +123,6 @@ def test_the_scenarios_are_hard() -> None:
     assert len(cut) >= 200
     hits = [n for made in DATA["scenarios"] for _, _, _, admitted in plans(made) for _, n in admitted if n > 0]
     assert len(hits) >= 100
+    tight = [made for made in DATA["scenarios"] if made["kind"] == NEEDS_A_CACHE]
+    again = [i for made in tight for _, _, preempted, _ in plans(made) for i in preempted]
+    assert len(again) >= 50
