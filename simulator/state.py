@@ -105,6 +105,21 @@ class Counters:
     bound: int = 0          # [tick] `outstanding` cannot change before this (compiled engine)
     scattered: int = 0      # admissions refused although enough blocks were free in all (contiguous layout)
     scattered_for: int = 0  # the request last counted there
+    n_vacant: int = 0       # free slots
+    turn: int = 0           # admissions so far
+    lane: int = 0           # sequences in the lane (compiled engine; see engines/lane.py)
+    with_lane: int = 0      # 1 = the lane takes part in the step being planned           [policy writes]
+    lane_took: int = 0      # [blocks] taken for it
+    singles: int = 0        # 1 = the policy must see every sequence: spill the lane      [policy writes]
+    lane_context: int = 0   # [tokens] summed context of the lane at its next step
+    lane_steps: int = 0     # steps launched with the lane
+    lane_seen: int = 0      # of them collected
+    lane_output: int = 0    # [tick] when all of the lane last got a token
+    lane_end: int = 0       # step of the lane after which its first sequence leaves, NEVER = none
+    lane_head: int = 0      # slot of its first admitted sequence, -1 = none
+    lane_tail: int = 0
+    lane_rest: int = 0      # steps for which nobody joins after a spill
+    n_gaps: int = 0         # entries of gap_step / gap_ns
 
 
 @dataclass(slots=True)
@@ -128,43 +143,9 @@ class StepInFlight:
     plain: int = 0           # 1 = pure decode in which every row gets a token
     pad_rows: int = 0
     gap: int = 0             # [blocks] free but not in the longest free run
-
-
-class Replica(NamedTuple):
-    """One replica as its policy sees it."""
-
-    running: Column      # (S,) requests holding a slot, in order of admission
-    slots: Column        # (S,) request in each slot, -1 = empty
-    extents: Column      # (S,) requests by the place of their contiguous reservation
-    batch: Column        # (S,) requests of the step being planned          [policy writes]
-    tokens: Column       # (S,) tokens to compute for each of them          [policy writes]
-    flight: Column       # (D+1, S) per step in flight: requests that get a token from it
-    steps: Column        # (D+1,) StepInFlight: counts and clocks of each
-    c: Counters          # scalars
-
-
-NOBODY: Final = 2**32 - 1
-"""Fill of id columns where nobody is."""
-
-
-class Limits(NamedTuple):
-    """What a policy must keep to; the same for every replica."""
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    long_prefill_token_threshold: int   # [tokens] 0 = none
-    watermark_blocks: int               # [blocks] kept free when admitting
-    reserve_prompt: int                 # 1 = admit only when the whole prompt fits, not just its first chunk
-    block_size: int                     # [tokens]
-    num_blocks: int                     # [blocks] usable
-    max_model_len: int                  # [tokens]
-    contiguous: int                     # 1 = one run of blocks a request, reserved at admission
-    reserve_tokens: int                 # [tokens] reserved then, or prompt + limit where that is more
-    batch_window: int                   # [ns] static: wait this long for a fuller batch
-    length_bucket: int                  # [tokens] static: batch prompts of one bucket only; 0 = off
-    stream: int                         # 0 = static: return everything at the end of the batch
-    schedule_ahead: int                 # D: steps planned before the oldest output is seen
-    whole_prompt: int                   # 1 = a prompt above the token budget, or leaving no watermark, can never run
+    lane: int = 0            # decode sequences of the lane, beside the rows of flight[k]
+    lane_step: int = 0       # number of this step among those with the lane, 0 = without
+    joined: int = 0          # 1 = sequences joined the lane with their token of this step
 
 
 @dataclass(slots=True)
@@ -197,6 +178,68 @@ class Totals:
     peak_waiting: int = 0
     fragmented: int = 0         # Counters.scattered at the end
     last: int = 0               # [tick] of the last output
+
+
+@dataclass(slots=True)
+class Seat:
+    """A slot, rep.seats[slot]; but for `turn` of use while its sequence is in the lane."""
+
+    turn: int = 0            # admissions when it was taken
+    born: int = 0            # first step of the lane with this sequence
+    end: int = 0             # last one: all its tokens are planned then
+    crossing: int = 0        # lane step (mod block_size) at which it needs a block, -1 = never
+    link: int = 0            # next slot with the same place in the calendar, -1 = none
+    before: int = 0          # slot of the sequence admitted before it, in the lane; -1 = none
+    after: int = 0
+
+
+class Replica(NamedTuple):
+    """One replica as its policy sees it."""
+
+    running: Column      # (S,) requests holding a slot, in order of admission, but for those in the lane
+    slots: Column        # (S,) request in each slot, -1 = empty
+    vacant: Column       # (S,) free slots, a heap
+    seats: Column        # (S,) Seat of each slot
+    extents: Column      # (S,) requests by the place of their contiguous reservation
+    batch: Column        # (S,) requests of the step being planned          [policy writes]
+    tokens: Column       # (S,) tokens to compute for each of them          [policy writes]
+    flight: Column       # (D+1, S) per step in flight: requests that get a token from it
+    steps: Column        # (D+1,) StepInFlight: counts and clocks of each
+    phase: Column        # (block_size,) sequences of the lane by Seat.crossing
+    calendar: Column     # (CALENDAR,) first slot of the lane whose Seat.end is this (mod CALENDAR), -1 = none
+    gap_step: Column     # (GAPS,) step of the lane at whose output ...
+    gap_ns: Column       # (GAPS,) ... a gap was longer than all later ones
+    aux: Column          # numbers that the policy keeps
+    stats: Totals        # totals
+    c: Counters          # scalars
+
+
+CALENDAR: Final = 1024
+GAPS: Final = 1024
+
+
+NOBODY: Final = 2**32 - 1
+"""Fill of id columns where nobody is."""
+
+
+class Limits(NamedTuple):
+    """What a policy must keep to; the same for every replica."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    long_prefill_token_threshold: int   # [tokens] 0 = none
+    watermark_blocks: int               # [blocks] kept free when admitting
+    reserve_prompt: int                 # 1 = admit only when the whole prompt fits, not just its first chunk
+    block_size: int                     # [tokens]
+    num_blocks: int                     # [blocks] usable
+    max_model_len: int                  # [tokens]
+    contiguous: int                     # 1 = one run of blocks a request, reserved at admission
+    reserve_tokens: int                 # [tokens] reserved then, or prompt + limit where that is more
+    batch_window: int                   # [ns] static: wait this long for a fuller batch
+    length_bucket: int                  # [tokens] static: batch prompts of one bucket only; 0 = off
+    stream: int                         # 0 = static: return everything at the end of the batch
+    schedule_ahead: int                 # D: steps planned before the oldest output is seen
+    whole_prompt: int                   # 1 = a prompt above the token budget, or leaving no watermark, can never run
 
 
 @dataclass(slots=True)
@@ -251,7 +294,8 @@ def log_bin_edges() -> npt.NDArray[np.float64]:
     return np.where(octave == 0, fine, (2**ITL_BITS + fine) * 2.0 ** (octave - 1))
 
 
-def empty_replica_counters(num_blocks: int) -> Counters:
+def empty_replica_counters(num_blocks: int, slots: int) -> Counters:
     """Scalars of a replica before anything has happened."""
     return Counters(head=-1, tail=-1, log_row=-1, scattered_for=-1, event_tick=NEVER, event_phase=TIMER,
-                    free_blocks=num_blocks, largest_gap=num_blocks)
+                    free_blocks=num_blocks, largest_gap=num_blocks, n_vacant=slots, lane_head=-1, lane_tail=-1,
+                    lane_end=NEVER)

@@ -9,7 +9,9 @@ import numpy.typing as npt
 from simulator.cost.step import Cost
 from simulator.engines.clients import OPEN
 from simulator.state import (
+    CALENDAR,
     COUNT_FIELDS,
+    GAPS,
     ITL_BINS,
     NOBODY,
     Column,
@@ -19,6 +21,7 @@ from simulator.state import (
     LogRow,
     Replica,
     Requests,
+    Seat,
     StepInFlight,
     Totals,
     dtype_of,
@@ -28,7 +31,7 @@ from simulator.units import NEVER
 
 AUX_SIZE = 8
 """int64 numbers that a policy may keep per replica."""
-ID_COLUMNS = tuple(name for name in Replica._fields if name not in ("steps", "c"))
+ID_COLUMNS = tuple(name for name in Replica._fields if name not in ("steps", "seats", "stats", "c"))
 """Columns of a replica that hold whole numbers, not records."""
 
 
@@ -41,10 +44,8 @@ class Job:
     reps: Any
     lim: Limits
     cost: Cost
-    stats: Any
     itl: Any
     rows_time: Any
-    aux: Any
     ctl: Any
     frontends: Any
     log: Any
@@ -53,6 +54,12 @@ class Job:
     load: int = OPEN
     width: int = 0
     until: int = NEVER
+
+    @property
+    def stats(self) -> npt.NDArray[np.void]:
+        """(R,) state.Totals; for array jobs."""
+        totals: npt.NDArray[np.void] = self.reps.stats
+        return totals
 
     @property
     def logged(self) -> npt.NDArray[np.void]:
@@ -93,24 +100,30 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool) 
     def records(kind: type, *shape: int) -> Any:
         return np.zeros(shape, dtype=dtype_of(kind))
 
-    counters = as_records([empty_replica_counters(lim.num_blocks)] * replicas, Counters)
-    reps: Any = Replica(ids(replicas, s), table(replicas, s, fill=-1), ids(replicas, s), ids(replicas, s),
-                   table(replicas, s), ids(replicas, depth, s), records(StepInFlight, replicas, depth), counters)
-    return Job(req, reps, lim, cost, records(Totals, replicas), table(ITL_BINS), table(s + 1),
-               table(replicas, AUX_SIZE), records(Control, 1), table(replicas), records(LogRow, 4096 if log else 0),
-               replicas)
+    reps: Any = Replica(
+        running=ids(replicas, s), slots=table(replicas, s, fill=-1), vacant=np.tile(np.arange(s), (replicas, 1)),
+        seats=records(Seat, replicas, s), extents=ids(replicas, s), batch=ids(replicas, s), tokens=table(replicas, s),
+        flight=ids(replicas, depth, s), steps=records(StepInFlight, replicas, depth),
+        phase=table(replicas, lim.block_size), calendar=table(replicas, CALENDAR, fill=-1),
+        gap_step=table(replicas, GAPS), gap_ns=table(replicas, GAPS), aux=table(replicas, AUX_SIZE),
+        stats=records(Totals, replicas),
+        c=as_records([empty_replica_counters(lim.num_blocks, s)] * replicas, Counters),
+    )  # fmt: skip
+    return Job(req, reps, lim, cost, table(ITL_BINS), table(s + 1), records(Control, 1), table(replicas),
+               records(LogRow, 4096 if log else 0), replicas)
 
 
 def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool) -> Job:
     """The same job on plain lists of Python integers, for the SimPy engine."""
     job = array_job(req, lim, cost, replicas, log)
     columns = Requests(*(column.tolist() for column in req))
-    reps = [Replica(c=empty_replica_counters(lim.num_blocks), steps=[StepInFlight() for _ in job.reps.steps[r]],
+    reps = [Replica(c=empty_replica_counters(lim.num_blocks, lim.max_num_seqs), stats=Totals(),
+                    steps=[StepInFlight() for _ in job.reps.steps[r]], seats=[Seat() for _ in job.reps.seats[r]],
                     **{name: getattr(job.reps, name)[r].tolist() for name in ID_COLUMNS}) for r in range(replicas)]
     fields: Any = (f if isinstance(f, np.ndarray) else int(f) for f in cost)
     plain = Cost(*fields)
-    return Job(columns, reps, lim, plain, [Totals() for _ in reps], job.itl.tolist(), job.rows_time.tolist(),
-               job.aux.tolist(), Control(), job.frontends.tolist(), [] if log else None, replicas)
+    return Job(columns, reps, lim, plain, job.itl.tolist(), job.rows_time.tolist(), Control(),
+               job.frontends.tolist(), [] if log else None, replicas)
 
 
 def as_arrays(job: Job) -> Job:
@@ -119,12 +132,14 @@ def as_arrays(job: Job) -> Job:
                      for name, column in zip(Requests._fields, job.req, strict=True)))
     ids = {name: np.array([getattr(rep, name) for rep in job.reps], dtype=np.int64) for name in ID_COLUMNS}
     steps = np.array([as_records(rep.steps, StepInFlight) for rep in job.reps])
-    reps = Replica(c=as_records([rep.c for rep in job.reps], Counters), steps=steps, **ids)
+    seats = np.array([as_records(rep.seats, Seat) for rep in job.reps])
+    reps: Any = Replica(c=as_records([rep.c for rep in job.reps], Counters), steps=steps, seats=seats,
+                        stats=as_records([rep.stats for rep in job.reps], Totals), **ids)
     numbers: dict[str, Any] = {
-        name: np.array(getattr(job, name), dtype=np.int64) for name in ("itl", "rows_time", "aux", "frontends")
+        name: np.array(getattr(job, name), dtype=np.int64) for name in ("itl", "rows_time", "frontends")
     }
-    return replace(job, req=req, reps=reps, stats=as_records(job.stats, Totals), ctl=as_records([job.ctl], Control),
-                   log=as_records(job.log or [], LogRow), **numbers)
+    return replace(job, req=req, reps=reps, ctl=as_records([job.ctl], Control), log=as_records(job.log or [], LogRow),
+                   **numbers)
 
 
 def as_records(objects: list[Any], kind: type) -> Any:
