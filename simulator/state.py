@@ -92,9 +92,6 @@ class Counters:
     kv_tokens: int = 0      # [tokens] computed and held in KV memory
     n_extents: int = 0
     largest_gap: int = 0    # [blocks] longest free run (contiguous layout)
-    outstanding: int = 0    # requests routed here and not ended
-    event_tick: int = 0     # [tick] of this replica's next event
-    event_phase: int = 0
     gpu_free: int = 0       # [tick] G of the last launched step
     cpu_free: int = 0       # [tick] L of the last launched step
     last_output: int = 0    # [tick] output of the last collected step
@@ -102,7 +99,6 @@ class Counters:
     n_ended: int = 0        # requests that ended in the step being collected
     log_row: int = 0        # row of the step log that may be extended, -1 = none
     log_version: int = 0    # `version` of the steps in it
-    bound: int = 0          # [tick] `outstanding` cannot change before this (compiled engine)
     scattered: int = 0      # admissions refused although enough blocks were free in all (contiguous layout)
     scattered_for: int = 0  # the request last counted there
     n_vacant: int = 0       # free slots
@@ -120,6 +116,16 @@ class Counters:
     lane_tail: int = 0
     lane_rest: int = 0      # steps for which nobody joins after a spill
     n_gaps: int = 0         # entries of gap_step / gap_ns
+
+
+@dataclass(slots=True)
+class Front:
+    """What the router and the event loop read of a replica, rep.front; small, for they read that of every replica."""
+
+    outstanding: int = 0    # requests routed here and not ended
+    bound: int = 0          # [tick] `outstanding` cannot change before this (compiled engine)
+    event_tick: int = NEVER   # [tick] of this replica's next event (compiled engine)
+    event_phase: int = TIMER
 
 
 @dataclass(slots=True)
@@ -211,6 +217,7 @@ class Replica(NamedTuple):
     gap_ns: Column       # (GAPS,) ... a gap was longer than all later ones
     aux: Column          # numbers that the policy keeps
     stats: Totals        # totals
+    front: Front         # scalars that others read
     c: Counters          # scalars
 
 
@@ -296,6 +303,5 @@ def log_bin_edges() -> npt.NDArray[np.float64]:
 
 def empty_replica_counters(num_blocks: int, slots: int) -> Counters:
     """Scalars of a replica before anything has happened."""
-    return Counters(head=-1, tail=-1, log_row=-1, scattered_for=-1, event_tick=NEVER, event_phase=TIMER,
-                    free_blocks=num_blocks, largest_gap=num_blocks, n_vacant=slots, lane_head=-1, lane_tail=-1,
-                    lane_end=NEVER)
+    return Counters(head=-1, tail=-1, log_row=-1, scattered_for=-1, free_blocks=num_blocks, largest_gap=num_blocks,
+                    n_vacant=slots, lane_head=-1, lane_tail=-1, lane_end=NEVER)

@@ -58,7 +58,7 @@ def enqueue(req: Requests, rep: Replica, lim: Limits, i: int, r: int) -> bool:
         return False
     push_back(req, rep, i)
     rep.c.version += 1
-    rep.c.outstanding += 1
+    rep.front.outstanding += 1
     rep.stats.peak_waiting = max(rep.stats.peak_waiting, rep.c.n_waiting)
     return True
 
@@ -257,7 +257,7 @@ def collect(world: World, rep: Replica) -> int:
     stats.wasted += step.yields + step.lane - given
     stats.last = c.now
     c.last_output = c.now
-    c.outstanding -= c.n_ended
+    rep.front.outstanding -= c.n_ended
     c.first_flight = ring_place(rep, world.lim, 1)
     c.n_flight -= 1
     return wall

@@ -27,7 +27,7 @@ from simulator.engines.quiet import run_quietly, steps_alike
 from simulator.engines.steplog import log_step
 from simulator.engines.world import World
 from simulator.jit import compiled, jitable
-from simulator.state import ARRIVE, COMPLETE, GAPS, SCHEDULE, TIMER, Column, Control, Counters, Replica, Requests
+from simulator.state import ARRIVE, COMPLETE, GAPS, SCHEDULE, TIMER, Column, Control, Front, Replica, Requests
 from simulator.units import NEVER
 
 DONE = 0
@@ -61,42 +61,43 @@ def next_arrival(req: Requests, ctl: Control, until: int) -> int:
 
 
 @jitable
-def behind(c: Counters, arrival: int, until: int) -> bool:
-    """True when the replica with scalars c has an event before (arrival, ARRIVE)."""
-    tick = c.event_tick
-    return tick <= until and tick < NEVER and (tick < arrival or (tick == arrival and c.event_phase < ARRIVE))
+def behind(front: Front, arrival: int, until: int) -> bool:
+    """True when the replica has an event before (arrival, ARRIVE)."""
+    tick = front.event_tick
+    return tick <= until and tick < NEVER and (tick < arrival or (tick == arrival and front.event_phase < ARRIVE))
 
 
 @jitable
-def earliest(counters: Column, replicas: int) -> int:
+def earliest(fronts: Column, replicas: int) -> int:
     """Replica with the first event by (tick, phase, index)."""
     best = 0
     for r in range(1, replicas):
-        tick = counters[r].event_tick
-        first = counters[best].event_tick
-        if tick < first or (tick == first and counters[r].event_phase < counters[best].event_phase):
+        tick = fronts[r].event_tick
+        first = fronts[best].event_tick
+        if tick < first or (tick == first and fronts[r].event_phase < fronts[best].event_phase):
             best = r
     return best
 
 
 @jitable
-def next_replica(req: Requests, counters: Column, ctl: Control, mode: Mode, load: int, arrival: int,
-                 start: int) -> int:
-    """Replica to advance before the next arrival is routed, -1 when that can be done now.
+def next_replica(req: Requests, fronts: Column, ctl: Control, mode: Mode, load: int, arrival: int,
+                 start: int) -> tuple[int, int]:
+    """A replica and what to do with it: ADVANCE it before the next arrival is routed, or ARRIVE or END.
 
-    Open loads: whoever the router's choice depends on, and the chosen one. Replicas below `start` are done.
+    Open loads advance whoever the router's choice depends on, and the chosen one. Replicas below `start` are done.
     """
     if load != OPEN:
-        r = earliest(counters, mode.replicas)
-        return r if behind(counters[r], arrival, mode.until) else -1
-    if arrival == NEVER or mode.router == LEAST_OUTSTANDING:
+        r = earliest(fronts, mode.replicas)
+        if behind(fronts[r], arrival, mode.until):
+            return r, ADVANCE
+    elif arrival == NEVER or mode.router == LEAST_OUTSTANDING:
         for r in range(start, mode.replicas):
-            if counters[r].bound <= arrival and behind(counters[r], arrival, mode.until):
-                return r
+            if fronts[r].bound <= arrival and behind(fronts[r], arrival, mode.until):
+                return r, ADVANCE
     if arrival == NEVER:
-        return -1
-    r = route(mode.router, ctl.next, req.pick, counters, mode.replicas)
-    return r if behind(counters[r], arrival, mode.until) else -1
+        return 0, END
+    r = route(mode.router, ctl.next, req.pick, fronts, mode.replicas)
+    return r, ADVANCE if load == OPEN and behind(fronts[r], arrival, mode.until) else ARRIVE
 
 
 @jitable
@@ -106,10 +107,10 @@ def arrive(world: World, rep: Replica, r: int, tick: int) -> None:
     i = ctl.next
     ctl.next = i + 1
     if enqueue(world.req, rep, world.lim, i, r):
-        rep.c.bound = 0
-        if rep.c.event_phase == TIMER:
-            rep.c.event_tick = tick
-            rep.c.event_phase = SCHEDULE
+        rep.front.bound = 0
+        if rep.front.event_phase == TIMER:
+            rep.front.event_tick = tick
+            rep.front.event_phase = SCHEDULE
     else:
         on_ended(world.req, world.cost, world.clients, 1, tick + world.cost.frontend_out_ns)
 
@@ -118,14 +119,14 @@ def arrive(world: World, rep: Replica, r: int, tick: int) -> None:
 def set_event(rep: Replica, ahead: int, planned: bool) -> None:
     """The replica's next event after a SCHEDULE."""
     if planned and rep.c.n_flight <= ahead:
-        rep.c.event_tick = rep.c.cpu_free
-        rep.c.event_phase = SCHEDULE
+        rep.front.event_tick = rep.c.cpu_free
+        rep.front.event_phase = SCHEDULE
     elif rep.c.n_flight == 0:
-        rep.c.event_tick = rep.c.wake
-        rep.c.event_phase = TIMER
+        rep.front.event_tick = rep.c.wake
+        rep.front.event_phase = TIMER
     else:
-        rep.c.event_tick = output_tick(rep)
-        rep.c.event_phase = COMPLETE
+        rep.front.event_tick = output_tick(rep)
+        rep.front.event_phase = COMPLETE
 
 
 def _build(schedule: Callable[..., None], retire: Callable[..., None]) -> Callable[..., int]:
@@ -168,15 +169,15 @@ def _build(schedule: Callable[..., None], retire: Callable[..., None]) -> Callab
     @jitable
     def advance(world: World, rep: Replica, r: int, limit: int, mode: Mode) -> int:
         """Do replica r's events before (limit, ARRIVE); only the first when clients wait for answers."""
-        c, lim = rep.c, world.lim
-        while behind(c, limit, mode.until):
+        c, front, lim = rep.c, rep.front, world.lim
+        while behind(front, limit, mode.until):
             if len(world.log) > 0 and world.clients.ctl.log_rows + lim.schedule_ahead + 2 > len(world.log):
                 return LOG_FULL
-            c.now = c.event_tick
-            c.bound = 0
-            if c.event_phase == COMPLETE:
+            c.now = front.event_tick
+            front.bound = 0
+            if front.event_phase == COMPLETE:
                 complete(world, rep, r)
-                c.event_phase = SCHEDULE
+                front.event_phase = SCHEDULE
             else:
                 most = steps_alike(rep, lim) if mode.quiet else 0
                 if most > 0 and run_quietly(world, rep, r, most, limit, mode.until):
@@ -202,19 +203,17 @@ def _build(schedule: Callable[..., None], retire: Callable[..., None]) -> Callab
         ending = 0
         while True:
             arrival = next_arrival(world.req, ctl, mode.until)
-            r = next_replica(world.req, reps.c, ctl, mode, load, arrival, start)
-            todo = ADVANCE
-            if r < 0 and arrival == NEVER:
+            r, todo = next_replica(world.req, reps.front, ctl, mode, load, arrival, start)
+            if todo == ARRIVE and ctl.next >= mode.stop_at:
+                return PAUSED
+            if todo == END:
+                r = ending
                 if ending == mode.replicas:
                     return DONE
-                r, todo = ending, END
-            elif r < 0:
-                if ctl.next >= mode.stop_at:
-                    return PAUSED
-                r, todo = route(mode.router, ctl.next, world.req.pick, reps.c, mode.replicas), ARRIVE
             rep = Replica(reps.running[r], reps.slots[r], reps.vacant[r], reps.seats[r], reps.extents[r],
                           reps.batch[r], reps.tokens[r], reps.flight[r], reps.steps[r], reps.phase[r],
-                          reps.calendar[r], reps.gap_step[r], reps.gap_ns[r], reps.aux[r], reps.stats[r], reps.c[r])
+                          reps.calendar[r], reps.gap_step[r], reps.gap_ns[r], reps.aux[r], reps.stats[r],
+                          reps.front[r], reps.c[r])
             if todo == ARRIVE:
                 start = 0
                 arrive(world, rep, r, arrival)

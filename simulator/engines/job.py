@@ -17,6 +17,7 @@ from simulator.state import (
     Column,
     Control,
     Counters,
+    Front,
     Limits,
     LogRow,
     Replica,
@@ -31,7 +32,7 @@ from simulator.units import NEVER
 
 AUX_SIZE = 8
 """int64 numbers that a policy may keep per replica."""
-ID_COLUMNS = tuple(name for name in Replica._fields if name not in ("steps", "seats", "stats", "c"))
+ID_COLUMNS = tuple(name for name in Replica._fields if name not in ("steps", "seats", "stats", "front", "c"))
 """Columns of a replica that hold whole numbers, not records."""
 
 
@@ -106,7 +107,7 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool) 
         flight=ids(replicas, depth, s), steps=records(StepInFlight, replicas, depth),
         phase=table(replicas, lim.block_size), calendar=table(replicas, CALENDAR, fill=-1),
         gap_step=table(replicas, GAPS), gap_ns=table(replicas, GAPS), aux=table(replicas, AUX_SIZE),
-        stats=records(Totals, replicas),
+        stats=records(Totals, replicas), front=as_records([Front()] * replicas, Front),
         c=as_records([empty_replica_counters(lim.num_blocks, s)] * replicas, Counters),
     )  # fmt: skip
     return Job(req, reps, lim, cost, table(ITL_BINS), table(s + 1), records(Control, 1), table(replicas),
@@ -117,7 +118,7 @@ def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool) -
     """The same job on plain lists of Python integers, for the SimPy engine."""
     job = array_job(req, lim, cost, replicas, log)
     columns = Requests(*(column.tolist() for column in req))
-    reps = [Replica(c=empty_replica_counters(lim.num_blocks, lim.max_num_seqs), stats=Totals(),
+    reps = [Replica(c=empty_replica_counters(lim.num_blocks, lim.max_num_seqs), stats=Totals(), front=Front(),
                     steps=[StepInFlight() for _ in job.reps.steps[r]], seats=[Seat() for _ in job.reps.seats[r]],
                     **{name: getattr(job.reps, name)[r].tolist() for name in ID_COLUMNS}) for r in range(replicas)]
     fields: Any = (f if isinstance(f, np.ndarray) else int(f) for f in cost)
@@ -134,7 +135,8 @@ def as_arrays(job: Job) -> Job:
     steps = np.array([as_records(rep.steps, StepInFlight) for rep in job.reps])
     seats = np.array([as_records(rep.seats, Seat) for rep in job.reps])
     reps: Any = Replica(c=as_records([rep.c for rep in job.reps], Counters), steps=steps, seats=seats,
-                        stats=as_records([rep.stats for rep in job.reps], Totals), **ids)
+                        stats=as_records([rep.stats for rep in job.reps], Totals),
+                        front=as_records([rep.front for rep in job.reps], Front), **ids)
     numbers: dict[str, Any] = {
         name: np.array(getattr(job, name), dtype=np.int64) for name in ("itl", "rows_time", "frontends")
     }

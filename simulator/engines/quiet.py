@@ -50,9 +50,9 @@ def run_quietly(world: World, rep: Replica, r: int, most: int, limit: int, until
     """Advance replica r by up to `most` steps of the lane alone up to tick `limit`; False when none was possible.
 
     Steps scheduled before `limit` and outputs up to it are done (an arrival at `limit` comes between).
-    Leaves the replica's next event in c.event_tick and c.event_phase.
+    Leaves the replica's next event in front.event_tick and front.event_phase.
     """
-    c, lim = rep.c, world.lim
+    c, front, lim = rep.c, rep.front, world.lim
     free_place = ring_place(rep, lim, lim.schedule_ahead)
     model = rep.steps[free_place - 1 if free_place > 0 else lim.schedule_ahead]
     alike = _alike(world.cost, c.lane, model.pad_rows)
@@ -69,8 +69,8 @@ def run_quietly(world: World, rep: Replica, r: int, most: int, limit: int, until
     at_bin = 0
     low = 0
     high = 0
-    c.event_tick = c.now
-    c.event_phase = SCHEDULE
+    front.event_tick = c.now
+    front.event_phase = SCHEDULE
     while launched < most and c.now < limit and c.now <= until and c.n_gaps + lim.schedule_ahead + 2 <= GAPS:
         phase = phase + 1 if phase + 1 < lim.block_size else 0
         if rep.phase[phase] > c.free_blocks:
@@ -80,11 +80,11 @@ def run_quietly(world: World, rep: Replica, r: int, most: int, limit: int, until
         _launch(world, rep, rep.steps[place], alike, context)
         launched += 1
         place = place + 1 if place < lim.schedule_ahead else 0
-        c.event_tick = output_tick(rep)
-        if c.event_tick > limit or c.event_tick > until:
-            c.event_phase = COMPLETE
+        front.event_tick = output_tick(rep)
+        if front.event_tick > limit or front.event_tick > until:
+            front.event_phase = COMPLETE
             break
-        gap = c.event_tick - c.lane_output
+        gap = front.event_tick - c.lane_output
         old = rep.steps[c.first_flight]
         wall = _collect(world, rep, r, old)
         if lim.stream == 1:
@@ -97,7 +97,7 @@ def run_quietly(world: World, rep: Replica, r: int, most: int, limit: int, until
         walls += wall
         shorts += wall >> 10
     _sum_up(rep, alike, launched)
-    c.bound = max(c.event_tick, c.gpu_free + (most - launched) * alike.dense)
+    front.bound = max(front.event_tick, c.gpu_free + (most - launched) * alike.dense)
     if collected > 0:
         rep.stats.output += alike.rows * collected
         weigh(rep.stats, world.rows_time, model, walls, shorts, collected)
@@ -139,12 +139,12 @@ def _launch(world: World, rep: Replica, step: Column, alike: Alike, context: int
 
 @jitable
 def _collect(world: World, rep: Replica, r: int, step: Column) -> int:
-    """`booking.collect` at c.event_tick for the oldest step, one of the lane alone; returns its wall time [ns].
+    """`booking.collect` at front.event_tick for the oldest step, one of the lane alone; returns its wall time [ns].
 
     The sums over all steps of the run are left to `run_quietly`.
     """
     c, stats = rep.c, rep.stats
-    c.now = c.event_tick
+    c.now = rep.front.event_tick
     wall = c.now - max(c.last_output, step.start)
     short = wall >> 10
     stats.running += step.running * wall

@@ -100,7 +100,7 @@ class _Run:
 
     def arrive(self, i: int) -> None:
         job = self.job
-        r = route(job.router, i, job.req.pick, [rep.c for rep in job.reps], len(job.reps))
+        r = route(job.router, i, job.req.pick, [rep.front for rep in job.reps], len(job.reps))
         if enqueue(job.req, job.reps[r], job.lim, i, r):
             if not self.bells[r].triggered:
                 self.bells[r].succeed()
