@@ -43,11 +43,20 @@ class Requests(NamedTuple):
     preempted: Column    # times preempted [preempt]
     status: Column       # one of the status codes below [engine, admit, preempt]
     next: Column         # next in the waiting queue, -1 at its end [queues]
+    # The prefix cache; these five are empty unless it is on.
+    chain_end: Column    # end of its shared leading blocks in prefix.chain; they begin where i - 1's end [input]
+    found: Column        # [tokens] found in the prefix cache when first admitted [prefix]
+    known: Column        # [blocks] of the shared ones that are registered while it runs [prefix]
+    settled: Column      # [tokens] computed and visible when last planned: full blocks are known [prefix, engine]
+    own: Column          # node with its private blocks since it was preempted, -1 = none [prefix]
 
 
 COUNT_FIELDS: Final = ("prompt", "output", "limit", "cached", "computed", "planned", "done", "blocks", "extent",
-                       "slot", "replica", "preempted", "status", "next")
+                       "slot", "replica", "preempted", "status", "next", "found", "known",
+                       "settled", "own")
 """Columns that fit int32; the others are ticks (int64)."""
+LARGEST_COUNT: Final = 2**31 - 1
+"""Most tokens of a request, and most KV blocks of a replica; checked where they come in."""
 
 COMPLETE: Final = 0
 ARRIVE: Final = 2
@@ -110,12 +119,19 @@ class Counters:
     lane_context: int = 0   # [tokens] summed context of the lane at its next step
     lane_steps: int = 0     # steps launched with the lane
     lane_seen: int = 0      # of them collected
+    lane_ahead: int = 0     # steps in flight when the newest of them was planned
     lane_output: int = 0    # [tick] when all of the lane last got a token
     lane_end: int = 0       # step of the lane after which its first sequence leaves, NEVER = none
     lane_head: int = 0      # slot of its first admitted sequence, -1 = none
     lane_tail: int = 0
     lane_rest: int = 0      # steps for which nobody joins after a spill
     n_gaps: int = 0         # entries of gap_step / gap_ns
+    # The prefix cache: its free queue (prefix.nodes).
+    kept: int = 0           # [blocks] in it
+    oldest: int = -1
+    newest: int = -1
+    spare: int = -1         # first node given back
+    n_nodes: int = 0        # nodes ever used
 
 
 @dataclass(slots=True)
@@ -152,6 +168,28 @@ class StepInFlight:
     lane: int = 0            # decode sequences of the lane, beside the rows of flight[k]
     lane_step: int = 0       # number of this step among those with the lane, 0 = without
     joined: int = 0          # 1 = sequences joined the lane with their token of this step
+
+
+@dataclass(slots=True)
+class Node:
+    """An entry of the free queue of the prefix cache, prefix.nodes[k]: one shared block, or a run of private ones."""
+
+    before: int = -1
+    after: int = -1
+    owner: int = 0           # the preempted request of private blocks, prefix.DEAD or prefix.SHARED
+    count: int = 0           # [blocks]
+    chain: int = -1          # number of a shared block
+    refs: int = 0            # requests that hold it
+    twin: int = -1           # next node with the same tokens
+
+
+class Prefix(NamedTuple):
+    """What the prefix cache of a replica knows; L shared leading blocks of all requests with K different numbers."""
+
+    chain: Column        # (L,) number of each, one request after the other; the same for every replica [input]
+    held: Column         # (L,) node of each while its request runs
+    found: Column        # (K,) oldest node with that number, -1 = none
+    nodes: Column        # (num_blocks or fewer,) Node
 
 
 @dataclass(slots=True)
@@ -215,6 +253,7 @@ class Replica(NamedTuple):
     calendar: Column     # (CALENDAR,) first slot of the lane whose Seat.end is this (mod CALENDAR), -1 = none
     gap_step: Column     # (GAPS,) step of the lane at whose output ...
     gap_ns: Column       # (GAPS,) ... a gap was longer than all later ones
+    prefix: Prefix
     aux: Column          # numbers that the policy keeps
     stats: Totals        # totals
     front: Front         # scalars that others read
@@ -247,6 +286,7 @@ class Limits(NamedTuple):
     stream: int                         # 0 = static: return everything at the end of the batch
     schedule_ahead: int                 # D: steps planned before the oldest output is seen
     whole_prompt: int                   # 1 = a prompt above the token budget, or leaving no watermark, can never run
+    prefix: int = 0                     # 1 = blocks of earlier requests with the same tokens are used again
 
 
 @dataclass(slots=True)

@@ -142,6 +142,7 @@ def commit(req: Requests, rep: Replica, lim: Limits, cost: Cost) -> None:
     if lane > 0:
         rep.c.lane_steps += 1
         rep.c.lane_context += lane
+        rep.c.lane_ahead = rep.c.n_flight
         step.lane_step = rep.c.lane_steps
     step.lane = lane
     step.joined = 0
@@ -296,7 +297,7 @@ def _deliver(world: World, rep: Replica, flight: Column, count: int) -> int:
         req.done[i] = done
         if done == req.output[i]:
             if req.status[i] == WAITING:
-                take_out(req, rep, i)
+                take_out(req, rep, world.lim, i)
             req.status[i] = FINISHED
             ended += 1
     rep.c.n_ended = ended

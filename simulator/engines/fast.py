@@ -21,13 +21,13 @@ from simulator.engines.booking import (
     output_tick,
 )
 from simulator.engines.clients import OPEN, Clients, on_ended, start_load
-from simulator.engines.job import Job
+from simulator.engines.job import Job, check_sums
 from simulator.engines.lane import depart, join, spill
 from simulator.engines.quiet import run_quietly, steps_alike
 from simulator.engines.steplog import log_step
 from simulator.engines.world import World
 from simulator.jit import compiled, jitable
-from simulator.state import ARRIVE, COMPLETE, GAPS, SCHEDULE, TIMER, Column, Control, Front, Replica, Requests
+from simulator.state import ARRIVE, COMPLETE, GAPS, SCHEDULE, TIMER, Column, Control, Front, Prefix, Replica, Requests
 from simulator.units import NEVER
 
 DONE = 0
@@ -212,8 +212,9 @@ def _build(schedule: Callable[..., None], retire: Callable[..., None]) -> Callab
                     return DONE
             rep = Replica(reps.running[r], reps.slots[r], reps.vacant[r], reps.seats[r], reps.extents[r],
                           reps.batch[r], reps.tokens[r], reps.flight[r], reps.steps[r], reps.phase[r],
-                          reps.calendar[r], reps.gap_step[r], reps.gap_ns[r], reps.aux[r], reps.stats[r],
-                          reps.front[r], reps.c[r])
+                          reps.calendar[r], reps.gap_step[r], reps.gap_ns[r],
+                          Prefix(reps.prefix.chain, reps.prefix.held, reps.prefix.found[r], reps.prefix.nodes[r]),
+                          reps.aux[r], reps.stats[r], reps.front[r], reps.c[r])
             if todo == ARRIVE:
                 start = 0
                 arrive(world, rep, r, arrival)
@@ -239,13 +240,14 @@ def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[i
     engine = _engine(policy)
     total = len(job.req.arrival)
     slice_size = max(10_000, total // 100) if progress else total
-    mode = Mode(job.replicas, job.router, job.until, slice_size, leaps, leaps)
+    lane = leaps and not (job.lim.prefix == 1 and job.lim.schedule_ahead > 1)  # see lane._leave on `settled`
+    mode = Mode(job.replicas, job.router, job.until, slice_size, lane, lane)
     clients = Clients(job.ctl, job.frontends, job.load, job.width)
     while True:
         world = World(job.req, job.lim, job.cost, clients, job.itl, job.rows_time, job.log)
         code = engine(world, job.ctl, job.reps, mode)
         if code == DONE:
-            return
+            return check_sums(job)
         if code == LOG_FULL:
             job.log = np.concatenate([job.log, np.zeros_like(job.log)])
         else:

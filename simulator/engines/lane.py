@@ -128,6 +128,8 @@ def _leave(world: World, rep: Replica, slot: int) -> None:
     planned = c.lane_steps + 1 - seat.born
     req.computed[i] += planned
     req.planned[i] += planned
+    if planned > 0 and world.lim.prefix == 1:  # as prefix.remember: outputs in flight do not count
+        req.settled[i] = req.computed[i] - c.lane_ahead
     if seat.crossing >= 0:
         rep.phase[seat.crossing] -= 1
         req.blocks[i] = blocks_for(req.computed[i], world.lim.block_size)

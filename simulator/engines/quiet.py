@@ -123,6 +123,7 @@ def _launch(world: World, rep: Replica, step: Column, alike: Alike, context: int
     c.gpu_free = gpu_end
     c.kv_tokens += alike.rows
     c.lane_steps += 1
+    c.lane_ahead = c.n_flight
     c.n_flight += 1
     step.start = c.now
     step.gpu_end = gpu_end

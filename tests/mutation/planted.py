@@ -16,6 +16,10 @@ RULES = ("tests/unit/test_engine_rules.py", "-k", "reference")
 RULES_ALL = ("tests/unit/test_engine_rules.py", "-k", "share_of_all_blocks")
 HORIZON = ("tests/unit/test_engine_rules.py", "-k", "after_the_horizon")
 KV = ("tests/unit/test_kv.py",)
+REACH = ("tests/unit/test_reach.py", "-k", "not slow_gpus")
+SCHEDULER = ("tests/scheduler",)
+"""Against what vLLM's own scheduler decided."""
+SLOW = ("tests/parity/test_slow_gpus.py",)
 QUEUES = ("tests/unit/test_queues.py",)
 
 
@@ -89,6 +93,14 @@ BUGS = (
         "if req.status[i] != RUNNING:", RULES),
     Bug("ended by a token in flight but still waiting", BOOKING, "                take_out(req, rep, i)\n",
         "                pass\n", RULES),
+    Bug("preemption drops tokens in flight, real scheduler", QUEUE_FILE, "    req.computed[i] = 0\n",
+        "    req.computed[i] = 0\n    req.planned[i] = req.done[i]\n", SCHEDULER),
+    Bug("admits after preempting, real scheduler", CHUNKED, "if not preempted:", "if preempted or not preempted:",
+        SCHEDULER),
+    Bug("watermark holds on an empty replica, real scheduler", CHUNKED, WATERMARK, "keep_free = lim.watermark_blocks",
+        SCHEDULER),
+    Bug("preempts the first, real scheduler", QUEUE_FILE, "    i = rep.running[rep.c.n_running]\n",
+        "    i = rep.running[0]\n    rep.running[0] = rep.running[rep.c.n_running]\n", SCHEDULER),
     Bug("a token in flight counted at readmission", CHUNKED, "req.prompt[i] + req.done[i]",
         "req.prompt[i] + req.planned[i]", RULES),
     Bug("an output comes after the arrivals of its tick", STATE, "COMPLETE: Final = 0",
@@ -115,8 +127,17 @@ BUGS = (
         "fronts[r].outstanding <= fronts[best].outstanding", ORACLE),
     Bug("ended requests stay outstanding", BOOKING, "rep.front.outstanding -= c.n_ended",
         "rep.front.outstanding -= 0", ORACLE),
-    Bug("high half of a fixed-point product", STEP, ">> 16) + ((low", ">> 15) + ((low",
-        ("tests/unit/test_roofline.py",)),
+    Bug("high half of a count forgotten", STEP, "(count >> FP_BITS) * part + ", "", REACH),
+    Bug("low halves wrap", STEP, "(lowest >> FP_BITS) & LOW", "lowest >> FP_BITS", REACH),
+    Bug("products of 64 bits only", STEP,
+        "return count * whole + (count >> FP_BITS) * part + ((lowest >> FP_BITS) & LOW)",
+        "return (((count >> 16) * coefficient_fp) >> 16) + (((count & 0xFFFF) * coefficient_fp) >> FP_BITS)", SLOW),
+    Bug("reach without recomputed answers", "simulator/cost/reach.py", "min(prompt, lim.max_model_len) + answer",
+        "min(prompt, lim.max_model_len)", REACH),
+    Bug("reach counts real prompts only", "simulator/cost/reach.py", "else rows * whole", "else whole", REACH),
+    Bug("sums over the run unchecked", "simulator/engines/job.py", ">= 2**63:", ">= 2**70:", REACH),
+    Bug("counts wrap at int32", "simulator/engines/job.py", "<= LARGEST_COUNT:", "<= 2**40:", REACH),
+    Bug("longer what-ifs wrap", "simulator/planning/whatif.py", "if longer.max() > MAX_TOKENS:", "if False:", REACH),
     Bug("slope beyond the table forgotten", STEP, " + scaled(tokens - last, cost.slope_fp)", "", ORACLE),
     Bug("leap one step too long", LEAP, "- req.planned[i]\n        most = min(most, left)",
         "- req.planned[i] + 1\n        most = min(most, left)", LONG),
