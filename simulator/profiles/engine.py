@@ -12,10 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from hwprofiles import ENGINE_DIR
-from simulator.config import shown
+from simulator.config import listed, read_yaml, shown
 from simulator.errors import ConfigError, UnknownNameError
 
 MARKS: Final = ("measured", "fitted", "documented", "assumed")
@@ -75,7 +73,6 @@ _MOST: Final = {
 }
 """Largest accepted value of a number in its unit; 1e6 for all others (1e6 ms: 17 minutes)."""
 _TEXTS: Final = ("name", "version", "policy", "mark", "notes")
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
@@ -157,12 +154,7 @@ def load_engine(name_or_path: str | Path) -> EngineProfile:
 
 @functools.cache
 def _load(path: Path) -> EngineProfile:
-    try:
-        with path.open(encoding="utf-8") as stream:
-            profile = yaml.load(stream, Loader=_Loader)  # a safe loader in both cases
-    except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not a readable engine profile: {error}") from error
-    return parse_engine(profile, path)
+    return parse_engine(read_yaml(path, "engine profile"), path)
 
 
 def parse_engine(profile: object, path: Path) -> EngineProfile:
@@ -174,10 +166,10 @@ def parse_engine(profile: object, path: Path) -> EngineProfile:
     missing = sorted(key for key in accepted - {"notes"} if key not in profile)
     if unknown or missing:
         raise ConfigError(
-            f"{path}: unknown keys {unknown}, missing keys {missing}; accepted: {sorted(accepted)}"
+            f"{path}: unknown keys {listed(unknown) or 'none'}, missing keys {missing}; accepted: {sorted(accepted)}"
         )
     if profile["mark"] not in MARKS:
-        raise ConfigError(f"{path}: mark must be one of {', '.join(MARKS)}, got {profile['mark']!r}")
+        raise ConfigError(f"{path}: mark must be one of {', '.join(MARKS)}, got {shown(profile['mark'])}")
     values: dict[str, Any] = {_field(key): _number(profile[key], key, path) for key in _UNITS}
     values |= {key: str(profile.get(key, "")) for key in _TEXTS}
     return EngineProfile(
@@ -197,11 +189,11 @@ def _number(entry: object, key: str, path: Path) -> float | int:
     """The value of a {value, unit, source, mark} entry in SI units; whole where the field is a count."""
     unit, factor = _UNITS[key]
     if not isinstance(entry, dict) or set(entry) != {"value", "unit", "source", "mark"}:
-        raise ConfigError(f"{path}: {key} must be {{value, unit, source, mark}}, got {entry!r}")
+        raise ConfigError(f"{path}: {key} must be {{value, unit, source, mark}}, got {shown(entry)}")
     value = entry["value"]
     if entry["unit"] != unit or entry["mark"] not in MARKS or not str(entry["source"]).strip():
         raise ConfigError(
-            f"{path}: {key} must have unit {unit!r}, a mark of {', '.join(MARKS)} and a source, got {entry!r}"
+            f"{path}: {key} must have unit {unit!r}, a mark of {', '.join(MARKS)} and a source, got {shown(entry)}"
         )
     most = _MOST.get(key, 1e6)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:

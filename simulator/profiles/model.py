@@ -1,7 +1,6 @@
 """Models by name or config.json: hwprofiles/models/*.json and a user's own files -> ModelShape."""
 
 import functools
-import json
 from pathlib import Path
 
 from hwprofiles import MODEL_DIR
@@ -9,6 +8,7 @@ from simulator.errors import ConfigError, UnknownNameError
 from simulator.profiles.config_json import parse_model
 from simulator.profiles.quantisation import ACTIVATION_BYTES, KV_BYTES, WEIGHT_BYTES, dtype_name
 from simulator.profiles.shape import Experts, Gemm, Latent, ModelShape
+from simulator.reading import ReadError, read_json
 
 
 def list_models() -> tuple[str, ...]:
@@ -46,8 +46,8 @@ def _shipped(name: str) -> Path:
 
 def _read(path: Path) -> dict[str, object]:
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        config = read_json(path)
+    except ReadError as error:
         raise ConfigError(f"{path}: not a readable config.json: {error}") from error
     if not isinstance(config, dict):
         raise ConfigError(f"{path}: a config.json is a JSON object, got {type(config).__name__}")
