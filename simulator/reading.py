@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 from typing import Any, Final
 
-from simulator.errors import ServecastError
+from simulator.errors import ConfigError, ServecastError
 
 MAX_TEXT: Final = 4 * 2**20
 """Largest YAML or JSON file of settings [bytes]."""
@@ -22,6 +22,17 @@ _MEMORY: Final = 900 * 2**20
 
 class ReadError(ServecastError):
     """A file cannot be read; the message is the reason, without the file's name."""
+
+
+def absolute(path: str | Path) -> Path:
+    """An output's absolute path. Raises ConfigError for a name that cannot be written as UTF-8 or links in a circle."""
+    try:
+        str(path).encode()
+        return Path(path).resolve()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{path}: is no name in UTF-8; accepted: a folder with another name") from None
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(f"{path}: is no path: {getattr(error, 'strerror', None) or error}") from None
 
 
 def read_text(path: str | Path, largest: int = MAX_TEXT) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hwprofiles import ENGINE_DIR
-from simulator.config import listed, read_yaml, shown
+from simulator.config import read_yaml, shown
 from simulator.errors import ConfigError, UnknownNameError
 
 MARKS: Final = ("measured", "fitted", "documented", "assumed")
@@ -166,7 +166,7 @@ def parse_engine(profile: object, path: Path) -> EngineProfile:
     missing = sorted(key for key in accepted - {"notes"} if key not in profile)
     if unknown or missing:
         raise ConfigError(
-            f"{path}: unknown keys {listed(unknown) or 'none'}, missing keys {missing}; accepted: {sorted(accepted)}"
+            f"{path}: unknown keys {shown(unknown)}, missing keys {missing}; accepted: {sorted(accepted)}"
         )
     if profile["mark"] not in MARKS:
         raise ConfigError(f"{path}: mark must be one of {', '.join(MARKS)}, got {shown(profile['mark'])}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from hwprofiles import GPU_DIR
-from simulator.config import listed, read_yaml, shown
+from simulator.config import read_yaml, shown
 from simulator.errors import ConfigError, UnknownNameError
 from simulator.units import MIB
 
@@ -106,7 +106,7 @@ def parse_gpu(profile: object, path: Path) -> Gpu:
     unknown = sorted(str(key) for key in profile if key not in _KEYS)
     missing = sorted(key for key in _KEYS - {"aliases", "measured"} if key not in profile)
     if unknown or missing:
-        raise ConfigError(f"{path}: unknown keys {listed(unknown) or 'none'}, missing keys {missing}; "
+        raise ConfigError(f"{path}: unknown keys {shown(unknown)}, missing keys {missing}; "
                           f"accepted: {sorted(_KEYS)}")
     numbers = {key: _number(profile[key], key, unit, path) for key, unit in _UNITS.items()}
     sources = {key: str(profile[key]["source"]) for key in _UNITS}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from simulator.errors import ConfigError
-from simulator.reading import MAX_RESULT, ReadError, read_json
+from simulator.reading import MAX_RESULT, ReadError, absolute, read_json
 
 MARKER: Final = ".servecast.json"
 _ASIDE: Final = "-replaced"
@@ -26,10 +26,7 @@ _RENAME_EXCHANGE: Final = 2  # linux/fs.h
 
 def check_target(out: str | Path) -> Path:
     """Absolute path of an output folder; raises ConfigError when it may not be written or replaced."""
-    try:
-        path = Path(out).resolve()
-    except (OSError, RuntimeError, ValueError) as error:  # links that lead in a circle, NUL
-        raise ConfigError(f"{out}: is no path: {getattr(error, 'strerror', None) or error}") from None
+    path = absolute(out)
     if path.is_dir():
         if any(path.iterdir()):
             _check_ours(path)
