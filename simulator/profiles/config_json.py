@@ -89,7 +89,7 @@ def _decoder(config: Config, path: Path, **special: Any) -> ModelShape:
         "intermediate": 0 if "intermediate" in special else _size(config, "intermediate_size", path),
         "kv_heads": _size(config, "num_key_value_heads", path, heads),
         "head_dim": _size(config, "head_dim", path, max(1, hidden // heads)),
-        "vocab": _size(config, "vocab_size", path), "max_positions": _size(config, "max_position_embeddings", path),
+        "vocab": _size(config, "vocab_size", path), "max_positions": _positions(config, path),
         "gated_mlp": True, "tied_embeddings": bool(config.get("tie_word_embeddings", False)), "qkv_bias": bias,
         "output_bias": bias, "mlp_bias": bool(config.get("mlp_bias", False))}
     values["windows"] = _windows(config, values["layers"], path)
@@ -251,6 +251,25 @@ def _opt(config: Config, path: Path) -> ModelShape:
         vocab=_size(config, "vocab_size", path), max_positions=positions, gated_mlp=False,
         tied_embeddings=bool(config.get("tie_word_embeddings", True)), qkv_bias=True, output_bias=True,
         mlp_bias=True, norm_bias=True, learned_positions=positions + 2)
+
+
+def _positions(config: Config, path: Path) -> int:
+    """[tokens] the model takes, with its rope scaling as vLLM counts it (vllm/config/model.py,
+    _get_and_verify_max_len): yarn stretches the positions before scaling, linear and dynamic those of the config;
+    llama3, longrope and su have them in max_position_embeddings already, as has Gemma 3."""
+    positions = _size(config, "max_position_embeddings", path)
+    scaling = config.get("rope_scaling") or config.get("rope_parameters")
+    if not isinstance(scaling, Mapping) or str(config.get("model_type", "")).startswith("gemma3"):
+        return positions
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if kind not in ("yarn", "linear", "dynamic"):
+        return positions
+    factor = scaling.get("factor", 1.0)
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= 4096:
+        raise ConfigError(f"{path}: rope_scaling.factor must be a number from 1 to 4096, got {factor!r}")
+    if kind == "yarn":
+        positions = _size(scaling, "original_max_position_embeddings", path, positions)
+    return int(positions * factor)
 
 
 def _size(config: Config, key: str, path: Path, default: int | None = None) -> int:

@@ -13,18 +13,7 @@ from simulator.errors import NoProgressError, ServecastError
 from simulator.run import _check_progress, simulate
 from simulator.scenario.setup import prepare
 from simulator.scenario.spec import scenario_from
-from simulator.state import (
-    FINISHED,
-    N_WAITING,
-    REJECTED_BUDGET,
-    REJECTED_KV,
-    REJECTED_LENGTH,
-    T_EAGER,
-    T_PREFILL,
-    T_STEPS,
-    T_WASTED,
-    Limits,
-)
+from simulator.state import FINISHED, REJECTED_BUDGET, REJECTED_KV, REJECTED_LENGTH, Limits
 from simulator.units import NEVER
 
 ENGINES = pytest.mark.parametrize("engine", ["reference", "fast", "fast without leaps"])
@@ -86,7 +75,7 @@ def test_eager_steps_are_counted(engine: str) -> None:
     """Four steps of one token each, all eager; the launch of 30 outlasts the GPU's 10."""
     done = run(requests([0], [1], [4], cost=cost(10, 30, eager=1)), engine)
     assert times(done) == ([0], [30], [120])
-    assert done.stats[0, T_EAGER] == 4
+    assert done.stats["eager"][0] == 4
 
 
 @ENGINES
@@ -103,7 +92,7 @@ def test_a_step_that_preempts_admits_nobody(engine: str) -> None:
     at 30 has no block for the first's 9th token and preempts the second; 1 block is then free, enough for the second's
     first chunk, but that waits for the step at 40."""
     done = run(requests([0, 0], [7, 7], [4, 4], num_blocks=4, long_prefill_token_threshold=4), engine)
-    rows = [(row[1], row[4], row[6]) for row in np.asarray(done.log).tolist()[:5]]  # start, decodes, prefills
+    rows = done.logged[["start", "decode", "prefill"]].tolist()[:5]
     assert rows == [(0, 0, 2), (10, 0, 2), (20, 2, 0), (30, 1, 0), (40, 1, 1)]
 
 
@@ -158,7 +147,7 @@ def test_a_refusal_takes_as_long_to_the_client_as_an_answer(engine: str) -> None
 def test_budget_is_shared_running_first(engine: str) -> None:
     """Budget 8: 8 of the first's 11 tokens; then its 3 and 5 of the second's 6; then 1 decode and the last 1."""
     done = run(requests([0, 0], [11, 6], [3, 2], max_num_batched_tokens=8), engine)
-    assert np.asarray(done.log)[:3, 7].tolist() == [8, 8, 1]
+    assert done.logged["prefill_tokens"][:3].tolist() == [8, 8, 1]
     assert times(done) == ([0, 10], [20, 30], [40, 40])
 
 
@@ -166,9 +155,9 @@ def test_budget_is_shared_running_first(engine: str) -> None:
 def test_early_end_wastes_the_step_planned_ahead(engine: str) -> None:
     """max_tokens 9, end after 2: planned one ahead, a third row is computed for nobody."""
     done = run(requests([0], [1], [2], limit=[9], schedule_ahead=1), engine)
-    assert (done.stats[0, T_WASTED], done.stats[0, T_STEPS]) == (1, 3)
+    assert (done.stats["wasted"][0], done.stats["steps"][0]) == (1, 3)
     done = run(requests([0], [1], [2], limit=[2], schedule_ahead=1), engine)
-    assert (done.stats[0, T_WASTED], done.stats[0, T_STEPS]) == (0, 2)
+    assert (done.stats["wasted"][0], done.stats["steps"][0]) == (0, 2)
 
 
 @ENGINES
@@ -179,7 +168,7 @@ def test_memory_runs_out_last_admitted_is_recomputed(engine: str) -> None:
     done = run(requests([0, 0], [7, 7], [4, 4], num_blocks=4), engine)
     assert done.req.preempted.tolist() == [0, 1]
     assert times(done) == ([0, 0], [10, 10], [40, 60])
-    assert done.stats[0, T_PREFILL] == 7 + 7 + 9
+    assert done.stats["prefill"][0] == 7 + 7 + 9
     assert done.req.itl_max.tolist() == [10, 30]
 
 
@@ -192,8 +181,8 @@ def test_a_token_in_flight_at_preemption_is_delivered(output: int, last: int, co
     done = run(requests([0, 0], [7, 7], [4, output], num_blocks=4, schedule_ahead=1), engine)
     assert done.req.preempted.tolist() == [0, 1]
     assert times(done)[2] == [40, last]
-    assert (done.stats[0, T_PREFILL], done.stats[0, T_WASTED]) == (computed, 0)
-    assert done.reps.c[0, N_WAITING] == 0
+    assert (done.stats["prefill"][0], done.stats["wasted"][0]) == (computed, 0)
+    assert done.reps.c["n_waiting"][0] == 0
 
 
 @ENGINES
@@ -203,7 +192,7 @@ def test_readmission_counts_only_tokens_that_have_come(engine: str) -> None:
     with 1 token seen and 1 in flight: 8 tokens are computed, the 9th in a decode of its own (request.num_tokens)."""
     done = run(requests([0] * 3, [7, 8, 7], [4, 1, 4], num_blocks=6, schedule_ahead=2), engine)
     assert done.req.preempted.tolist() == [0, 0, 1]
-    assert done.stats[0, T_PREFILL] == 7 + 8 + 7 + 8
+    assert done.stats["prefill"][0] == 7 + 8 + 7 + 8
     assert done.req.done.tolist() == [4, 1, 4]
 
 
@@ -224,7 +213,7 @@ def test_vllm_v0_decodes_only_beside_a_free_block(policy: str, last: int, preemp
     done = run(requests([0, 0], [5, 5], [2, 2], policy, num_blocks=4), engine)
     assert times(done)[2] == [20, last]
     assert done.req.preempted.tolist() == [0, preempted]
-    assert done.stats[0, T_PREFILL] == 10 + 6 * preempted
+    assert done.stats["prefill"][0] == 10 + 6 * preempted
 
 
 @ENGINES
@@ -232,7 +221,7 @@ def test_vllm_v0_preempts_itself_and_goes_on(engine: str) -> None:
     """2 blocks, both full or begun by the prompt of 5: each further token is computed with all before it."""
     done = run(requests([0], [5], [3], "vllm_v0", num_blocks=2), engine)
     assert times(done) == ([0], [10], [30])
-    assert (done.req.preempted[0], done.stats[0, T_PREFILL]) == (2, 5 + 6 + 7)
+    assert (done.req.preempted[0], done.stats["prefill"][0]) == (2, 5 + 6 + 7)
 
 
 @ENGINES
@@ -241,7 +230,7 @@ def test_vllm_v0_lets_in_alone_who_has_outgrown_the_watermark(engine: str) -> No
     itself and recomputes 14 tokens in 4 blocks."""
     done = run(requests([0], [12], [3], "vllm_v0", num_blocks=4, watermark_blocks=1, whole_prompt=1), engine)
     assert times(done) == ([0], [10], [30])
-    assert (done.req.preempted[0], done.stats[0, T_PREFILL]) == (1, 12 + 14)
+    assert (done.req.preempted[0], done.stats["prefill"][0]) == (1, 12 + 14)
 
 
 @ENGINES
@@ -251,7 +240,7 @@ def test_cached_blocks_are_whole_and_leave_a_token(prompt: int, cached: int, com
                                                    engine: str) -> None:  # fmt: skip
     """Blocks of 4: of 8 cached of 8 one block is used, since the last token's logits are needed."""
     case = replace(requests([0], [prompt], [1], policy), cached=(cached,))
-    assert run(case, engine).stats[0, T_PREFILL] == computed
+    assert run(case, engine).stats["prefill"][0] == computed
 
 
 @ENGINES
@@ -316,8 +305,8 @@ def test_static_answer_not_returned_by_the_horizon_is_unfinished() -> None:
 def test_no_progress_is_told_with_a_diagnosis() -> None:
     """A policy that never plans is found out, not waited for."""
     done = run(requests([0], [1], [1]), "fast")
-    done.reps.c[0, N_WAITING] = 1
-    done.reps.c[0, 3] = 0
+    done.reps.c["n_waiting"][0] = 1
+    done.reps.c["head"][0] = 0
     with pytest.raises(NoProgressError, match="replica 0 stands still: 1 requests wait"):
         _check_progress(done)
     assert issubclass(NoProgressError, ServecastError)
