@@ -2,8 +2,8 @@
 
 The rules of `chunked` for one replica: first come first served, one token budget, no planning ahead; a request enters
 when blocks for all it may become are free, so that nothing is preempted. While nothing but decodes run and nobody
-arrives it repeats the step without touching the sequences. It keeps first and last tokens, the histogram of gaps and the
-longest gap of each request: no totals, no step log, no router, no CPU clock.
+arrives it repeats the step without touching the sequences. It keeps first and last tokens, the histogram of gaps and
+the longest gap of each request: no totals, no step log, no router, no CPU clock.
 """
 
 from typing import Any
