@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from simulator.cost.step import Cost, decode_attention_time, dense_time, prefill_attention_time
 from simulator.engines.booking import itl_bin
-from simulator.jit import jitable
 from simulator.kv import blocks_for
 from simulator.state import ITL_BINS, Limits
 
@@ -30,14 +29,16 @@ def eager_loop(arrival: Int64s, prompt: Int64s, output: Int64s, lim: Limits, cos
     return steps
 
 
-@jitable
-def step_time(cost: Cost, n_decode: int, context: int, n_prefill: int, tokens: int, pairs: int) -> int:
+def _step_time(cost: Cost, n_decode: int, context: int, n_prefill: int, tokens: int, pairs: int) -> int:
     """[ns] GPU time of a step."""
     kind = 1 if n_prefill > 0 else 0
     gpu = dense_time(cost, kind, n_decode + tokens) + decode_attention_time(cost, n_decode, context)
     if n_prefill > 0:
         gpu += prefill_attention_time(cost, n_prefill, tokens, pairs)
     return gpu
+
+
+step_time: Any = numba.njit(_step_time)
 
 
 def _loop(arrival: Int64s, prompt: Int64s, output: Int64s, lim: Limits, cost: Cost, columns: Int64s,
