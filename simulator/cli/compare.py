@@ -55,7 +55,7 @@ ScenariosArgument = Annotated[list[str], typer.Argument(
 def compare(scenarios: ScenariosArgument,
             policies: PoliciesOption = None, assignments: SetOption = None, out: OutOption = None,
             trace: TraceOption = None, columns: ColumnOption = None, time_unit: UnitOption = None,
-            engine: EngineOption = EngineName.fast, report: ReportOption = True, log: LogOption = None,
+            engine: EngineOption = EngineName.auto, report: ReportOption = True, log: LogOption = None,
             seed: SeedOption = None, as_json: JsonOption = False, quiet: QuietOption = False) -> None:
     """Run scenarios side by side; ratios are against the first. All see the same arrivals and lengths."""
     read = [read_scenario(name, assignments or (), {"seed": seed}, trace, columns, time_unit) for name in scenarios]

@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, PercentFormatter
 
 from simulator.metrics.latency import due, fates, times
 from simulator.report.slots import label_of, labels_of, slot_figure, time_unit
-from simulator.report.svg import EMPTY, INK, LINES, MUTED, REQUESTS, figure, style
+from simulator.report.svg import EMPTY, INK, LINES, MUTED, REQUESTS, Picture, figure, style
 from simulator.report.timeline import Level, levels
 from simulator.run import Result
 from simulator.state import log_bin_edges
@@ -325,3 +325,9 @@ def compare_figures(results: Sequence[Result]) -> dict[str, Figure]:
         "latency": latency_figure(results, names),
         "time": time_figure(results, names),
     }
+
+
+def pictures(results: Result | Sequence[Result]) -> dict[str, Picture]:
+    """The figures of one result, or of several compared, ready to be written."""
+    drawn = figures(results) if isinstance(results, Result) else compare_figures(results)
+    return {name: Picture(fig) for name, fig in drawn.items()}

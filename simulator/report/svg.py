@@ -10,6 +10,7 @@ import io
 import re
 import warnings
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, Final
 
 import matplotlib
@@ -116,12 +117,36 @@ def css_variables(dark: bool) -> str:
     return " ".join(f"--{name}: {_DARK[colour] if dark else colour};" for colour, name in _NAMES.items())
 
 
+class Picture:
+    """A figure to be written in several places: laid out and drawn once."""
+
+    def __init__(self, fig: Figure) -> None:
+        self.figure = fig
+        self.wide = bool(fig.get_figwidth() > 6)
+
+    @cached_property
+    def svg(self) -> str:
+        """As a stand-alone SVG file."""
+        return svg_file(self.figure)
+
+    def in_page(self, label: str, prefix: str) -> str:
+        """As an <svg> element, see `to_svg`."""
+        return for_page(self.svg, label, prefix)
+
+
 def to_png(fig: Figure) -> bytes:
     """The figure as PNG, without date or version."""
     buffer = io.BytesIO()
-    with style(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # glyphs of a name that the font lacks
+    with _laid_out(fig):
         fig.savefig(buffer, format="png", dpi=144, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def svg_file(fig: Figure) -> str:
+    """The figure as a stand-alone SVG file."""
+    buffer = io.StringIO()
+    with _laid_out(fig):
+        fig.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return buffer.getvalue()
 
 
@@ -130,7 +155,23 @@ def to_svg(fig: Figure, label: str = "", prefix: str = "p") -> str:
 
     `label` is what a screen reader says. Equal figures give equal text.
     """
-    text = svg_file(fig)
+    return for_page(svg_file(fig), label, prefix)
+
+
+@contextlib.contextmanager
+def _laid_out(fig: Figure) -> Iterator[None]:
+    """Context to write a figure in. Its layout is worked out the first time only: it costs as much as drawing."""
+    with style(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # glyphs of a name that the font lacks
+        engine = fig.get_layout_engine()
+        if engine is not None:
+            engine.execute(fig)
+            fig.set_layout_engine("none")
+        yield
+
+
+def for_page(text: str, label: str, prefix: str) -> str:
+    """An SVG file as an <svg> element for a page, see `to_svg`."""
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
@@ -139,15 +180,6 @@ def to_svg(fig: Figure, label: str = "", prefix: str = "p") -> str:
     text = re.sub(r"'DejaVu Sans'(, sans-serif)?", "system-ui, sans-serif", text)
     text = re.sub(r"\s*\n\s*", "\n", text)
     return _root(text, label)
-
-
-def svg_file(fig: Figure) -> str:
-    """The figure as a stand-alone SVG file."""
-    buffer = io.StringIO()
-    with style(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        fig.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    return buffer.getvalue()
 
 
 def _variable(colour: str) -> str:
