@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, StepPatch
 from matplotlib.ticker import FuncFormatter, LogLocator, PercentFormatter
 
 from simulator.metrics.latency import due, fates, times
@@ -54,8 +54,10 @@ def batch_figure(result: Result) -> Figure:
 def _level_panel(ax: Axes, result: Result, seen: Level, title: str, colour: str) -> None:
     unit = time_unit(result)[0]
     left = seen.edges / unit
-    ax.stairs(seen.peak, left, baseline=0, fill=True, color=colour, alpha=0.18, linewidth=0)
-    ax.stairs(seen.mean, left, baseline=None, color=colour, linewidth=1.2)
+    # add_artist, not ax.stairs: that would search both for limits, which are set below
+    ax.add_artist(StepPatch(seen.peak, left, baseline=0, fill=True, color=colour, alpha=0.18, linewidth=0))
+    no_baseline: Any = None
+    ax.add_artist(StepPatch(seen.mean, left, baseline=no_baseline, fill=False, edgecolor=colour, linewidth=1.2))
     ax.set_xlim(left[0], left[-1])
     ax.set_ylim(0, 1.12 * float(seen.peak.max(initial=0)) or 1.0)
     ax.set_title(title if seen.exact else f"{title} (estimated)")
