@@ -109,4 +109,6 @@ def validate(
 
         write_atomically(report, validation_page(result, folders))
     inside, width = result["inside_interval_pct"], result["median_width_pct"]
+    for entry in result["refused"]:
+        note(f"{entry['run']} left out: {entry['reason']}")
     show(table(result), f"inside the 90 % interval: {inside} %; median half-width {width} %")

@@ -37,7 +37,19 @@ FIT_RUNS: Final = (
     "llama8b-h100/batch_*",
     "llama8b-h100/ctx_*",
     "llama8b-h100/prefill_*",
+    *(
+        f"{series}/{kind}_*"
+        for series in (
+            "llama8b-h200-tp2-b",
+            "llama8b-h200-tp2-sync",
+            "llama8b-h200-fp8",
+            "llama8b-h200-fp8kv",
+            "qwen14b-h200-tp2-b",
+        )
+        for kind in ("batch", "ctx", "pre", "prefill")
+    ),
 )
+H100_RUNS: Final = FIT_RUNS[:4]
 COLD_RUNS: Final = ("llama8b-h100-sync/pre_*",)
 """First runs of a prompt size: one-off kernel selection in them."""
 TRAFFIC_RUN: Final = "llama8b-h100-sync/conv_r10"
@@ -109,14 +121,18 @@ def calibrate(measurements: Path = MEASUREMENTS, gpu_name: str = "h100-sxm") -> 
     gemm = fit_gemm(harness.gemm)
     decode = fit_decode(library.decode, KV_BYTES)
     prefill = fit_prefill(library.prefill, PAIR_FLOPS)
-    runs = [load_run(folder) for folder in find_runs([measurements])]
+    runs = [
+        load_run(folder)
+        for folder in find_runs([measurements])
+        if _matches(f"{folder.parent.name}/{folder.name}", (*H100_RUNS, *FIT_BLOCKS))
+    ]
     fit = [run for run in runs if used_for_fit(run.name) and not first_of_its_size(run.name)]
     ahead = [run for run in fit if run.engine.async_scheduling]
     sync = [run for run in fit if not run.engine.async_scheduling]
     traffic = next((run for run in sync if run.name == TRAFFIC_RUN), None)
     blocks = [run for run in runs if run.name in FIT_BLOCKS]
     if traffic is None or not ahead or len(blocks) != len(FIT_BLOCKS):
-        raise CalibrationError(f"{measurements}: needs the runs {', '.join((*FIT_RUNS, *FIT_BLOCKS))}")
+        raise CalibrationError(f"{measurements}: needs the runs {', '.join((*H100_RUNS, *FIT_BLOCKS))}")
     base = with_values(load_gpu(gpu_name), operator_values(gemm, decode, harness))
     steps = fit_steps(ahead, base, priors(gemm, harness, library))
     fitted = with_values(base, {**steps.values, "mixed_lengths": UNEVEN_US})
@@ -135,7 +151,7 @@ def operator_values(gemm: GemmFit, decode: DecodeFit, harness: Operators) -> dic
         "fp8_gain": harness.fp8_gain or 1.0,
         "layer_fixed": 0.0,
         "step_fixed": 0.0,
-        "elementwise_bandwidth": gemm.gemm.bandwidth / 1e12,
+        "elementwise_bandwidth": (elementwise_bandwidth(harness, TRAFFIC) or gemm.gemm.bandwidth) / 1e12,
         "decode_bandwidth": decode.bandwidth / 1e12,
         "decode_sequence": decode.sequence_s * 1e6,
         "mixed_lengths": 0.0,
@@ -157,12 +173,9 @@ def priors(gemm: GemmFit, harness: Operators, library: Operators) -> dict[str, t
     prefill = float(np.median([row["TFLOPs"] for row in library.prefill if row["length"] >= 1024]))
     start, rate = gemm.gemm.start_s * 1e6, gemm.gemm.rate / 1e12
     fixed = layer_start_us(harness) or 4.0 * start
-    moved = (elementwise_bandwidth(harness, TRAFFIC) or gemm.gemm.bandwidth) / 1e12
     return {
-        "gemm_start": (start, 0.3 * start),
         "layer_fixed": (fixed, 0.3 * fixed),
         "gemm_rate": (rate, 0.1 * rate),
-        "elementwise_bandwidth": (moved, 0.15 * moved),
         "decode_bandwidth": (best, 0.1),
         "sample_sequence": (2.0, 3.0),
         "prefill_rate": (prefill, 0.15 * prefill),
@@ -199,8 +212,8 @@ def measured_block(fit: Calibration) -> dict[str, Any]:
     block["fp8_gain"] = _entry(
         gpu_times(fit.gpu).fp8_gain, "fp8_gain", f"calibration/measurements/{HARNESS}", "measured", 0.05, "m 1024..8192"
     )
-    for key in ("gemm_bandwidth", "gemm_exponent"):
-        value = getattr(fit.gemm.gemm, key.removeprefix("gemm_")) / UNITS[key][1]
+    for key in ("gemm_start", "gemm_bandwidth", "gemm_exponent"):
+        value = getattr(fit.gemm.gemm, "start_s" if key == "gemm_start" else key.removeprefix("gemm_")) / UNITS[key][1]
         block[key] = _entry(
             value,
             key,
@@ -209,6 +222,14 @@ def measured_block(fit: Calibration) -> dict[str, Any]:
             fit.gemm.mean_error,
             f"m {fit.gemm.rows[0]}..{fit.gemm.rows[1]}",
         )
+    block["elementwise_bandwidth"] = _entry(
+        gpu_times(fit.gpu).elementwise_bandwidth / 1e12,
+        "elementwise_bandwidth",
+        f"calibration/measurements/{HARNESS}",
+        "fitted",
+        0.1,
+        "growth of a layer's elementwise kernels up to 2048 rows",
+    )
     block["decode_sequence"] = _entry(
         fit.decode.sequence_s * 1e6,
         "decode_sequence",

@@ -25,19 +25,16 @@ from simulator.profiles.gpu import Gpu
 
 Array = npt.NDArray[np.float64]
 
-FREE: Final = (
-    "gemm_start",
-    "layer_fixed",
-    "gemm_rate",
-    "elementwise_bandwidth",
-    "decode_bandwidth",
-    "sample_sequence",
-    "prefill_rate",
-)
-"""Components fitted here, in profile units."""
+FREE: Final = ("layer_fixed", "gemm_rate", "decode_bandwidth", "sample_sequence", "prefill_rate")
+"""Components fitted here, in profile units: those that a step log can tell apart. It cannot tell a product's start
+from the fixed time of its layer (four starts and one fixed time only add up), nor elementwise traffic from the
+products' rate (both grow with the tokens of a step): product start and elementwise bandwidth stay as the operators
+alone give them. Left free, both pairs move the gaps by less than a seventh of their error per prior width."""
 DECODE_ERROR: Final = 0.01
 PREFILL_ERROR: Final = 0.03
 """Relative errors the gaps are weighed by: repeatability of decode steps and of single prefill steps."""
+DIFFERENCE: Final = 1e-2
+"""Relative step of the central differences: wide against the whole nanoseconds that step times are rounded to."""
 FIRST_PREFILL: Final = 5
 FULL_STEP: Final = 1800
 """[tokens] from here a prefill step is longer on the GPU than its launch."""
@@ -139,10 +136,15 @@ def with_values(gpu: Gpu, values: Mapping[str, float]) -> Gpu:
     return dataclasses.replace(gpu, measured=measured)
 
 
-def fit_steps(runs: Sequence[MeasuredRun], gpu: Gpu, priors: Mapping[str, tuple[float, float]]) -> StepFit:
+def fit_steps(
+    runs: Sequence[MeasuredRun],
+    gpu: Gpu,
+    priors: Mapping[str, tuple[float, float]],
+    start: Mapping[str, float] | None = None,
+) -> StepFit:
     """Fit FREE on the gaps of `runs` (one model, one GPU); `priors` gives (value, standard error) for each.
 
-    All other components are those of `gpu`.
+    All other components are those of `gpu`. The search starts from the priors, or from `start`.
     """
     table = gaps_of(runs)
     setup = setup_of(runs[0])
@@ -161,7 +163,18 @@ def fit_steps(runs: Sequence[MeasuredRun], gpu: Gpu, priors: Mapping[str, tuple[
         return np.concatenate([relative(x) / scale, (x - centre) / width])
 
     bounds = (np.maximum(centre - 6 * width, 1e-6), centre + 6 * width)
-    found = least_squares(residual, centre, bounds=bounds, loss="soft_l1", x_scale=width, diff_step=1e-4)
+    found = least_squares(
+        residual,
+        centre if start is None else np.clip([start[key] for key in FREE], *bounds),
+        bounds=bounds,
+        loss="soft_l1",
+        x_scale=width,
+        jac="3-point",
+        diff_step=DIFFERENCE,
+        xtol=1e-10,
+        ftol=1e-12,
+        gtol=1e-10,
+    )
     spread = np.sqrt(np.diag(np.linalg.inv(found.jac.T @ found.jac)))
     return StepFit(
         dict(zip(FREE, map(float, found.x), strict=True)),

@@ -4,7 +4,8 @@
 
 The measured ceilings are the best read bandwidth of the same file and its 8192 x 8192 x 8192 product; the limits
 are the vendor's datasheet figures of the H100 SXM (NVIDIA H100 Tensor Core GPU datasheet: 3.35 TB/s, 989.4 TFLOP/s
-dense bf16, 1978.9 dense fp8; NVLink 900 GB/s, both directions together).
+dense bf16, 1978.9 dense fp8; NVLink 900 GB/s, both directions together). The H200 has the same but for 4.8 TB/s
+(NVIDIA H200 Tensor Core GPU datasheet).
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ Row = Mapping[str, Any]
 DATASHEET_READ_GBPS = 3350.0
 DATASHEET_TFLOPS = {"bf16": 989.4, "e4m3": 1978.9}
 DATASHEET_NVLINK_GBPS = 450.0  # one direction
+
+
+DECODE_SHAPE = {"heads": 32, "head_size": 128, "block_size": 16, "kv_dtype": "bf16"}
+PREFILL_SHAPE = {"heads": 32, "head_size": 128, "block_size": 16}
 
 
 def load_result(path: Path) -> dict[str, Any]:
@@ -115,6 +120,28 @@ def all_reduce_rows(result: Row) -> list[list[str]]:
     return lines
 
 
+def card_rows(one: Row, other: Row) -> list[list[str]]:
+    """The same kernels on two cards: time on each, and how much faster the second is."""
+    lines = []
+    for batch, context in ((1, 2048), (16, 2048), (64, 2048), (64, 8192), (256, 8192)):
+        want = {**DECODE_SHAPE, "batch": batch, "context": context}
+        lines.append(_pair(f"decode {batch} x {context}", "paged_decode", one, other, want))
+    for queries, past in ((512, 0), (2048, 0), (8192, 0), (2048, 32768)):
+        want = {**PREFILL_SHAPE, "batch": 1, "queries": queries, "past": past}
+        lines.append(_pair(f"prefill {queries} after {past}", "paged_prefill", one, other, want))
+    for op, rows in (("gate_up", 1), ("gate_up", 64), ("gate_up", 256), ("gate_up", 512), ("gate_up", 8192)):
+        want = {"model": "llama-3.1-8b", "tp": 1, "dtype": "bf16", "op": op, "m": rows}
+        lines.append(_pair(f"{op}, {rows} row{'s' * (rows > 1)}", "gemm", one, other, want))
+    return lines
+
+
+def _pair(name: str, table: str, one: Row, other: Row, want: Row) -> list[str]:
+    a, b = (find(result[table], **want) for result in (one, other))
+    if a is None or b is None:
+        raise CalibrationError(f"no row of {table} for {name}")
+    return [name, f"{a['us']:.1f}", f"{b['us']:.1f}", f"{a['us'] / b['us']:.2f}"]
+
+
 def percent(value: float, whole: float) -> str:
     """Share as a whole percentage."""
     return f"{100 * value / whole:.0f} %"
@@ -129,6 +156,7 @@ def markdown(head: list[str], rows: list[list[str]]) -> str:
 def tables(folder: Path) -> list[str]:
     """The tables of docs/kernels.md from the measurements in `folder`. Raises CalibrationError."""
     own, pair = (load_result(folder / name) for name in ("ops-h100.json", "ops-h100-pair.json"))
+    h200, h200_pair = (load_result(folder / name) for name in ("ops-h200.json", "ops-h200-pair.json"))
     fa3 = json.loads((folder / "operators-h100.json").read_text(encoding="utf-8"))
     decode = ["batch x context", "us", "GB/s", "of read", "of 3350 GB/s", "FA3 us", "FA3 GB/s", "e4m3 us", "e4m3 GB/s"]
     prefill = ["batch x queries", "earlier context", "us", "TFLOP/s", "of GEMM", "of 989 TFLOP/s", "FA3 us"]
@@ -140,6 +168,8 @@ def tables(folder: Path) -> list[str]:
         markdown([*prefill, "FA3 TFLOP/s"], shown),
         markdown(product, gemm_rows(own, "llama-3.1-8b", "bf16", (1, 64, 256, 512, 2048, 8192))),
         markdown(reduce, all_reduce_rows(pair)),
+        markdown(["kernel", "H100 us", "H200 us", "times faster"], card_rows(own, h200)),
+        markdown(reduce, all_reduce_rows(h200_pair)),
     ]
 
 

@@ -18,7 +18,7 @@ from simulator.profiles.engine import EngineProfile, load_engine
 from simulator.profiles.gpu import Gpu, load_gpu
 from simulator.profiles.model import ModelShape, load_model
 from simulator.scenario.setup import LOADS
-from simulator.state import FINISHED, T_STEPS, Limits
+from simulator.state import FINISHED, Limits
 from simulator.units import column_to_ticks, to_seconds
 
 Seconds = npt.NDArray[np.float64]
@@ -36,7 +36,7 @@ class Prediction:
     arrival_s: Seconds
     first_s: Seconds
     last_s: Seconds
-    log: npt.NDArray[np.int64] | None
+    log: npt.NDArray[np.void] | None
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,8 @@ def setup_of(run: MeasuredRun) -> Profiles:
     engine = load_engine(run.engine.profile)
     if run.engine.async_scheduling is not None:
         engine = engine.replace(schedule_ahead=int(run.engine.async_scheduling))
+    if not run.engine.cuda_graphs:
+        engine = engine.replace(graph_tokens_max=0)
     return Profiles(load_gpu(run.gpu), engine, load_model(run.model))
 
 
@@ -64,7 +66,7 @@ def cost_of(run: MeasuredRun, setup: Profiles) -> Cost:
         setup.engine,
         setup.model,
         e.tensor_parallel_size,
-        e.dtype,
+        e.weight_dtype,
         e.kv_cache_dtype,
         e.max_num_seqs,
         e.max_num_batched_tokens,
@@ -79,7 +81,7 @@ def capacity_of(run: MeasuredRun, setup: Profiles) -> KvCapacity:
         setup.engine,
         setup.model,
         e.tensor_parallel_size,
-        e.dtype,
+        e.weight_dtype,
         e.kv_cache_dtype,
         e.max_num_seqs,
         e.max_num_batched_tokens,
@@ -114,7 +116,7 @@ def predict(
         metrics,
         blocks,
         int(job.req.preempted.sum()),
-        int(job.stats[0][T_STEPS]),
+        int(job.stats["steps"][0]),
         _ordered(run).id.to_numpy(dtype=np.int64),
         arrival,
         first,

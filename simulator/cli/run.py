@@ -9,13 +9,18 @@ import typer
 
 from simulator.cli.common import (
     ColumnOption,
+    DropOption,
     JsonOption,
     OutOption,
     QuietOption,
     SetOption,
+    TraceChoice,
+    TraceOption,
     UnitOption,
+    WhereOption,
     build_workload,
     note,
+    note_traces,
     print_json,
     progress_bar,
     read_scenario,
@@ -42,13 +47,12 @@ EngineOption = Annotated[EngineName, typer.Option(
     "--engine", help="fast (compiled), reference (SimPy), or auto: SimPy for a small run while fast is not compiled "
     "yet.")]
 ReportOption = Annotated[bool, typer.Option("--report/--no-report", help="Plots and report.html in --out.")]
+PngOption = Annotated[bool, typer.Option("--png", help="The files in plots/ as PNG instead of SVG.")]
 LogOption = Annotated[bool | None, typer.Option(
     "--log/--no-log", help="Keep the step log; default: with a report, up to 50,000 requests.")]
 SeedOption = Annotated[int | None, typer.Option("--seed", min=0, help="Seed of the random draws.")]
 BlocksOption = Annotated[int | None, typer.Option(
     "--num-gpu-blocks", min=2, help="KV blocks as the real engine printed them, instead of the prediction.")]
-TraceOption = Annotated[Path | None, typer.Option(
-    "--trace", metavar="FILE", help="Replay this trace instead of the scenario's workload.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -62,19 +66,20 @@ ScenarioArgument = Annotated[str, typer.Argument(
 
 def run(scenario: ScenarioArgument,
         assignments: SetOption = None, out: OutOption = None, trace: TraceOption = None,
-        columns: ColumnOption = None, time_unit: UnitOption = None,
-        engine: EngineOption = EngineName.auto, report: ReportOption = True,
+        columns: ColumnOption = None, time_unit: UnitOption = None, drop: DropOption = False, where: WhereOption = None,
+        engine: EngineOption = EngineName.auto, report: ReportOption = True, png: PngOption = False,
         log: LogOption = None, seed: SeedOption = None, num_gpu_blocks: BlocksOption = None,
         as_json: JsonOption = False, quiet: QuietOption = False) -> None:
     """Replay a scenario and print its latencies, throughput and verdict; with --out also write them."""
     flags = {"seed": seed, "kv.num_gpu_blocks": num_gpu_blocks}
-    chosen = read_scenario(scenario, assignments or (), flags, trace, columns, time_unit)
+    chosen = read_scenario(scenario, assignments or (), flags, TraceChoice(trace, columns, time_unit, drop, where))
     check_out(out)
     result = simulate_scenario(chosen, engine, wants_log(log, report, out), quiet)
+    note_traces([result.trace.meta], quiet)
     if out is not None:
         from simulator.report.write import write_result
 
-        write_result(result, out, report=report)
+        write_result(result, out, report=report, plot_format="png" if png else "svg")
     if as_json:
         print_json(result.summary)
     elif not quiet:

@@ -4,25 +4,32 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from simulator.cost.step import Cost
-from simulator.engines.clients import FRONTEND_FREE, OPEN
+from simulator.engines.clients import OPEN
 from simulator.state import (
     COUNT_FIELDS,
     ITL_BINS,
     NOBODY,
-    STEP_FIELDS,
-    TOTALS,
     Column,
+    Control,
+    Counters,
     Limits,
+    LogRow,
     Replica,
     Requests,
+    StepInFlight,
+    Totals,
+    dtype_of,
     empty_replica_counters,
 )
 from simulator.units import NEVER
 
 AUX_SIZE = 8
 """int64 numbers that a policy may keep per replica."""
+ID_COLUMNS = tuple(name for name in Replica._fields if name not in ("steps", "c"))
+"""Columns of a replica that hold whole numbers, not records."""
 
 
 @dataclass
@@ -39,12 +46,19 @@ class Job:
     rows_time: Any
     aux: Any
     ctl: Any
+    frontends: Any
     log: Any
     replicas: int = 1
     router: int = 0
     load: int = OPEN
     width: int = 0
     until: int = NEVER
+
+    @property
+    def logged(self) -> npt.NDArray[np.void]:
+        """The rows of the step log that were written, in that order; for array jobs."""
+        rows: npt.NDArray[np.void] = self.log[: self.ctl["log_rows"][0]]
+        return rows
 
 
 def request_columns(arrival: Column, prompt: Column, output: Column, limit: Column, cached: Column,
@@ -76,30 +90,44 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool) 
     def ids(*shape: int) -> Any:  # unsigned: numba then skips the test for a negative index
         return np.full(shape, NOBODY, dtype=np.uint32)
 
-    counters = np.tile(np.array(empty_replica_counters(lim.num_blocks), dtype=np.int64), (replicas, 1))
-    reps = Replica(ids(replicas, s), table(replicas, s, fill=-1), ids(replicas, s), ids(replicas, s),
-                   table(replicas, s), ids(replicas, depth, s), table(replicas, depth, STEP_FIELDS), counters)
-    return Job(req, reps, lim, cost, table(replicas, TOTALS), table(ITL_BINS), table(s + 1),
-               table(replicas, AUX_SIZE), table(FRONTEND_FREE + replicas), table(4096 if log else 0, 16), replicas)
+    def records(kind: type, *shape: int) -> Any:
+        return np.zeros(shape, dtype=dtype_of(kind))
+
+    counters = as_records([empty_replica_counters(lim.num_blocks)] * replicas, Counters)
+    reps: Any = Replica(ids(replicas, s), table(replicas, s, fill=-1), ids(replicas, s), ids(replicas, s),
+                   table(replicas, s), ids(replicas, depth, s), records(StepInFlight, replicas, depth), counters)
+    return Job(req, reps, lim, cost, records(Totals, replicas), table(ITL_BINS), table(s + 1),
+               table(replicas, AUX_SIZE), records(Control, 1), table(replicas), records(LogRow, 4096 if log else 0),
+               replicas)
 
 
 def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool) -> Job:
     """The same job on plain lists of Python integers, for the SimPy engine."""
     job = array_job(req, lim, cost, replicas, log)
     columns = Requests(*(column.tolist() for column in req))
-    reps = [Replica(*(column[r].tolist() for column in job.reps)) for r in range(replicas)]
+    reps = [Replica(c=empty_replica_counters(lim.num_blocks), steps=[StepInFlight() for _ in job.reps.steps[r]],
+                    **{name: getattr(job.reps, name)[r].tolist() for name in ID_COLUMNS}) for r in range(replicas)]
     fields: Any = (f if isinstance(f, np.ndarray) else int(f) for f in cost)
     plain = Cost(*fields)
-    return Job(columns, reps, lim, plain, job.stats.tolist(), job.itl.tolist(), job.rows_time.tolist(),
-               job.aux.tolist(), job.ctl.tolist(), [] if log else None, replicas)
+    return Job(columns, reps, lim, plain, [Totals() for _ in reps], job.itl.tolist(), job.rows_time.tolist(),
+               job.aux.tolist(), Control(), job.frontends.tolist(), [] if log else None, replicas)
 
 
 def as_arrays(job: Job) -> Job:
     """A list job with its results as numpy columns (dtypes as in an array job)."""
     req = Requests(*(np.array(column, dtype=np.int32 if name in COUNT_FIELDS else np.int64)
                      for name, column in zip(Requests._fields, job.req, strict=True)))
-    reps = Replica(*(np.array([getattr(rep, name) for rep in job.reps], dtype=np.int64) for name in Replica._fields))
+    ids = {name: np.array([getattr(rep, name) for rep in job.reps], dtype=np.int64) for name in ID_COLUMNS}
+    steps = np.array([as_records(rep.steps, StepInFlight) for rep in job.reps])
+    reps = Replica(c=as_records([rep.c for rep in job.reps], Counters), steps=steps, **ids)
     numbers: dict[str, Any] = {
-        name: np.array(getattr(job, name), dtype=np.int64) for name in ("stats", "itl", "rows_time", "aux", "ctl")
+        name: np.array(getattr(job, name), dtype=np.int64) for name in ("itl", "rows_time", "aux", "frontends")
     }
-    return replace(job, req=req, reps=reps, **numbers)
+    return replace(job, req=req, reps=reps, stats=as_records(job.stats, Totals), ctl=as_records([job.ctl], Control),
+                   log=as_records(job.log or [], LogRow), **numbers)
+
+
+def as_records(objects: list[Any], kind: type) -> Any:
+    """Objects of a record class as one structured array."""
+    dtype = dtype_of(kind)
+    return np.array([tuple(getattr(o, name) for name in dtype.names or ()) for o in objects], dtype=dtype)

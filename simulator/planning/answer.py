@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from simulator.planning.bounds import RELIEF, RESOURCES, ready
+from simulator.planning.bounds import RELIEF, RESOURCES
 from simulator.planning.points import Point
 from simulator.planning.price import Fleet, price_of
 from simulator.planning.search import Outcome, Search
@@ -101,7 +101,7 @@ class Explain:
         rows: list[dict[str, Any]] = []
         price = price_of(self.search.spec, self.candidate.gpu).usd_per_hour * self.candidate.tensor_parallel
         for name, changed, note in self._single_changes():
-            found = ready(self.search.spec, changed)
+            found = self.search.runner.bench.ready(changed)
             if found.setup is None:
                 continue
             moved = self.search.wall(changed, self.serving, wall)
@@ -170,7 +170,7 @@ class Explain:
     def growth(self) -> Iterator[dict[str, Any]]:
         """The same configuration at more traffic."""
         for factor in GROWTHS:
-            found = ready(self.search.spec, self.candidate)
+            found = self.search.runner.bench.ready(self.candidate)
             got = self.search.solve(found, self.rate * factor)
             replicas = got.replicas + self.fleet.spare if got.status == "feasible" else None
             price = price_of(self.search.spec, self.candidate.gpu).usd_per_hour * self.candidate.tensor_parallel
@@ -206,7 +206,7 @@ class Explain:
     def _hour(self, rows: tuple[int, int], busiest: int) -> int:
         """Fewest replicas for one hour, not more than the constant fleet; slower step times, means."""
         start = max(1, round(self.serving * (rows[1] - rows[0]) / busiest))
-        error = ready(self.search.spec, self.candidate).error.relative
+        error = self.search.runner.bench.ready(self.candidate).error.relative
         found = self.search.smallest(
             self.candidate, range(1, self.serving + 1), self.rate, 1 + error, start, clear=False, rows=rows
         )

@@ -12,24 +12,7 @@ import numpy.typing as npt
 from simulator.metrics.stability import stability
 from simulator.planning.spec import MEAN, METRICS, PlanSpec
 from simulator.run import Result
-from simulator.state import (
-    FINISHED,
-    T_BLOCKS,
-    T_DECODE_ATTENTION,
-    T_DENSE,
-    T_GPU,
-    T_OUTPUT,
-    T_PEAK_BLOCKS,
-    T_PEAK_RUNNING,
-    T_PEAK_WAITING,
-    T_PREEMPTIONS,
-    T_PREFILL,
-    T_PREFILL_ATTENTION,
-    T_RUNNING,
-    T_STEPS,
-    T_WAITING,
-    T_WALL,
-)
+from simulator.state import FINISHED, Totals
 from simulator.units import NS_PER_S, to_seconds
 
 Floats = npt.NDArray[np.float64]
@@ -137,30 +120,30 @@ def _counts(result: Result) -> dict[str, Any]:
         "span_s": span,
         "rate": (len(trace) - 1) / span if span > 0 else 0.0,
         "prompt_tokens": int(trace.prompt.sum()),
-        "output_tokens": int(result.totals[:, T_OUTPUT].sum()),
+        "output_tokens": int(result.totals["output"].sum()),
     }
 
 
 def _totals(result: Result) -> dict[str, Any]:
-    total = result.totals.sum(axis=0).astype(float)
-    limits, wall = result.setup.limits, max(1.0, float(total[T_WALL]))
-    floor = float(result.setup.cost.dense_ns[0, min(1, result.setup.cost.dense_ns.shape[1] - 1)]) * total[T_STEPS]
-    weights = min(float(total[T_DENSE]), floor)
+    total = Totals(*(int(result.totals[name].sum()) for name in result.totals.dtype.names or ()))
+    limits, wall = result.setup.limits, max(1.0, float(total.wall))
+    floor = float(result.setup.cost.dense_ns[0, min(1, result.setup.cost.dense_ns.shape[1] - 1)]) * total.steps
+    weights = min(float(total.dense), floor)
     return {
-        "steps": int(total[T_STEPS]),
-        "preemptions": int(total[T_PREEMPTIONS]),
+        "steps": int(total.steps),
+        "preemptions": int(total.preemptions),
         "wall_s": wall / NS_PER_S,
-        "gpu_s": float(total[T_GPU]) / NS_PER_S,
-        "prefill_tokens": int(total[T_PREFILL]),
-        "bandwidth_share": (weights + float(total[T_DECODE_ATTENTION])) / wall,
-        "compute_share": (float(total[T_DENSE]) - weights + float(total[T_PREFILL_ATTENTION])) / wall,
-        "cpu_share": max(0.0, 1.0 - float(total[T_GPU]) / wall),
-        "kv_mean": float(total[T_BLOCKS]) * 1024 / wall / limits.num_blocks,
-        "kv_peak": float(result.totals[:, T_PEAK_BLOCKS].max()) / limits.num_blocks,
-        "slots_mean": float(total[T_RUNNING]) / wall / limits.max_num_seqs,
-        "slots_peak": float(result.totals[:, T_PEAK_RUNNING].max()) / limits.max_num_seqs,
-        "waiting_mean": float(total[T_WAITING]) * 1024 / wall,
-        "waiting_peak": int(result.totals[:, T_PEAK_WAITING].max()),
+        "gpu_s": float(total.gpu) / NS_PER_S,
+        "prefill_tokens": int(total.prefill),
+        "bandwidth_share": (weights + float(total.decode_attention)) / wall,
+        "compute_share": (float(total.dense) - weights + float(total.prefill_attention)) / wall,
+        "cpu_share": max(0.0, 1.0 - float(total.gpu) / wall),
+        "kv_mean": float(total.blocks) * 1024 / wall / limits.num_blocks,
+        "kv_peak": float(result.totals["peak_blocks"].max()) / limits.num_blocks,
+        "slots_mean": float(total.running) / wall / limits.max_num_seqs,
+        "slots_peak": float(result.totals["peak_running"].max()) / limits.max_num_seqs,
+        "waiting_mean": float(total.waiting) * 1024 / wall,
+        "waiting_peak": int(result.totals["peak_waiting"].max()),
     }
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulator.planning.answer import Answer, Explain, check_whole
-from simulator.planning.bounds import Ready, fewest_replicas, ready
+from simulator.planning.bounds import Ready, fewest_replicas
 from simulator.planning.cache import PointCache
 from simulator.planning.points import Runner
 from simulator.planning.price import Fleet, bound_key, fleet_of, rank_key
@@ -79,7 +79,7 @@ def plan(
     runner = Runner(spec, jobs, store, progress)
     search = Search(spec, runner)
     trace = runner.bench.traffic.trace(0)
-    found = [ready(spec, candidate) for candidate in candidates_of(spec)]
+    found = [runner.bench.ready(candidate) for candidate in candidates_of(spec)]
     outcomes, complete = _search_all(search, found, trace)
     choices = _rank(search, outcomes, trace)
     answer = None

@@ -15,8 +15,10 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from simulator.config import Document, Section, validate
+from simulator.config import Document, Section, placed, validate
+from simulator.errors import ServecastError
 from simulator.scenario.spec import EngineSpec, KvSpec, Scenario, scenario_from
+from simulator.workload.spec import parse_workload
 
 METRICS: Final = ("ttft", "tpot", "e2e", "queue")
 MEAN: Final = -1.0
@@ -332,4 +334,8 @@ def plan_from(data: Mapping[str, Any], base: str | Path = ".", name: str = "plan
 def _finish(document: Document, base: Path) -> PlanSpec:
     spec = validate(PlanSpec, document)
     spec._base = base
+    try:
+        parse_workload(spec.workload, base)
+    except ServecastError as error:
+        raise placed(document, error, "workload") from None
     return spec

@@ -39,7 +39,7 @@ def work_rows(result: Result) -> Rows:
         (
             "rows computed for nobody",
             number(spent["wasted_rows"]),
-            "planned ahead of an end or dropped by preemption",
+            "planned ahead of an end",
         ),
         (
             "padding",
@@ -108,7 +108,7 @@ def assumptions(result: Result) -> list[str]:
     scenario, setup, meta = result.scenario, result.setup, result.trace.meta
     lines = [
         f"Requests: {meta.source}, {len(result.trace):,} rows"
-        + (f", {sum(meta.rows_dropped.values()):,} dropped" if meta.rows_dropped else "")
+        + (f" ({meta.account})" if meta.notable else "")
         + f"; seed {scenario.seed}, replication {result.replication}. One run, so no interval: replications "
         "show the spread."
     ]

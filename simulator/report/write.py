@@ -105,7 +105,7 @@ def _write_data(result: "Result", folder: Path) -> None:
         from simulator.report.chrome_trace import chrome_trace
 
         _write_parquet(
-            {name: result.log[:, k] for k, name in enumerate(LOG_FIELDS)}, folder / "steps.parquet"
+            {name: result.log[name] for name in LOG_FIELDS}, folder / "steps.parquet"
         )
         trace = json.dumps(chrome_trace(result), separators=(",", ":"), allow_nan=False)
         (folder / "trace.json").write_text(trace, encoding="utf-8")

@@ -16,11 +16,12 @@ from simulator.cost.step import Cost
 from simulator.cost.unit import unit_cost
 from simulator.engines.clients import CLOSED, GROUPED, OPEN
 from simulator.engines.job import Job, array_job, list_job, request_columns
-from simulator.errors import ConfigError, ServecastError
+from simulator.errors import ConfigError, ServecastError, TraceError
 from simulator.profiles.capacity import KvCapacity, kv_capacity
 from simulator.profiles.engine import EngineProfile, load_engine
 from simulator.profiles.gpu import Gpu, load_gpu
-from simulator.profiles.model import KV_BYTES, WEIGHT_BYTES, ModelShape, dtype_name, load_model
+from simulator.profiles.model import KV_BYTES, ModelShape, dtype_name, load_model
+from simulator.scenario.length import check_fits, check_positions, kv_tokens, longest_that_fits, safe_tokens
 from simulator.scenario.spec import Scenario
 from simulator.state import Limits
 from simulator.units import NEVER, to_ticks
@@ -44,8 +45,12 @@ class Setup:
     cost: Cost
 
 
-def prepare(scenario: Scenario) -> Setup:
-    """Look up the profiles and derive limits and step times. Raises ConfigError, CapacityError."""
+def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
+    """Look up the profiles and derive limits and step times. Raises ConfigError, CapacityError.
+
+    `shorten` chooses the longest max_model_len that fits the GPUs where the scenario gives none; it is in the
+    scenario of the setup then.
+    """
     with _named(scenario, "hardware.gpu"):
         gpu = load_gpu(scenario.hardware.gpu)
     with _named(scenario, "engine.name"):
@@ -57,15 +62,30 @@ def prepare(scenario: Scenario) -> Setup:
     model = _model(scenario)
     policy = policy_named(scenario.policy.name or engine.policy)
     seqs = scenario.policy.max_num_seqs or engine.max_num_seqs
-    max_model_len = scenario.max_model_len or model.max_positions
-    # a policy that does not chunk needs room for the longest prompt: vLLM v0's default is max(max_model_len, 2048)
-    default = max(max_model_len, 2048) if policy.whole_prompt else engine.max_num_batched_tokens
-    budget = scenario.policy.max_num_batched_tokens or default
-    with _named(scenario, "model"):
+
+    def limits_at(length: int) -> tuple[KvCapacity | None, Limits]:
+        # a policy that does not chunk needs room for the longest prompt: vLLM v0's default is max(max_model_len, 2048)
+        default = max(length, 2048) if policy.whole_prompt else engine.max_num_batched_tokens
+        budget = scenario.policy.max_num_batched_tokens or default
         capacity = None if gpu.name == "unit" else _capacity(scenario, gpu, engine, model, seqs, budget)
-    limits = _limits(scenario, engine, policy, seqs, budget, max_model_len, capacity)
+        return capacity, _limits(scenario, engine, policy, seqs, budget, length, capacity)
+
+    if shorten and scenario.max_model_len is None and gpu.name != "unit":
+        with _named(scenario, "model"):
+            given = scenario.kv.num_gpu_blocks is not None
+            chosen = longest_that_fits(model.max_positions, lambda n: safe_tokens(limits_at(n)[1], gpu, given))
+        scenario = scenario.updated({"max_model_len": chosen})
+    length = scenario.max_model_len or model.max_positions
+    if gpu.name != "unit":
+        _refuse_uncosted(scenario, model, length)
+    with _named(scenario, "model"):
+        capacity, limits = limits_at(length)
+    if capacity:
+        with _named(scenario, "max_model_len"):
+            check_positions(model, length)
+            check_fits(length, kv_tokens(limits), capacity, scenario.max_model_len is not None)
     return Setup(scenario, gpu, engine, model, policy, capacity, limits,
-                 _cost(scenario, gpu, engine, model, seqs, budget))
+                 _cost(scenario, gpu, engine, model, seqs, limits.max_num_batched_tokens))
 
 
 @contextmanager
@@ -86,12 +106,20 @@ def _model(scenario: Scenario) -> ModelShape:
     with _named(scenario, "model"):
         model = load_model(path if path.suffix == ".json" or path.is_dir() else scenario.model)
     with _named(scenario, "hardware.weight_dtype"):
-        dtype_name(hardware.weight_dtype, WEIGHT_BYTES)
+        model.weight_format(hardware.weight_dtype)
     with _named(scenario, "hardware.kv_dtype"):
         dtype_name(hardware.kv_dtype, KV_BYTES)
     with _named(scenario, "hardware.tensor_parallel"):
         model.check_tp(hardware.tensor_parallel)
     return model
+
+
+def _refuse_uncosted(scenario: Scenario, model: ModelShape, max_model_len: int) -> None:
+    """Raise ConfigError for a model whose memory is counted but whose step times are not modelled."""
+    beyond = model.beyond_dense(max_model_len)
+    if beyond:
+        raise ConfigError(f"{scenario.place('model')}: {model.name} has {' and '.join(beyond)}: step times are not "
+                          "modelled; servecast kv counts its memory")
 
 
 def _capacity(scenario: Scenario, gpu: Gpu, engine: EngineProfile, model: ModelShape, seqs: int,
@@ -113,13 +141,15 @@ def _limits(scenario: Scenario, engine: EngineProfile, policy: Policy, seqs: int
     else:
         reserve = max(max_model_len, kv.reserve_tokens or 0)
         blocks = seqs * -(-reserve // block_size) + 1
-    usable = blocks if contiguous else blocks - 1  # a paged engine keeps one block to point unused entries at
-    watermark = engine.watermark if knobs.watermark is None else knobs.watermark
+    # a paged engine keeps one block to point unused entries at, vLLM v0 does not
+    usable = blocks if contiguous or policy.whole_prompt else blocks - 1
+    default = engine.watermark if policy.watermark is None else policy.watermark
+    watermark = default if knobs.watermark is None else knobs.watermark
     full = engine.reserve_prompt if knobs.reserve_full_prompt is None else int(knobs.reserve_full_prompt)
     return Limits(
         max_num_seqs=seqs, max_num_batched_tokens=budget,
         long_prefill_token_threshold=knobs.long_prefill_token_threshold or 0,
-        watermark_blocks=int(watermark * usable) if "watermark" in policy.knobs else 0,
+        watermark_blocks=int(watermark * blocks) if "watermark" in policy.knobs else 0,
         reserve_prompt=full, block_size=block_size, num_blocks=usable, max_model_len=max_model_len,
         contiguous=int(contiguous), reserve_tokens=kv.reserve_tokens or 0,
         batch_window=to_ticks(knobs.batch_window_s or 0.0), length_bucket=knobs.length_bucket or 0,
@@ -131,6 +161,7 @@ def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, model: ModelShape
     hardware = scenario.hardware
     if gpu.name == "unit":
         return unit_cost(to_ticks(1.0 if hardware.step_s is None else hardware.step_s))
+    weights = model.weight_format(hardware.weight_dtype).dtype
     if scenario.cost_model == "roofline":
         times = EngineTimes(
             cpu_step_s=engine.decode_prep_s + engine.launch_tail_s, cpu_seq_s=engine.sequence_cpu_s,
@@ -138,15 +169,20 @@ def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, model: ModelShape
             eager_cpu_s=engine.eager_cpu_s, frontend_in_s=engine.frontend_in_s,
             frontend_each_s=engine.frontend_each_s, frontend_out_s=engine.frontend_out_s,
             graph_max_tokens=engine.graph_limits(seqs)[1], decode_graph_max=engine.graph_limits(seqs)[0])
-        return roofline_cost(gpu, model, hardware.tensor_parallel, hardware.weight_dtype, hardware.kv_dtype, times,
+        return roofline_cost(gpu, model, hardware.tensor_parallel, weights, hardware.kv_dtype, times,
                              seqs, budget)
-    return calibrated_cost(gpu, engine, model, hardware.tensor_parallel, hardware.weight_dtype, hardware.kv_dtype,
+    return calibrated_cost(gpu, engine, model, hardware.tensor_parallel, weights, hardware.kv_dtype,
                            seqs, budget)
 
 
 def in_submission_order(trace: Trace, load: str) -> Trace:
-    """Open loads replay by arrival; closed and grouped clients submit in order of id."""
+    """Open loads replay by arrival; closed and grouped clients submit in order of id.
+
+    Raises TraceError for an open load without arrival times.
+    """
     if load == "open":
+        if trace.meta.untimed:
+            raise TraceError(trace.meta.untimed)
         return trace
     return trace.take(np.argsort(trace.id, kind="stable"))
 

@@ -12,14 +12,14 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from policies.registry import policy_named
 from policies.routers import ROUTERS
-from simulator.config import SHORT_FORMS, Document, Section, validate
+from simulator.config import SHORT_FORMS, Document, Section, placed, validate
 from simulator.errors import ConfigError, ServecastError, UnknownNameError
 from simulator.units import MAX_TICKS, NS_PER_S
 from simulator.workload.build import inline_trace
 from simulator.workload.spec import Inline, Workload, parse_workload
 
 LOOKED_UP = ("workload", "model", "engine.name", "hardware.gpu", "hardware.weight_dtype", "hardware.kv_dtype",
-             "hardware.tensor_parallel")
+             "hardware.tensor_parallel", "max_model_len")
 """Keys whose values are looked up or read later (setup.prepare, build_workload); their lines are kept for the
 messages."""
 MOST: Final = 2**40
@@ -175,7 +175,10 @@ class Scenario(Section):
         document.data = self.model_dump(mode="python", exclude_unset=True)
         for key, value in changes.items():
             document.assign(tuple(key.split(".")), value)
-        return _finish(document, self._base)
+        made = _finish(document, self._base)
+        made._places |= {key: place for key, place in self._places.items()
+                         if not any(key == changed or key.startswith(f"{changed}.") for changed in changes)}
+        return made
 
 
 def load_scenario(path: str | Path, overrides: Iterable[str] = ()) -> Scenario:
@@ -205,11 +208,7 @@ def _finish(document: Document, base: Path) -> Scenario:
         if isinstance(workload, Inline):
             inline_trace(workload)
     except ServecastError as error:
-        text = str(error)
-        key = text.split(" ")[0].split(":")[0]
-        if key.startswith("workload"):
-            raise type(error)(f"{document.where(tuple(key.split('.')))}: {text}") from None
-        raise
+        raise placed(document, error, "workload") from None
     return scenario
 
 

@@ -107,6 +107,7 @@ def superpose(trace: Trace, copies: int, shift_s: float | None = None) -> Trace:
         id=freeze(np.concatenate([trace.id + k * step for k in range(copies)])[order]),
         arrival_ns=freeze(arrival[order]),
         meta=replace(trace.meta, copies=trace.meta.copies * copies),
+        extras=trace.extras.copied(order, n),
         **others,
     )
 

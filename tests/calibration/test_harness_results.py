@@ -12,7 +12,9 @@ from simulator.errors import CalibrationError
 
 FOLDER = Path(__file__).resolve().parents[2] / "calibration" / "measurements"
 FILES = sorted(FOLDER.glob("ops-*.json"))
-H100 = FOLDER / "ops-h100.json"
+H100, H200 = FOLDER / "ops-h100.json", FOLDER / "ops-h200.json"
+CARDS = pytest.mark.parametrize("card", [H100, H200], ids=lambda p: p.stem)
+PEAK_READ_GBPS = {H100: 3350.0, H200: 4800.0}  # datasheets of the two cards
 PEAK_NVLINK_GBPS = 450.0  # NVIDIA H100 datasheet: 900 GB/s, both directions together
 
 
@@ -54,30 +56,37 @@ def test_prefill_rate_follows_from_time_and_causal_pairs(result: dict[str, Any])
         assert r["TFLOPs"] == pytest.approx(4e-6 * r["head_size"] * r["heads"] * pairs / r["us"], rel=1e-4)
 
 
-def test_nothing_is_faster_than_the_hardware(result: dict[str, Any]) -> None:
+@CARDS
+def test_nothing_is_faster_than_the_hardware(card: Path) -> None:
+    result, peak = table.load_result(card), PEAK_READ_GBPS[card]
     large = [r for r in result["paged_decode"] if r["batch"] * r["context"] >= 2**17]
-    assert max(r["kv_GBps"] for r in large) < table.DATASHEET_READ_GBPS
-    assert table.read_ceiling(result) < table.DATASHEET_READ_GBPS
+    assert max(r["kv_GBps"] for r in large) < peak
+    assert table.read_ceiling(result) < peak
     for r in result["gemm"]:
         assert r["TFLOPs"] < table.DATASHEET_TFLOPS[r["dtype"]]
-        assert r["GBps"] < table.DATASHEET_READ_GBPS
+        assert r["GBps"] < peak
     assert max(r["TFLOPs"] for r in result["paged_prefill"]) < table.DATASHEET_TFLOPS["bf16"]
 
 
-def test_all_reduce_is_within_nvlink() -> None:
-    rows = table.load_result(FOLDER / "ops-h100-pair.json")["all_reduce"]
+@pytest.mark.parametrize("name", ["ops-h100-pair.json", "ops-h200-pair.json"])
+def test_all_reduce_is_within_nvlink(name: str) -> None:
+    rows = table.load_result(FOLDER / name)["all_reduce"]
     assert {r["kernel"] for r in rows} == {"NCCL", "own one-shot over peer memory"}
     assert max(r["bus_GBps"] for r in rows) < PEAK_NVLINK_GBPS
 
 
-def test_decode_reaches_its_share_of_measured_read_bandwidth(result: dict[str, Any]) -> None:
+@CARDS
+def test_decode_reaches_its_share_of_measured_read_bandwidth(card: Path) -> None:
+    result = table.load_result(card)
     shape = {"heads": 32, "head_size": 128, "block_size": 16, "kv_dtype": "bf16", "batch": 64}
     ceiling = table.read_ceiling(result)
     assert of(result["paged_decode"], context=8192, **shape)["kv_GBps"] >= 0.90 * ceiling
     assert of(result["paged_decode"], context=2048, **shape)["kv_GBps"] >= 0.80 * ceiling
 
 
-def test_prefill_reaches_half_the_measured_gemm_rate(result: dict[str, Any]) -> None:
+@CARDS
+def test_prefill_reaches_half_the_measured_gemm_rate(card: Path) -> None:
+    result = table.load_result(card)
     shape = {"heads": 32, "head_size": 128, "block_size": 16, "batch": 1}
     ceiling = table.gemm_ceiling(result)
     assert of(result["paged_prefill"], queries=8192, past=0, **shape)["TFLOPs"] >= 0.50 * ceiling

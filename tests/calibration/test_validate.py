@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from calibration.accepted import NotModelledError
 from calibration.fit import MEASUREMENTS
 from calibration.measured import MeasuredRun, load_run
 from calibration.predict import Prediction, predict, setup_of
@@ -38,7 +39,7 @@ def test_mean_error_over_unused_runs_meets_the_goal(result: dict[str, Any], metr
 def test_means_leave_out_the_runs_used_for_fitting(result: dict[str, Any]) -> None:
     unused = [run for run in result["runs"] if not run["used_for_fit"]]
     errors = [abs(run["metrics"]["ttft_mean_s"]["error_pct"]) for run in unused]
-    assert len(unused) == 18
+    assert len(unused) == 21
     assert result["mean_abs_error_pct"]["ttft_mean_s"] == pytest.approx(sum(errors) / len(errors), abs=0.01)
 
 
@@ -49,8 +50,21 @@ def test_intervals_hold_as_often_as_they_say(result: dict[str, Any]) -> None:
 
 def test_every_kv_block_count_is_within_one_percent(result: dict[str, Any]) -> None:
     cells = [run["metrics"]["num_gpu_blocks"] for run in result["runs"] if "num_gpu_blocks" in run["metrics"]]
-    assert len(cells) == 63
+    assert len(cells) == 108
     assert max(abs(cell["error_pct"]) for cell in cells) <= 1.0
+
+
+def test_runs_of_what_is_not_modelled_are_listed_with_the_reason(result: dict[str, Any]) -> None:
+    reasons = {entry["run"]: entry["reason"] for entry in result["refused"]}
+    assert "engine.speculative" in reasons["llama8b-h200-eagle/batch_b8"]
+    assert "'sessions'" in reasons["llama8b-h200-prefix/sessions60"]
+    assert "engine.scheduling_policy 'priority'" in reasons["llama8b-h200-priority/conv_burst300_pri"]
+    assert not set(reasons) & {run["run"] for run in result["runs"]}
+
+
+def test_only_runs_of_what_is_not_modelled_are_an_error() -> None:
+    with pytest.raises(NotModelledError, match=r"engine.speculative .* is not modelled"):
+        validate([MEASUREMENTS / "llama8b-h200-ngram"])
 
 
 def test_result_is_plain_json(result: dict[str, Any]) -> None:

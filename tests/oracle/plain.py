@@ -69,11 +69,11 @@ class Work:
 
 @dataclass
 class Step:
-    """A launched step: who gets a token from it (None = dropped by preemption) and when its GPU work ends."""
+    """A launched step: who gets a token from it and when its GPU work ends."""
 
     start: int
     gpu_end: int
-    gets: list[Seq | None]
+    gets: list[Seq]
     blocks: int
 
 
@@ -151,15 +151,17 @@ class Replica:
         self.running.append(seq)
 
     def preempt_last(self) -> Seq:
-        """The last admitted loses KV and tokens in flight, waits at the head, keeps what the client has."""
+        """The last admitted loses its KV and waits at the head; its tokens in flight still come."""
         seq = self.running.pop()
         self.memory.give_back(seq)
-        for step in self.flight:
-            step.gets = [None if other is seq else other for other in step.gets]
-        seq.computed, seq.planned, seq.state = 0, seq.done, "waiting"
+        seq.computed, seq.state = 0, "waiting"
         seq.preempted += 1
         self.waiting.appendleft(seq)
         return seq
+
+    def hit(self, seq: Seq, tokens: int) -> int:
+        """Tokens found in the prefix cache: whole blocks, and one token at least is left to compute."""
+        return min(seq.cached, tokens - 1) // self.lim.block_size * self.lim.block_size
 
     def keep_free(self) -> int:
         """The watermark holds for admissions beside others; an empty replica may use all its memory."""
@@ -181,27 +183,49 @@ def orca(rep: Replica, now: int) -> Work:
         seq = rep.waiting[0]
         if not rep.memory.take(seq, seq.prompt + seq.limit):
             break
-        rep.admit(rep.waiting.popleft(), min(seq.cached, seq.prompt - 1))
+        rep.admit(rep.waiting.popleft(), rep.hit(seq, seq.prompt))
     return Work([(seq, seq.missing) for seq in rep.running if seq.missing])
 
 
 def vllm_v0(rep: Replica, now: int) -> Work:
     """Whole prompts of waiting requests if any can be admitted, else one token for everybody."""
-    work, budget = Work(), rep.lim.max_num_batched_tokens
-    while rep.waiting and len(rep.running) < rep.lim.max_num_seqs:
+    work = _v0_prompts(rep)
+    if not work.rows:
+        work = _v0_decodes(rep)
+        if not rep.running:  # nothing left to wait for: the engine plans again
+            work = _v0_prompts(rep)
+    return work
+
+
+def _v0_prompts(rep: Replica) -> Work:
+    """A recomputed sequence may have outgrown budget or watermark: it goes alone, or it would wait for ever."""
+    work, budget, lim = Work(), rep.lim.max_num_batched_tokens, rep.lim
+    while rep.waiting and len(rep.running) < lim.max_num_seqs:
         seq = rep.waiting[0]
-        computed = min(seq.cached, seq.known - 1)
+        computed = rep.hit(seq, seq.known)
         tokens = seq.known - computed
-        # A recomputed sequence may have outgrown the budget: it goes alone, or it would wait for ever.
-        if (tokens > budget and work.rows) or not rep.memory.take(seq, seq.known, rep.keep_free()):
+        keep = lim.watermark_blocks
+        if not rep.running and rep.memory.need(seq, seq.known) + keep > lim.num_blocks:
+            keep = 0
+        if (tokens > budget and work.rows) or not rep.memory.take(seq, seq.known, keep):
             break
         rep.admit(rep.waiting.popleft(), computed)
         work.rows.append((seq, tokens))
         budget -= tokens
-    if not work.rows:
-        for seq in list(rep.running):
-            if seq.state == "running" and seq.missing and rep.make_room(seq, seq.computed + 1)[0]:
-                work.rows.append((seq, 1))
+    return work
+
+
+def _v0_decodes(rep: Replica) -> Work:
+    """Who finds no free block (paged), needed or not, preempts the last until there is one, itself in the end."""
+    work = Work()
+    for seq in list(rep.running):
+        if seq.state != "running" or not seq.missing:
+            continue
+        while seq.state == "running" and not rep.memory.contiguous and rep.memory.free < 1:
+            rep.preempt_last()
+        if seq.state == "running":
+            assert rep.memory.take(seq, seq.computed + 1)
+            work.rows.append((seq, 1))
     return work
 
 
@@ -220,9 +244,10 @@ def chunked(rep: Replica, now: int) -> Work:
             budget -= tokens
     while not preempted and rep.waiting and budget and len(rep.running) < lim.max_num_seqs:
         seq = rep.waiting[0]
-        computed = min(seq.cached, seq.known - 1)
-        tokens = min(seq.known - computed, most, budget)
-        if lim.reserve_prompt and not rep.memory.could(seq, seq.known, rep.keep_free()):
+        seen = seq.prompt + seq.done  # the engine's num_tokens: without what is in flight
+        computed = rep.hit(seq, seen)
+        tokens = min(seen - computed, most, budget)
+        if lim.reserve_prompt and not rep.memory.could(seq, seen, rep.keep_free()):
             break
         if not rep.memory.take(seq, computed + tokens, rep.keep_free()):
             break
@@ -378,7 +403,7 @@ class Oracle:
             seq.state = "rejected: length"
         elif self.lim.whole_prompt and seq.prompt > self.lim.max_num_batched_tokens:
             seq.state = "rejected: budget"
-        elif rep.memory.need(seq, total) > self.lim.num_blocks:
+        elif rep.memory.need(seq, total) > self.lim.num_blocks or self.leaves_no_watermark(rep, seq):
             seq.state = "rejected: memory"
         else:
             seq.state = "waiting"
@@ -389,6 +414,11 @@ class Oracle:
                 self.wake(rep)
             return
         self.answered(1, self.now + int(self.cost.frontend_out_ns))
+
+    def leaves_no_watermark(self, rep: Replica, seq: Seq) -> bool:
+        """Whether vLLM v0 would never admit this prompt."""
+        whole, keep = self.lim.whole_prompt, self.lim.watermark_blocks
+        return bool(whole) and rep.memory.need(seq, seq.prompt) + keep > self.lim.num_blocks
 
     def wake(self, rep: Replica) -> None:
         rep.asleep = False
@@ -414,7 +444,7 @@ class Oracle:
 
     def launch(self, rep: Replica, work: Work) -> None:
         decode = context = prefill = new = pairs = 0
-        gets: list[Seq | None] = []
+        gets: list[Seq] = []
         for seq, tokens in work.rows:
             if seq.scheduled is None:
                 seq.scheduled = self.now
@@ -474,7 +504,7 @@ class Oracle:
         seen = self.now + int(self.cost.frontend_out_ns)
         ended = 0
         for seq in step.gets:
-            if seq is None or seq.state != "running":
+            if seq.state == "finished":
                 rep.wasted += 1
                 continue
             rep.tokens_out += 1
@@ -483,6 +513,8 @@ class Oracle:
                 seq.first = seen if seq.first is None else seq.first
                 seq.last = seen
             if seq.done == seq.output:
+                if seq.state == "waiting":
+                    rep.waiting.remove(seq)
                 seq.state = "finished"
                 ended += 1
         rep.steps += 1

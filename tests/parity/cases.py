@@ -11,11 +11,11 @@ from policies.registry import POLICIES
 from policies.routers import ROUTERS
 from simulator.cost.check import check_cost
 from simulator.cost.step import Cost
-from simulator.engines.clients import CLOSED, GROUPED, LOG_ROWS, OPEN
+from simulator.engines.clients import CLOSED, GROUPED, OPEN
 from simulator.engines.fast import run_fast
 from simulator.engines.job import Job, array_job, list_job, request_columns
 from simulator.engines.reference import run_reference
-from simulator.state import LOG_FIELDS, Limits
+from simulator.state import Limits
 from simulator.units import NEVER
 
 LOADS = {"open": OPEN, "closed": CLOSED, "grouped": GROUPED}
@@ -171,12 +171,12 @@ def run(case: Case, engine: str) -> Job:
 
 def outcome(done: Job) -> dict[str, Any]:
     """All that a run leaves, as plain lists: request columns, totals, histograms, the step log."""
-    rows = np.asarray(done.log[: done.ctl[LOG_ROWS]], dtype=np.int64).reshape(-1, len(LOG_FIELDS))
+    rows = done.logged
     found = {name: column.tolist() for name, column in done.req._asdict().items()}
     found["totals"], found["itl"] = (
         done.stats.tolist(),
         [(int(k), int(done.itl[k])) for k in np.nonzero(done.itl)[0]],
     )
     found["rows_time"] = done.rows_time.tolist()
-    found["log"] = rows[np.lexsort((rows[:, 1], rows[:, 0], rows[:, 2]))].tolist()
+    found["log"] = rows[np.lexsort((rows["start"], rows["replica"], rows["end"]))].tolist()
     return found

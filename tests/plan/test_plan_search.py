@@ -88,7 +88,7 @@ def test_the_bound_is_below_the_gpu_time_that_simulations_use() -> None:
         setup = ready(spec, candidate).setup
         assert setup is not None
         result = simulate(setup.scenario, trace=trace, setup=setup)
-        busy = result.totals[:, 8].sum() / 1e9 / len(trace)
+        busy = result.totals["gpu"].sum() / 1e9 / len(trace)
         assert fewest_replicas(setup, trace, 1.0 / busy) <= 1
 
 

@@ -8,10 +8,11 @@ from simulator.planning.measure import key_of
 from simulator.planning.plan import Choice, Plan
 from simulator.planning.price import price_of
 from simulator.planning.search import Outcome
-from simulator.planning.spec import MEAN, PlanSpec
+from simulator.planning.spec import MEAN, Candidate, PlanSpec
 from simulator.planning.statistics import Judgement
 from simulator.planning.traffic import mean_rate
-from simulator.report.plan.deploy import kubernetes, vllm_command
+from simulator.report.plan.deploy import command_notes, kubernetes, no_command, vllm_command
+from simulator.scenario.length import kv_tokens, safe_tokens
 
 NOT_MODELLED = (
     "network and load-balancer latency between client and replica, and time to start a replica",
@@ -83,6 +84,7 @@ def question(plan: Plan) -> dict[str, Any]:
         "span_s": trace.span_ns / 1e9,
         "prompt_mean": float(trace.prompt.mean()),
         "output_mean": float(trace.output.mean()),
+        "longest": int((trace.prompt + trace.max_tokens).max()),
         "model": spec.model,
         "engine": spec.engine.name,
         "slo": slo(spec),
@@ -119,6 +121,7 @@ def choice(plan: Plan, c: Choice) -> dict[str, Any]:
     return {
         **c.fleet.plain(),
         "serving_range": list(o.range),
+        "replica": replica(plan, c.fleet.candidate),
         "bound": o.bound,
         "levels": levels(o.judgement, o.slow, o.fast),
         "goodput_per_gpu": c.goodput_per_gpu or None,
@@ -191,14 +194,39 @@ def answer(a: Answer) -> dict[str, Any]:
     return data
 
 
-def export(plan: Plan) -> dict[str, str]:
-    """Commands and manifests for the recommended fleet."""
+def replica(plan: Plan, candidate: Candidate) -> dict[str, Any]:
+    """What one replica of a candidate is started with, and its KV memory."""
+    setup = plan.ready[candidate.label].setup
+    assert setup is not None
+    limits, asked = setup.limits, plan.spec.max_model_len
+    return {
+        "kv_blocks": limits.num_blocks,
+        "kv_tokens": kv_tokens(limits),
+        "max_num_seqs": limits.max_num_seqs,
+        "max_num_batched_tokens": limits.max_num_batched_tokens,
+        "max_model_len": limits.max_model_len,
+        "positions": setup.model.max_positions,
+        "shortened": asked is None and setup.gpu.name != "unit" and limits.max_model_len < setup.model.max_positions,
+        "at_the_edge": setup.gpu.name != "unit"
+        and limits.max_model_len > safe_tokens(limits, setup.gpu, plan.spec.kv.num_gpu_blocks is not None),
+    }
+
+
+def export(plan: Plan) -> dict[str, Any]:
+    """Command and manifests for the recommended fleet, or the `reason` why there are none."""
     if plan.best is None:
         return {}
-    setup = plan.ready[plan.best.fleet.candidate.label].setup
+    fleet = plan.best.fleet
+    setup = plan.ready[fleet.candidate.label].setup
     assert setup is not None
-    command = vllm_command(plan.spec, setup)
-    return {"vllm": command, "kubernetes": kubernetes(plan.spec, setup, plan.best.fleet)} if command else {}
+    reason = no_command(plan.spec, setup)
+    if reason:
+        return {"reason": reason}
+    return {
+        "vllm": vllm_command(plan.spec, setup),
+        "kubernetes": kubernetes(plan.spec, setup, fleet),
+        "notes": command_notes(setup, fleet),
+    }
 
 
 def assumptions(plan: Plan) -> list[str]:
@@ -248,7 +276,6 @@ def provenance(plan: Plan) -> dict[str, Any]:
                 "engine_mark": setup.engine.mark,
                 "step_time_error": found.error.relative,
                 "error_source": found.error.source,
-                "kv_blocks": setup.limits.num_blocks,
             }
         )
     meta = plan.trace.meta
@@ -257,6 +284,7 @@ def provenance(plan: Plan) -> dict[str, Any]:
         "sha256": meta.sha256,
         "rows_read": meta.rows_read,
         "rows_dropped": dict(meta.rows_dropped),
+        "account": meta.account,
         "copies": meta.copies,
         "seed": plan.spec.seed,
     }

@@ -118,7 +118,7 @@ def write_plan(data: Data, out: Path) -> None:
         (folder / "plan.json").write_text(dump + "\n", encoding="utf-8")
         (folder / "report.html").write_text(page, encoding="utf-8")
         (folder / "report.md").write_text(text, encoding="utf-8")
-        if data["export"]:
+        if "kubernetes" in data["export"]:
             (folder / "deploy.yaml").write_text(data["export"]["kubernetes"], encoding="utf-8")
 
 

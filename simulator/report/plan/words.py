@@ -53,7 +53,25 @@ def answer_lines(data: Data) -> list[str]:
             f"({answer['wall_rate']:.3g} requests/s); the bottleneck there is {answer['bottleneck']}."
         )
         lines += _next_change(answer)
+    lines += _length(best, data["question"])
     return lines + [f"{text}." for text in data["cannot_be_told_apart"]] + _unfinished(data)
+
+
+def _length(best: Data, question: Data) -> list[str]:
+    """The max_model_len that was chosen where the plan sets none, and whether the engine is sure to start with it."""
+    own = best["replica"]
+    if own["shortened"]:
+        return [
+            f"max_model_len {own['max_model_len']:,}: the plan sets none, and of the model's {own['positions']:,} "
+            f"positions that many surely fit one replica's KV memory ({own['kv_tokens']:,} tokens predicted); the "
+            f"longest request has {question['longest']:,}."
+        ]
+    if own["at_the_edge"]:
+        return [
+            f"max_model_len {own['max_model_len']:,} is within the error of the predicted KV memory "
+            f"({own['kv_tokens']:,} tokens): the engine may refuse to start with it."
+        ]
+    return []
 
 
 def _next_change(answer: Data) -> list[str]:
@@ -129,8 +147,14 @@ def plan_tables(data: Data) -> Iterator[Any]:
                 f"Resized every hour: {day['saving_pct']:.0f} % fewer replica hours, "
                 f"{day['usd_per_day_saved']:.2f} USD a day."
             )
-    if data["export"]:
-        yield Text(data["export"]["vllm"])
+    yield from (Text(line) for line in export_lines(data["export"]))
+
+
+def export_lines(export: Data) -> list[str]:
+    """The command and what to know of it, or why there is none."""
+    if "reason" in export:
+        return [f"No command to start it with: {export['reason']}."]
+    return [export["vllm"], *(f"{note}." for note in export["notes"])] if export else []
 
 
 def _candidates(data: Data) -> Table:
