@@ -90,13 +90,13 @@ class CodeCache:
 
     @contextmanager
     def alone(self, name: str, wait_s: float = LONGEST_WAIT_S) -> Iterator[bool]:
-        """Hold the lock `name`: True when no other process has it, False after `wait_s` or where none can be had.
+        """Hold the lock `name`; False when another process still has it after `wait_s`.
 
-        The system lets go of it when the holder ends, however that happens.
+        The system lets go of it when the holder ends, however that happens. Without locks everyone is alone.
         """
         handle = self._open_lock(name)
         if handle is None:
-            yield False
+            yield True
             return
         try:
             yield _locked(handle, wait_s)
@@ -182,4 +182,4 @@ def _locked(handle: int, wait_s: float) -> bool:
                 return False
             time.sleep(0.1)
         except OSError:  # a file system without locks
-            return False
+            return True

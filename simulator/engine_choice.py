@@ -6,7 +6,6 @@ at the lowest priority, one at a time, ended by the clock should it hang. $SERVE
 `wait` compiles first and runs then, `off` never starts a process.
 """
 
-import logging
 import os
 import signal
 import subprocess
@@ -18,6 +17,7 @@ import numpy as np
 
 from policies.registry import POLICIES
 from simulator import jit
+from simulator.code_cache import tell_once
 from simulator.engines.fast import code_name, run_fast
 from simulator.errors import ConfigError
 from simulator.jit import code_cache
@@ -40,8 +40,7 @@ ATTEMPTS: Final = 3
 LIMIT_S: Final = 900
 """A background process ends itself after so long."""
 _STARTED: Final = b"compiling\n"
-_log: Final = logging.getLogger("servecast")
-_children: Final[list["subprocess.Popen[bytes]"]] = []
+_children: Final[dict[str, "subprocess.Popen[bytes]"]] = {}
 
 
 def choose(setup: Setup, trace: Trace) -> Literal["fast", "reference"]:
@@ -54,10 +53,10 @@ def choose(setup: Setup, trace: Trace) -> Literal["fast", "reference"]:
         return "fast"
     started = wanted == "background" and compile_later(policy)
     if wanted == "background" and not started and _attempts(policy) >= ATTEMPTS:
-        _log.warning(f"{policy}: compiling in the background has not come to its end {ATTEMPTS} times; compiling now")
+        tell_once(f"{policy}: compiling in the background has not come to its end {ATTEMPTS} times; compiling now")
         return "fast"
-    later = "; the background compiles it for the next (SERVECAST_COMPILE=wait or off: not so)" if started else ""
-    _log.warning(f"{policy}: the compiled engine is not made yet, SimPy runs this with the same results{later}")
+    later = "; a background process compiles it for the next (SERVECAST_COMPILE=wait or off: not so)" if started else ""
+    tell_once(f"{policy}: the compiled engine is not made yet, SimPy runs this with the same results{later}")
     return "reference"
 
 
@@ -85,7 +84,7 @@ def simpy_seconds(trace: Trace, limits: Limits, replicas: int) -> float:
 
 
 def compile_later(policy: str) -> bool:
-    """Start a process that compiles the engine of a policy; False where that, or keeping the code, is not possible.
+    """Have a process compile the engine of a policy; False where that, or keeping the code, is not possible.
 
     The process has a session of its own, so Ctrl-C in this terminal does not reach it.
     """
@@ -93,35 +92,38 @@ def compile_later(policy: str) -> bool:
     possible = policy in POLICIES and sys.executable and cache.writable() and _attempts(policy) < ATTEMPTS
     if not possible or cache.folder is None:
         return False
+    with cache.alone(_queue(policy), 0) as free:
+        if not free:
+            return True
+    if policy in _children and _children[policy].poll() is None:
+        return True
     path = [os.path.abspath(each) for each in sys.path]  # '' is the working folder
     code = f"import sys; sys.path[:] = {path!r}; from simulator.engine_choice import work; work({policy!r})"
     try:
-        with open(cache.folder / _log_name(policy), "ab") as sink:
-            _children.append(subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.DEVNULL, stdout=sink,
-                                              stderr=sink, start_new_session=True, cwd=cache.folder))
+        with open(cache.folder / _log_name(policy), "ab") as log:
+            _children[policy] = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.DEVNULL, stdout=log,
+                                                 stderr=log, start_new_session=True, cwd=cache.folder)
     except OSError:
         return False
-    for child in _children:
-        child.poll()  # collects the ones that have ended
     return True
 
 
 def work(policy: str) -> None:
-    """What the background process does: wait for its turn, compile, end."""
+    """What the background process does: nothing when one for this policy is there, else wait its turn and compile."""
     if hasattr(signal, "alarm"):
         signal.alarm(LIMIT_S)
     if hasattr(os, "nice"):
         os.nice(19)
     cache = code_cache()
-    with cache.alone("background", LIMIT_S) as mine:
-        if not mine or cache.has(code_name(policy)):
+    with cache.alone(_queue(policy), 0) as first, cache.alone("background", LIMIT_S if first else 0):
+        if not first or cache.has(code_name(policy)):
             return
         os.write(1, _STARTED)
         jit.waits_for_others = False  # and nobody waits for this process, which may be slow
         compile_now(policy)
-    assert cache.folder is not None
-    with suppress(OSError):
-        (cache.folder / _log_name(policy)).unlink()
+        assert cache.folder is not None
+        with suppress(OSError):
+            (cache.folder / _log_name(policy)).unlink()
 
 
 def compile_now(policy: str) -> None:
@@ -130,6 +132,11 @@ def compile_now(policy: str) -> None:
                               "policy": policy})
     setup = prepare(scenario)
     run_fast(build_job(setup, build_trace(scenario.parsed_workload(), 0), True, False), setup.policy)
+
+
+def _queue(policy: str) -> str:
+    """Name of the lock that a background process for this policy holds, waiting or compiling."""
+    return f"{code_name(policy)}-queue"
 
 
 def _log_name(policy: str) -> str:

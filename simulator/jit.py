@@ -24,6 +24,7 @@ from types import FrameType, FunctionType
 from typing import Any, TypeVar
 
 from simulator.code_cache import CodeCache, cache_home
+from simulator.uncollected import uncollected
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -48,8 +49,9 @@ def _numba() -> Any:
     They are compiled without reference counting (they may not allocate) and inlined by LLVM: docs/architecture.md
     says why.
     """
-    import numba
-    from numba.extending import register_jitable
+    with uncollected():
+        import numba
+        from numba.extending import register_jitable
 
     while _waiting:
         register_jitable(_nrt=False, forceinline=True)(_waiting.pop())
@@ -145,7 +147,8 @@ class _Files:
 
     def load_overload(self, sig: Any, target: Any) -> Any:
         """The compile result for a signature, None when it must be made."""
-        target.refresh()
+        with uncollected():
+            target.refresh()
         found = self._load(sig, target)
         if found is None and waits_for_others and code_cache().writable():
             self._locks.enter_context(code_cache().alone(self.name))

@@ -61,7 +61,8 @@ def compare(scenarios: ScenariosArgument,
             policies: PoliciesOption = None, assignments: SetOption = None, out: OutOption = None,
             trace: TraceOption = None, columns: ColumnOption = None, time_unit: UnitOption = None,
             drop: DropOption = False, where: WhereOption = None,
-            engine: EngineOption = EngineName.auto, report: ReportOption = True, png: PngOption = False, log: LogOption = None,
+            engine: EngineOption = EngineName.auto, report: ReportOption = True, png: PngOption = False,
+            log: LogOption = None,
             seed: SeedOption = None, as_json: JsonOption = False, quiet: QuietOption = False) -> None:
     """Run scenarios side by side; ratios are against the first. All see the same arrivals and lengths."""
     chosen = TraceChoice(trace, columns, time_unit, drop, where)

@@ -11,11 +11,11 @@ import re
 import warnings
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import matplotlib
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 INK, MUTED, GRID, PAPER = "#1d2433", "#5b6579", "#dfe4ec", "#fffffe"
 EMPTY, HELD, HELD_LINE = "#f0f2f6", "#fbe3df", "#d4796a"
@@ -94,6 +94,8 @@ _STYLE: Final[dict[str, Any]] = {
 @contextlib.contextmanager
 def style() -> Iterator[None]:
     """Context in which every figure is built and written; settings of the caller's are put back after it."""
+    import matplotlib
+
     with matplotlib.rc_context():
         settings: Any = matplotlib.rcParams
         settings.update({key: value for key, value in matplotlib.rcParamsDefault.items() if key != "backend"})
@@ -103,8 +105,10 @@ def style() -> Iterator[None]:
 
 def figure(
     width: float, height: float, rows: int = 1, columns: int = 1, **options: Any
-) -> tuple[Figure, list[Axes]]:
+) -> "tuple[Figure, list[Axes]]":
     """An empty figure of [inch] size with its axes, row by row. No pyplot: nothing global is kept."""
+    from matplotlib.figure import Figure
+
     fig = Figure(figsize=(width, height), layout="constrained")
     engine: Any = fig.get_layout_engine()
     engine.set(w_pad=0.06, h_pad=0.06, wspace=0.03, hspace=0.05)
@@ -120,7 +124,7 @@ def css_variables(dark: bool) -> str:
 class Picture:
     """A figure to be written in several places: laid out and drawn once."""
 
-    def __init__(self, fig: Figure) -> None:
+    def __init__(self, fig: "Figure") -> None:
         self.figure = fig
         self.wide = bool(fig.get_figwidth() > 6)
 
@@ -134,7 +138,7 @@ class Picture:
         return for_page(self.svg, label, prefix)
 
 
-def to_png(fig: Figure) -> bytes:
+def to_png(fig: "Figure") -> bytes:
     """The figure as PNG, without date or version."""
     buffer = io.BytesIO()
     with _laid_out(fig):
@@ -142,7 +146,7 @@ def to_png(fig: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def svg_file(fig: Figure) -> str:
+def svg_file(fig: "Figure") -> str:
     """The figure as a stand-alone SVG file."""
     buffer = io.StringIO()
     with _laid_out(fig):
@@ -150,7 +154,7 @@ def svg_file(fig: Figure) -> str:
     return buffer.getvalue()
 
 
-def to_svg(fig: Figure, label: str = "", prefix: str = "p") -> str:
+def to_svg(fig: "Figure", label: str = "", prefix: str = "p") -> str:
     """The figure as an <svg> element for a page: scales with its box, ids start with `prefix`.
 
     `label` is what a screen reader says. Equal figures give equal text.
@@ -159,7 +163,7 @@ def to_svg(fig: Figure, label: str = "", prefix: str = "p") -> str:
 
 
 @contextlib.contextmanager
-def _laid_out(fig: Figure) -> Iterator[None]:
+def _laid_out(fig: "Figure") -> Iterator[None]:
     """Context to write a figure in. Its layout is worked out the first time only: it costs as much as drawing."""
     with style(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # glyphs of a name that the font lacks

@@ -5,11 +5,9 @@ Pictures are drawn once: the SVG of the page is also that of plots/. PNG takes a
 Equal scenario, seed and versions give byte-identical files: no date, no host, no wall-clock time is in them.
 """
 
-import gc
 import json
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -19,6 +17,7 @@ from simulator.errors import ConfigError
 from simulator.metrics.summary import request_columns
 from simulator.report.folder import new_folder
 from simulator.state import LOG_FIELDS
+from simulator.uncollected import uncollected
 
 if TYPE_CHECKING:
     from simulator.run import Result
@@ -36,7 +35,7 @@ def write_result(
     Always summary.json and requests.parquet; with a step log steps.parquet and trace.json (Perfetto); with
     `report` also plots/ and report.html. Raises ConfigError when `out_dir` holds something else.
     """
-    with new_folder(out_dir) as folder, _uncollected():
+    with new_folder(out_dir) as folder, uncollected():
         _write_data(result, folder)
         if report:
             _write_report(result, folder, plot_format)
@@ -47,7 +46,7 @@ def write_comparison(
     results: "Sequence[Result]", out_dir: str | Path, report: bool = True, *, plot_format: PlotFormat = "svg"
 ) -> Path:
     """Several results in one folder: comparison.json (a list of summaries), a sub-folder each, one report."""
-    with new_folder(out_dir) as folder, _uncollected():
+    with new_folder(out_dir) as folder, uncollected():
         _write_json([result.summary for result in results], folder / COMPARISON)
         for k, result in enumerate(results):
             below = folder / f"{k + 1:02d}-{_slug(result.scenario.name)}"
@@ -75,18 +74,6 @@ def load_summary(out_dir: str | Path) -> dict[str, Any]:
 def json_text(data: Any) -> str:
     """Data as indented JSON in its own key order. Raises ValueError for NaN and infinity."""
     return json.dumps(data, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without garbage collection, which takes a tenth of the time: matplotlib makes very many objects."""
-    on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if on:
-            gc.enable()
 
 
 def _write_json(data: Any, path: Path) -> None:

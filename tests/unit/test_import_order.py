@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = (
-    ("errors", "units", "jit", "code_cache", "atomic", "hwprofiles", "scenarios"),
+    ("errors", "units", "jit", "code_cache", "uncollected", "atomic", "hwprofiles", "scenarios"),
     ("config", "state"),
     ("profiles", "workload", "kv", "cost"),
     ("policies",),
