@@ -45,10 +45,13 @@ def fit(
     engine: Annotated[
         Path | None, typer.Option("--engine", metavar="ENGINE.yaml", help="Engine profile to update.")
     ] = None,
+    host: Annotated[
+        Path | None, typer.Option("--host", metavar="HOST.yaml", help="Host profile to update.")
+    ] = None,
     plot: Annotated[Path | None, typer.Option("--plot", metavar="F.svg", help="Fit against points.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fit a GPU profile, and from step logs an engine profile, to measurements."""
+    """Fit a GPU profile, and from step logs those of engine and host, to measurements."""
     from calibration.fit import MEASUREMENTS, operator_block, write_measured
 
     source = MEASUREMENTS if measurements is None else measurements
@@ -58,29 +61,38 @@ def fit(
             write_measured(out, block)
         print_json(block)
         return
-    _fit_folder(source, out, engine, plot, as_json)
+    _fit_folder(source, out, engine, host, plot, as_json)
 
 
 def _fit_folder(
-    source: Path, out: Path | None, engine: Path | None, plot: Path | None, as_json: bool
+    source: Path, out: Path | None, engine: Path | None, host: Path | None, plot: Path | None, as_json: bool
 ) -> None:
-    from calibration.fit import calibrate, engine_values, measured_block, write_engine, write_measured
+    from calibration.fit import (
+        calibrate,
+        engine_values,
+        host_values,
+        measured_block,
+        write_measured,
+        write_numbers,
+    )
     from calibration.validate import fit_figure
 
     found = calibrate(source)
-    block, numbers = measured_block(found), engine_values(found)
+    block, numbers, times = measured_block(found), engine_values(found), host_values(found)
     if out is not None:
         write_measured(out, block)
     if engine is not None:
-        write_engine(engine, numbers)
+        write_numbers(engine, numbers)
+    if host is not None:
+        write_numbers(host, times)
     if plot is not None:
         fit_figure(found.steps.gaps).savefig(plot)
-    _print_fit(found, block, numbers, as_json)
+    _print_fit(found, {"gpu": block, "engine": numbers, "host": times}, as_json)
 
 
-def _print_fit(found: "Calibration", block: dict[str, Any], numbers: dict[str, float], as_json: bool) -> None:
+def _print_fit(found: "Calibration", numbers: dict[str, dict[str, Any]], as_json: bool) -> None:
     if as_json:
-        print_json({"gpu": block, "engine": numbers})
+        print_json(numbers)
     else:
         show(found.summary())
 
@@ -95,13 +107,20 @@ def validate(
     report: Annotated[
         Path | None, typer.Option("--report", metavar="F.html", help="Write one HTML page.")
     ] = None,
+    host: Annotated[
+        str, typer.Option("--host", metavar="HOST", help="fast, measured, slow, or a host profile.")
+    ] = "measured",
+    cpu_scale: Annotated[
+        float, typer.Option("--cpu-scale", min=0.01, max=100, help="Multiplies the host's CPU times.")
+    ] = 1.0,
 ) -> None:
     """Predict measured runs from their settings alone and show predicted against measured."""
     from calibration.harness import write_atomically
     from calibration.validate import table
     from calibration.validate import validate as compare
+    from simulator.profiles.host import load_host
 
-    result = compare(folders)
+    result = compare(folders, load_host(host).scaled(cpu_scale))
     if json_file is not None:
         write_atomically(json_file, json.dumps(result, indent=1, allow_nan=False) + "\n")
     if report is not None:

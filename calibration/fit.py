@@ -277,34 +277,26 @@ def write_measured(path: Path, block: Mapping[str, Any]) -> None:
     write_atomically(path, head + "\n".join(lines) + "\n")
 
 
+def host_values(fit: Calibration) -> dict[str, float]:
+    """Numbers of the measured host's profile [ms]."""
+    times = {key.removesuffix("_s"): value for key, value in vars(fit.host).items()}
+    return {key: round(value * 1e3, 4) for key, value in (times | {"eager_stall": fit.eager_stall_s}).items()}
+
+
 def engine_values(fit: Calibration) -> dict[str, float]:
-    """Numbers of the engine profile, in its units (ms, MiB, KiB)."""
-    host = fit.host
-    times = {
-        "decode_prep": host.decode_prep_s,
-        "prefill_prep": host.prefill_prep_s,
-        "sequence_cpu": host.sequence_cpu_s,
-        "piecewise_cpu": host.piecewise_cpu_s,
-        "eager_cpu": host.eager_cpu_s,
-        "eager_cpu_sync": host.eager_cpu_sync_s,
-        "eager_cpu_worker": host.eager_cpu_worker_s,
-        "eager_stall": fit.eager_stall_s,
-        "frontend_in": host.frontend_in_s,
-        "frontend_out": host.frontend_out_s,
-    }
-    values = {key: round(value * 1e3, 4) for key, value in times.items()}
-    return values | {
+    """Numbers of the engine profile, in its units (MiB, KiB)."""
+    return {
         "graph_layer_memory": round(fit.memory.graph_layer_bytes / 2**20, 4),
         "workspace_per_hidden": round(fit.memory.workspace_per_hidden_bytes / 2**10, 2),
     }
 
 
-def write_engine(path: Path, values: Mapping[str, float]) -> None:
-    """Set numbers of an engine profile in place; unit, mark and source of each line are kept."""
+def write_numbers(path: Path, values: Mapping[str, float]) -> None:
+    """Set numbers of an engine or host profile in place; unit, mark and source of each line are kept."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise CalibrationError(f"{path}: not a readable engine profile: {error}") from error
+        raise CalibrationError(f"{path}: not a readable profile: {error}") from error
     for key, value in values.items():
         text, count = re.subn(rf"(?m)^({key}: {{value: )[^,]+,", rf"\g<1>{value:g},", text)
         if count != 1:

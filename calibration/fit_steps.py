@@ -185,7 +185,8 @@ def fit_steps(
 
 def _cost(run: MeasuredRun, setup: Profiles, gpu: Gpu) -> Cost:
     """Cost without stalls: what a step takes when its launch never waits."""
-    return cost_of(run, Profiles(gpu, setup.engine.replace(eager_stall_s=0.0), setup.model))
+    host = dataclasses.replace(setup.host, times=setup.host.times.replace(eager_stall_s=0.0))
+    return cost_of(run, Profiles(gpu, setup.engine, setup.model, host))
 
 
 def step_table(run: MeasuredRun, gpu: Gpu | None = None) -> pd.DataFrame:

@@ -1,11 +1,12 @@
 """Predict a measured run from its settings alone: profiles, scheduler, KV blocks; the compiled engine replays it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from calibration.accepted import NotModelledError
 from calibration.measured import MeasuredRun, metrics_of
 from policies.registry import policy_named
 from simulator.cost.calibrated import calibrated_cost
@@ -16,6 +17,7 @@ from simulator.errors import CalibrationError
 from simulator.profiles.capacity import KvCapacity, kv_capacity
 from simulator.profiles.engine import EngineProfile, load_engine
 from simulator.profiles.gpu import Gpu, load_gpu
+from simulator.profiles.host import Host, load_host
 from simulator.profiles.model import ModelShape, load_model
 from simulator.scenario.setup import LOADS
 from simulator.state import FINISHED, Limits
@@ -46,16 +48,22 @@ class Profiles:
     gpu: Gpu
     engine: EngineProfile
     model: ModelShape
+    host: Host = field(default_factory=load_host)
 
 
-def setup_of(run: MeasuredRun) -> Profiles:
-    """Profiles named by run.yaml. Raises UnknownNameError for a GPU or engine without one."""
+def setup_of(run: MeasuredRun, host: Host | None = None) -> Profiles:
+    """Profiles named by run.yaml, on `host` (default: the measured one). Raises UnknownNameError for a GPU or engine
+    without one, NotModelledError for a model whose step times are not modelled."""
     engine = load_engine(run.engine.profile)
     if run.engine.async_scheduling is not None:
         engine = engine.replace(schedule_ahead=int(run.engine.async_scheduling))
     if not run.engine.cuda_graphs:
         engine = engine.replace(graph_tokens_max=0)
-    return Profiles(load_gpu(run.gpu), engine, load_model(run.model))
+    model = load_model(run.model)
+    beyond = model.beyond_dense(run.engine.max_model_len or int(run.requests.prompt_tokens.max()))
+    if beyond:
+        raise NotModelledError(f"{run.model}: {model.name} has {' and '.join(beyond)}: step times are not modelled")
+    return Profiles(load_gpu(run.gpu), engine, model, host or load_host())
 
 
 def cost_of(run: MeasuredRun, setup: Profiles) -> Cost:
@@ -70,6 +78,7 @@ def cost_of(run: MeasuredRun, setup: Profiles) -> Cost:
         e.kv_cache_dtype,
         e.max_num_seqs,
         e.max_num_batched_tokens,
+        setup.host,
     )
 
 

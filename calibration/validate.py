@@ -17,6 +17,7 @@ from calibration.fit import used_for_fit
 from calibration.measured import MeasuredRun, find_runs, load_run, measured_metrics
 from calibration.predict import Prediction, predict, setup_of
 from simulator.errors import ConfigError, ServecastError
+from simulator.profiles.host import Host
 from simulator.profiles.uncertainty import METRICS, load_uncertainty
 from simulator.state import LogRow, dtype_of
 from simulator.units import NS_PER_S
@@ -24,8 +25,10 @@ from simulator.units import NS_PER_S
 Report = dict[str, Any]
 
 
-def validate(folders: Iterable[Path]) -> Report:
-    """Predict every run in or below `folders`. Raises CalibrationError where a run cannot be read, or where every
+def validate(folders: Iterable[Path], host: Host | None = None) -> Report:
+    """Predict every run in or below `folders`, on `host` (default: the measured one).
+
+    Raises CalibrationError where a run cannot be read, or where every
     one uses what is not modelled.
 
     Keys: refused (run, reason: what is not modelled), runs (run, used_for_fit,
@@ -37,7 +40,7 @@ def validate(folders: Iterable[Path]) -> Report:
     for folder in find_runs([Path(folder) for folder in folders]):
         try:
             run = load_run(folder)
-            pairs.append((run, predict(run)))
+            pairs.append((run, predict(run, setup_of(run, host))))
         except (NotModelledError, ConfigError) as error:
             refused.append((folder, error))
     if not pairs:

@@ -20,7 +20,7 @@ M = TypeVar("M", bound=BaseModel)
 Key = tuple[str | int, ...]
 
 
-SHORT_FORMS: Final = {"hardware": "gpu", "load": "kind", "engine": "name", "policy": "name"}
+SHORT_FORMS: Final = {"hardware": "gpu", "load": "kind", "engine": "name", "host": "name", "policy": "name"}
 """Sections of a scenario that may be one text, and the key it stands for."""
 
 

@@ -9,13 +9,14 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from simulator.cost.reach import LAST_TICK
 from simulator.cost.step import Cost
 from simulator.engines.job import Job
-from simulator.errors import NoProgressError
+from simulator.errors import ConfigError, NoProgressError
 from simulator.scenario.setup import Setup, build_job, in_submission_order, prepare
 from simulator.scenario.spec import Scenario
-from simulator.state import Requests
-from simulator.units import NEVER
+from simulator.state import RUNNING, Requests
+from simulator.units import NEVER, NS_PER_S
 from simulator.workload.build import build_trace
 from simulator.workload.trace import Trace
 
@@ -53,6 +54,13 @@ class Result:
 
         return summarize(self)
 
+    @cached_property
+    def host_sensitivity(self) -> list[dict[str, Any]]:
+        """The run on other hosts, where that matters (simulator.metrics.hosts)."""
+        from simulator.metrics.hosts import host_sensitivity
+
+        return host_sensitivity(self)
+
     def provenance(self) -> dict[str, Any]:
         """Which versions, profiles, trace and seed stand behind the numbers. No wall-clock time, no paths."""
         from simulator import __version__
@@ -66,6 +74,7 @@ class Result:
                       "not_simulated": list(self.trace.meta.not_used)},
             "gpu": {"name": setup.gpu.name, "mark": setup.gpu.mark},
             "engine": {"name": setup.engine.name, "version": setup.engine.version, "mark": setup.engine.mark},
+            "host": {"name": setup.host.name, "mark": setup.host.mark, "cpu_scale": setup.host.cpu_scale},
             "cost_model": "unit" if setup.gpu.name == "unit" else self.scenario.cost_model,
             "policy": setup.policy.name, "policy_reference": setup.policy.reference,
         }
@@ -110,7 +119,7 @@ def simulate(scenario: Scenario, engine: Engine = "fast", *, trace: Trace | None
 
 def _check_progress(job: Job) -> None:
     """Raise NoProgressError when, with no horizon, something waits and nothing will ever move it."""
-    if job.until != NEVER:
+    if job.until < LAST_TICK:
         return
     for r, c in enumerate(job.reps.c):
         if c["n_waiting"] > 0 and c["n_flight"] == 0 and c["wake"] == NEVER:
@@ -119,6 +128,10 @@ def _check_progress(job: Job) -> None:
                 f"replica {r} stands still: {c['n_waiting']} requests wait, {c['n_running']} hold slots, nothing runs; "
                 f"the first waiting has prompt {job.req.prompt[head]}, max_tokens {job.req.limit[head]}; "
                 f"{c['free_blocks']} of {job.lim.num_blocks} KV blocks free, {job.lim.max_num_seqs} slots")
+    unfinished = int((np.asarray(job.req.status) <= RUNNING).sum())
+    if unfinished:
+        raise ConfigError(f"{unfinished} requests are not finished after {LAST_TICK / NS_PER_S / 86400 / 365:.0f} "
+                          "simulated years; set horizon_s")
 
 
 def _sorted_log(job: Job) -> Records:

@@ -122,8 +122,9 @@ def whatif_command(
 ) -> None:
     """Compare a scenario with named changes of it: a table of differences with intervals."""
     from simulator.config import Document
-    from simulator.planning.whatif import asked_for, compare, whatif_tables, write_whatif
+    from simulator.planning.whatif import asked_for, compare
     from simulator.report.folder import check_target
+    from simulator.report.plan.whatif import whatif_tables, write_whatif
 
     chosen = TraceChoice(trace, columns, time_unit, drop, where)
     asked = asked_for(read_scenario(base, assignments or (), None, chosen), Document(_shipped(overlays)))

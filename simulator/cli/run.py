@@ -81,7 +81,7 @@ def run(scenario: ScenarioArgument,
 
         write_result(result, out, report=report, plot_format="png" if png else "svg")
     if as_json:
-        print_json(result.summary)
+        print_json(result.summary | {"host_sensitivity": result.host_sensitivity})
     elif not quiet:
         print_result(result)
     if out is not None:
@@ -117,8 +117,9 @@ def simulate_scenario(scenario: "Scenario", engine: EngineName, log: bool | None
 
 def print_result(result: "Result") -> None:
     """The summary table and, on a real GPU, where its memory goes."""
+    from simulator.metrics.hosts import host_sentences
     from simulator.report.tables import summary_table
 
-    show(summary_table(result.summary))
+    show(summary_table(result.summary), *host_sentences(result.host_sensitivity))
     if result.setup.capacity is not None:
         show(result.setup.capacity.text())

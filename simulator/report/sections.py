@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from simulator.metrics.hosts import host_sentences
 from simulator.report.facts import Rows, number, share
 from simulator.report.plots import seconds_text
 from simulator.report.slots import textbook_step
@@ -122,6 +123,7 @@ def assumptions(result: Result) -> list[str]:
         if setup.gpu.unverified:
             lines.append(f"Unverified numbers in the GPU profile: {', '.join(setup.gpu.unverified)}.")
         lines += _trust_lines(result.summary["trust"])
+        lines += [f"{line[0].upper()}{line[1:]}." for line in host_sentences(result.host_sensitivity)]
     lines.append(
         f"Steps planned before the oldest output is seen: {setup.limits.schedule_ahead}. Longest request: "
         f"{setup.limits.max_model_len:,} tokens."

@@ -11,6 +11,7 @@ from policies.registry import Policy, policy_named
 from policies.routers import RANDOM, ROUTERS
 from simulator.cost.calibrated import calibrated_cost
 from simulator.cost.engine_times import EngineTimes
+from simulator.cost.reach import LAST_TICK, check_reach, reach
 from simulator.cost.roofline import roofline_cost
 from simulator.cost.step import Cost
 from simulator.cost.unit import unit_cost
@@ -20,11 +21,12 @@ from simulator.errors import ConfigError, ServecastError, TraceError
 from simulator.profiles.capacity import KvCapacity, kv_capacity
 from simulator.profiles.engine import EngineProfile, load_engine
 from simulator.profiles.gpu import Gpu, load_gpu
+from simulator.profiles.host import Host, host_times, load_host
 from simulator.profiles.model import KV_BYTES, ModelShape, dtype_name, load_model
 from simulator.scenario.length import check_fits, check_positions, kv_tokens, longest_that_fits, safe_tokens
 from simulator.scenario.spec import Scenario
-from simulator.state import Limits
-from simulator.units import NEVER, to_ticks
+from simulator.state import LARGEST_COUNT, Limits
+from simulator.units import to_ticks
 from simulator.workload.streams import stream
 from simulator.workload.trace import Trace
 
@@ -38,6 +40,7 @@ class Setup:
     scenario: Scenario
     gpu: Gpu
     engine: EngineProfile
+    host: Host
     model: ModelShape
     policy: Policy
     capacity: KvCapacity | None
@@ -59,7 +62,7 @@ def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
         engine = engine.replace(schedule_ahead=scenario.engine.schedule_ahead)
     if not scenario.engine.cuda_graphs:
         engine = engine.replace(graph_tokens_max=0)
-    model = _model(scenario)
+    host, model = _host(scenario), _model(scenario)
     policy = policy_named(scenario.policy.name or engine.policy)
     seqs = scenario.policy.max_num_seqs or engine.max_num_seqs
 
@@ -75,7 +78,7 @@ def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
             given = scenario.kv.num_gpu_blocks is not None
             chosen = longest_that_fits(model.max_positions, lambda n: safe_tokens(limits_at(n)[1], gpu, given))
         scenario = scenario.updated({"max_model_len": chosen})
-    length = scenario.max_model_len or model.max_positions
+    length = scenario.max_model_len or min(model.max_positions, LARGEST_COUNT)
     if gpu.name != "unit":
         _refuse_uncosted(scenario, model, length)
     with _named(scenario, "model"):
@@ -84,8 +87,23 @@ def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
         with _named(scenario, "max_model_len"):
             check_positions(model, length)
             check_fits(length, kv_tokens(limits), capacity, scenario.max_model_len is not None)
-    return Setup(scenario, gpu, engine, model, policy, capacity, limits,
-                 _cost(scenario, gpu, engine, model, seqs, limits.max_num_batched_tokens))
+    return Setup(scenario, gpu, engine, host, model, policy, capacity, limits,
+                 _cost(scenario, gpu, engine, host, model, seqs, limits.max_num_batched_tokens))
+
+
+def cost_on(setup: Setup, host: Host) -> Cost:
+    """Step times of a scenario already looked up, on another host."""
+    limits = setup.limits
+    return _cost(setup.scenario, setup.gpu, setup.engine, host, setup.model, limits.max_num_seqs,
+                 limits.max_num_batched_tokens)
+
+
+def _host(scenario: Scenario) -> Host:
+    """The host whose CPU prepares and launches steps, at the scenario's speed."""
+    path = scenario.base / scenario.host.name
+    with _named(scenario, "host.name"):
+        host = load_host(path if path.suffix in (".yaml", ".yml") else scenario.host.name)
+    return host.scaled(scenario.host.cpu_scale)
 
 
 @contextmanager
@@ -134,13 +152,17 @@ def _limits(scenario: Scenario, engine: EngineProfile, policy: Policy, seqs: int
     knobs, kv = scenario.policy, scenario.kv
     block_size = kv.block_size or engine.block_size
     contiguous = kv.layout == "contiguous"
+    reserve = max(max_model_len, kv.reserve_tokens or 0)
     if kv.num_gpu_blocks:
         blocks = kv.num_gpu_blocks
     elif capacity:
         blocks = capacity.num_gpu_blocks
     else:
-        reserve = max(max_model_len, kv.reserve_tokens or 0)
         blocks = seqs * -(-reserve // block_size) + 1
+    if blocks > LARGEST_COUNT:
+        key = "kv.reserve_tokens" if kv.reserve_tokens else "max_model_len"
+        raise ConfigError(f"{scenario.place(key)}: {seqs} sequences of {reserve} tokens in blocks of {block_size} are "
+                          f"{blocks} KV blocks; accepted: up to {LARGEST_COUNT}")
     # a paged engine keeps one block to point unused entries at, vLLM v0 does not
     usable = blocks if contiguous or policy.whole_prompt else blocks - 1
     default = engine.watermark if policy.watermark is None else policy.watermark
@@ -157,22 +179,24 @@ def _limits(scenario: Scenario, engine: EngineProfile, policy: Policy, seqs: int
         schedule_ahead=engine.schedule_ahead, whole_prompt=int(policy.whole_prompt))
 
 
-def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, model: ModelShape, seqs: int, budget: int) -> Cost:
+def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, host: Host, model: ModelShape, seqs: int,
+          budget: int) -> Cost:
     hardware = scenario.hardware
     if gpu.name == "unit":
         return unit_cost(to_ticks(1.0 if hardware.step_s is None else hardware.step_s))
     weights = model.weight_format(hardware.weight_dtype).dtype
     if scenario.cost_model == "roofline":
+        cpu = host_times(host, engine)
         times = EngineTimes(
-            cpu_step_s=engine.decode_prep_s + engine.launch_tail_s, cpu_seq_s=engine.sequence_cpu_s,
-            prep_step_s=engine.decode_prep_s, prep_seq_s=engine.sequence_cpu_s,
-            eager_cpu_s=engine.eager_cpu_s, frontend_in_s=engine.frontend_in_s,
-            frontend_each_s=engine.frontend_each_s, frontend_out_s=engine.frontend_out_s,
+            cpu_step_s=cpu.decode_prep_s + cpu.launch_tail_s, cpu_seq_s=cpu.sequence_cpu_s,
+            prep_step_s=cpu.decode_prep_s, prep_seq_s=cpu.sequence_cpu_s,
+            eager_cpu_s=cpu.eager_cpu_s, frontend_in_s=cpu.frontend_in_s,
+            frontend_each_s=cpu.frontend_each_s, frontend_out_s=cpu.frontend_out_s,
             graph_max_tokens=engine.graph_limits(seqs)[1], decode_graph_max=engine.graph_limits(seqs)[0])
         return roofline_cost(gpu, model, hardware.tensor_parallel, weights, hardware.kv_dtype, times,
                              seqs, budget)
     return calibrated_cost(gpu, engine, model, hardware.tensor_parallel, weights, hardware.kv_dtype,
-                           seqs, budget)
+                           seqs, budget, host)
 
 
 def in_submission_order(trace: Trace, load: str) -> Trace:
@@ -197,8 +221,11 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
     if router == RANDOM:
         pick = stream(scenario.seed, "router", replication).integers(0, 2**62, size=len(trace))
     req = request_columns(trace.arrival_ns, trace.prompt, trace.output, trace.max_tokens, trace.cached, pick)
+    counts = reach(limits, "max_num_batched_tokens" in setup.policy.knobs, int(trace.prompt.max()),
+                   int(trace.max_tokens.max()), len(trace))
+    check_reach(setup.cost, counts, len(trace))
     make = array_job if compiled else list_job
     job = make(req, limits, setup.cost, scenario.cluster.replicas, log)
     job.router, job.load, job.width = router, LOADS[scenario.load.kind], scenario.load.width
-    job.until = NEVER if scenario.horizon_s is None else to_ticks(scenario.horizon_s)
+    job.until = LAST_TICK if scenario.horizon_s is None else to_ticks(scenario.horizon_s)
     return job

@@ -14,16 +14,17 @@ from policies.registry import policy_named
 from policies.routers import ROUTERS
 from simulator.config import SHORT_FORMS, Document, Section, placed, validate
 from simulator.errors import ConfigError, ServecastError, UnknownNameError
+from simulator.state import LARGEST_COUNT
 from simulator.units import MAX_TICKS, NS_PER_S
 from simulator.workload.build import inline_trace
 from simulator.workload.spec import Inline, Workload, parse_workload
 
-LOOKED_UP = ("workload", "model", "engine.name", "hardware.gpu", "hardware.weight_dtype", "hardware.kv_dtype",
-             "hardware.tensor_parallel", "max_model_len")
+LOOKED_UP = ("workload", "model", "engine.name", "host.name", "hardware.gpu", "hardware.weight_dtype",
+             "hardware.kv_dtype", "hardware.tensor_parallel", "max_model_len")
 """Keys whose values are looked up or read later (setup.prepare, build_workload); their lines are kept for the
 messages."""
 MOST: Final = 2**40
-"""Largest accepted count of tokens or requests: products with other counts stay inside int64."""
+"""Largest accepted count of requests: products with other counts stay inside int64."""
 LONGEST_S: Final = MAX_TICKS / NS_PER_S
 """Longest accepted time [s], 36 years."""
 
@@ -56,17 +57,24 @@ class EngineSpec(Section):
     cuda_graphs: bool = True
 
 
+class HostSpec(Section):
+    """The host whose CPU prepares and launches steps and runs the front end (hwprofiles/host)."""
+
+    name: str = "measured"
+    cpu_scale: float = Field(default=1.0, gt=0, le=100, description="multiplies all CPU times: 2 is half as fast")
+
+
 class PolicySpec(Section):
     """The scheduling policy and its knobs; `servecast policies` lists which knob belongs to which."""
 
     name: str | None = None
     max_num_seqs: int | None = Field(default=None, ge=1, le=65536)
     max_num_batched_tokens: int | None = Field(default=None, ge=1, le=2**22)
-    long_prefill_token_threshold: int | None = Field(default=None, ge=0, le=MOST)
+    long_prefill_token_threshold: int | None = Field(default=None, ge=0, le=LARGEST_COUNT)
     watermark: float | None = Field(default=None, ge=0, lt=1)
     reserve_full_prompt: bool | None = None
     batch_window_s: float | None = Field(default=None, ge=0, le=1e6)
-    length_bucket: int | None = Field(default=None, ge=1, le=MOST)
+    length_bucket: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
     stream: bool | None = None
 
 
@@ -76,7 +84,7 @@ class KvSpec(Section):
     layout: Literal["paged", "contiguous"] = "paged"
     block_size: int | None = Field(default=None, ge=1, le=4096)
     num_gpu_blocks: int | None = Field(default=None, ge=2, le=2**30)
-    reserve_tokens: int | None = Field(default=None, ge=1, le=MOST)
+    reserve_tokens: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
 
 
 class ClusterSpec(Section):
@@ -106,10 +114,11 @@ class Scenario(Section):
     model: str = "llama-3.1-8b"
     hardware: HardwareSpec = HardwareSpec()
     engine: EngineSpec = EngineSpec()
+    host: HostSpec = HostSpec()
     policy: PolicySpec = PolicySpec()
     kv: KvSpec = KvSpec()
     cluster: ClusterSpec = ClusterSpec()
-    max_model_len: int | None = Field(default=None, ge=2, le=MOST)
+    max_model_len: int | None = Field(default=None, ge=2, le=LARGEST_COUNT)
     cost_model: Literal["calibrated", "roofline"] = "calibrated"
     slo: SloSpec = SloSpec()
     warmup_fraction: float = Field(default=0.0, ge=0, lt=1)
@@ -121,7 +130,7 @@ class Scenario(Section):
     @model_validator(mode="before")
     @classmethod
     def _short_forms(cls, data: Any) -> Any:
-        """`engine: vllm-0.24` for `engine: {name: vllm-0.24}`, so too policy, hardware (its gpu), load (its kind)."""
+        """`engine: vllm-0.24` for `engine: {name: vllm-0.24}`; policy, host, hardware (its gpu), load (its kind)."""
         if isinstance(data, Mapping):
             short = SHORT_FORMS
             return {k: {short[k]: v} if k in short and isinstance(v, str) else v for k, v in data.items()}
@@ -145,7 +154,7 @@ class Scenario(Section):
         """Raise ValueError for a key that changes nothing where every step takes the same time."""
         plain = {"model": Scenario.model_fields["model"].default, "cost_model": "calibrated"}
         given = {name: getattr(self, name) for name in plain}
-        for section, spec in (("hardware", self.hardware), ("engine", self.engine)):
+        for section, spec in (("hardware", self.hardware), ("engine", self.engine), ("host", self.host)):
             for key, field in type(spec).model_fields.items():
                 if key not in ("gpu", "step_s", "schedule_ahead"):
                     plain[f"{section}.{key}"] = field.default

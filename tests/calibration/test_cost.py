@@ -10,6 +10,7 @@ from simulator.cost.step import Cost
 from simulator.errors import ConfigError
 from simulator.profiles.engine import list_engines, load_engine
 from simulator.profiles.gpu import list_gpus, load_gpu
+from simulator.profiles.host import list_hosts, load_host
 from simulator.profiles.model import load_model
 
 MODEL = load_model("llama-3.1-8b")
@@ -80,7 +81,7 @@ def test_tensor_parallel_halves_the_work_but_not_the_fixed_times() -> None:
 def test_launches_in_worker_processes_leave_the_scheduler_free() -> None:
     one, two = cost("h200-sxm"), cost("h200-sxm", tp=2)
     assert two.cpu_ns[1, 1024] < one.cpu_ns[1, 1024] / 5
-    assert two.dense_ns[1, 300] * 1e-6 > ENGINE.eager_cpu_worker_s * 1e3, (
+    assert two.dense_ns[1, 300] * 1e-6 > load_host().times.eager_cpu_worker_s * 1e3, (
         "a launch longer than the GPU's work counts"
     )
 
@@ -95,6 +96,27 @@ def test_gpus_without_measurements_are_scaled_and_say_so() -> None:
     assert times.decode_bandwidth == pytest.approx(reference.decode_bandwidth * ratio)
     assert times.marks["decode_bandwidth"] == "scaled from H100-SXM5-80GB"
     assert reference.marks["decode_bandwidth"] == "fitted"
+
+
+def test_a_host_half_as_fast_doubles_cpu_times_and_nothing_else() -> None:
+    """The GPU's times do not depend on the host; without workers no launch hides among them."""
+    plain, slow = (
+        calibrated_cost(load_gpu("h100-sxm"), ENGINE, MODEL, 1, "bf16", "bf16", 128, 2048, host)
+        for host in (load_host(), load_host("measured").scaled(2.0))
+    )
+    for name in ("cpu_ns", "prep_ns", "cpu_seq_ns", "prep_seq_ns", "frontend_in_ns", "frontend_out_ns"):
+        assert np.allclose(getattr(slow, name), 2 * np.asarray(getattr(plain, name)), atol=2), name
+    assert np.array_equal(slow.dense_ns[:, :257], plain.dense_ns[:, :257])
+    stall = round(load_host().times.eager_stall_s * 1e9)
+    assert np.all(abs(slow.dense_ns[1, 257:] - plain.dense_ns[1, 257:] - stall) <= 1)
+
+
+def test_shipped_hosts_are_fast_measured_and_slow_with_sources() -> None:
+    hosts = list_hosts()
+    assert [host.name for host in hosts] == ["fast", "measured", "slow"]
+    assert [host.mark for host in hosts] == ["assumed", "measured", "assumed"]
+    assert all(all(host.sources.values()) for host in hosts)
+    assert 0.35 <= hosts[0].cpu_scale <= 0.5, "what public runs of another host ask for"
 
 
 @pytest.mark.parametrize("engine", list_engines(), ids=lambda engine: engine.path.stem)

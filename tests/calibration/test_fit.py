@@ -19,6 +19,7 @@ from calibration.fit import (
     MEASUREMENTS,
     calibrate,
     engine_values,
+    host_values,
     measured_block,
     operator_block,
     operator_values,
@@ -35,6 +36,7 @@ from simulator.cost.gpu_times import gpu_times
 from simulator.errors import CalibrationError
 from simulator.profiles.engine import load_engine
 from simulator.profiles.gpu import Gpu, load_gpu
+from simulator.profiles.host import load_host
 
 TRUE = GemmTime(start_s=6e-6, bandwidth=2.5e12, rate=600e12, exponent=3.0)
 SHAPES = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
@@ -118,8 +120,9 @@ def test_shipped_profiles_are_what_the_fit_gives() -> None:
         if "value" in entry:
             assert shipped[key]["value"] == pytest.approx(entry["value"], rel=1e-3, abs=1e-9), key  # type: ignore[index]
     engine = yaml.safe_load(load_engine("vllm-0.24").path.read_text())
-    for key, value in engine_values(fit).items():
-        assert engine[key]["value"] == pytest.approx(value, rel=1e-3), key
+    host = yaml.safe_load(load_host("measured").path.read_text())
+    for key, value in (engine_values(fit) | host_values(fit)).items():
+        assert (engine | host)[key]["value"] == pytest.approx(value, rel=1e-3), key
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,7 @@ def test_profile_that_cannot_be_read(kind, content, servecast, tmp_path):
 
 @pytest.mark.parametrize("value", ["9" * 400, "1.0e+30", "-1"])
 @pytest.mark.parametrize("key", ["schedule_ahead", "block_size", "max_num_seqs", "max_num_batched_tokens",
-                                 "graph_tokens_max", "decode_prep", "frontend_in", "workspace_per_hidden"])
+                                 "graph_tokens_max", "cpu_work", "frontend_work", "workspace_per_hidden"])
 def test_number_of_an_engine_profile_out_of_range(key, value, servecast, tmp_path):
     path = tmp_path / "e.yaml"
     path.write_text(with_number((ENGINE_DIR / "vllm-0.24.yaml").read_text(), key, value))

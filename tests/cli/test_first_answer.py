@@ -84,6 +84,7 @@ def test_two_first_runs_answer_while_one_process_compiles(cache: Path) -> None:
     assert code.stat().st_mtime_ns == code_before and not behind(cache)
 
 
+@pytest.mark.nightly
 def test_a_killed_compile_is_begun_again_and_three_times_is_enough(cache: Path) -> None:
     for tries in range(1, 4):
         assert run(cache, "background")[0] == 0

@@ -79,12 +79,12 @@ def render_markdown(data: Data) -> str:
         level_value=level_value,
         duration=seconds,
         fleet_words=fleet_words,
-        cell=_cell,
+        cell=markdown_cell,
     )
 
 
 def render(template: str, **values: Any) -> str:
-    """A template filled in; HTML is escaped, Markdown cells by `_cell`."""
+    """A template filled in; HTML is escaped, Markdown cells by `markdown_cell`."""
     found = _environment().get_template(template)
     return found.render(css_light=css_variables(False), css_dark=css_variables(True), **values)
 
@@ -100,7 +100,7 @@ def _environment() -> Environment:
     )
 
 
-def _cell(value: Any) -> str:
+def markdown_cell(value: Any) -> str:
     """A value inside a Markdown table: no pipes, no line ends, no markup of its own."""
     text = str(value)
     for mark in ("\\", "|", "`", "*", "_", "<", ">", "[", "]"):
@@ -244,18 +244,3 @@ def _hours(data: Data) -> tuple[str, str]:
         f"Replicas if the fleet is resized every hour: {day['saving_pct']:.0f} % fewer replica hours, "
         f"{day['usd_per_day_saved']:.2f} USD a day. Starting and draining replicas is not counted."
     )
-
-
-def render_whatif(data: Data) -> dict[str, str]:
-    """File name -> page of a what-if table."""
-    from simulator.planning.whatif import change_text, pct_text, value_text
-
-    shared = {"data": data, "value_text": value_text, "change_text": change_text, "pct_text": pct_text}
-    page = render(
-        "whatif.html",
-        title=f"{data['name']}: what if",
-        script=Markup(SORT_SCRIPT),
-        script_hash=Markup(script_hash()),
-        **shared,
-    )
-    return {"report.html": page, "report.md": render("whatif.md", cell=_cell, **shared)}
