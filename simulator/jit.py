@@ -99,15 +99,15 @@ def code_cache() -> CodeCache:
 class Compiled:
     """A function that is compiled for the types of its first call, or loaded when a process has done so before."""
 
-    def __init__(self, function: Callable[..., Any], name: str) -> None:
+    def __init__(self, function: Callable[..., Any], name: str, allocates: bool) -> None:
         self.name = name
-        self._function = function
+        self._function, self._allocates = function, allocates
         self._dispatcher: Any = None
 
     def __call__(self, *arguments: Any) -> Any:
         """Call it; the first time for these types that compiles or loads it."""
         if self._dispatcher is None:
-            self._dispatcher = _numba().njit(_nrt=False)(self._function)
+            self._dispatcher = _numba().njit(_nrt=self._allocates)(self._function)
             if hasattr(self._dispatcher, "compile"):  # not so under NUMBA_DISABLE_JIT
                 self._dispatcher._cache = _Files(self.name, self._function)
         if hasattr(self._dispatcher, "compile"):
@@ -121,9 +121,12 @@ class Compiled:
                 self._dispatcher.compile(types)
 
 
-def compiled(function: Callable[..., Any], name: str) -> Compiled:
-    """Compile with numba and keep the machine code under `name` in `code_cache()`."""
-    return Compiled(function, name)
+def compiled(function: Callable[..., Any], name: str, allocates: bool = False) -> Compiled:
+    """Compile with numba and keep the machine code under `name` in `code_cache()`.
+
+    `allocates`: it makes lists or arrays, which takes numba's reference counting.
+    """
+    return Compiled(function, name, allocates)
 
 
 class _Files:

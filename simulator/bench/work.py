@@ -82,4 +82,4 @@ def _bare_loop(arrival: Int64s, prompt: Int64s, output: Int64s) -> int:
     return total
 
 
-bare_loop = compiled(_bare_loop, "bare-loop")
+bare_loop = compiled(_bare_loop, "bare-loop", allocates=True)
