@@ -23,7 +23,7 @@ from simulator.config import Document, Section, validate
 from simulator.errors import CapacityError, ConfigError, NoProgressError
 from simulator.metrics.intervals import interval, paired
 from simulator.planning.measure import Wanted, key_of, measure
-from simulator.planning.spec import MEAN
+from simulator.planning.slo import MEAN
 from simulator.planning.traffic import Traffic, at_rate
 from simulator.run import simulate
 from simulator.scenario.spec import Scenario, load_scenario

@@ -14,8 +14,8 @@ from policies.registry import policy_named
 from policies.routers import ROUTERS
 from simulator.config import SHORT_FORMS, Document, Section, placed, validate
 from simulator.errors import ConfigError, ServecastError, UnknownNameError
+from simulator.scenario.limits import LONGEST_S, RequestLimits, asked_back
 from simulator.state import LARGEST_COUNT
-from simulator.units import MAX_TICKS, NS_PER_S
 from simulator.workload.build import inline_trace
 from simulator.workload.spec import Inline, Workload, parse_workload
 
@@ -25,8 +25,6 @@ LOOKED_UP = ("workload", "model", "engine.name", "host.name", "hardware.gpu", "h
 messages."""
 MOST: Final = 2**40
 """Largest accepted count of requests: products with other counts stay inside int64."""
-LONGEST_S: Final = MAX_TICKS / NS_PER_S
-"""Longest accepted time [s], 36 years."""
 
 
 class LoadSpec(Section):
@@ -94,15 +92,6 @@ class ClusterSpec(Section):
     router: str = "round_robin"
 
 
-class SloSpec(Section):
-    """Targets a request must meet, all of them, to count for goodput. Not given = no target."""
-
-    ttft_s: float | None = Field(default=None, gt=0, le=LONGEST_S)
-    tpot_s: float | None = Field(default=None, gt=0, le=LONGEST_S)
-    e2e_s: float | None = Field(default=None, gt=0, le=LONGEST_S)
-    queue_s: float | None = Field(default=None, gt=0, le=LONGEST_S)
-
-
 class Scenario(Section):
     """One simulation, whole. `workload` is described in docs/scenarios.md (simulator.workload.spec)."""
 
@@ -120,7 +109,7 @@ class Scenario(Section):
     cluster: ClusterSpec = ClusterSpec()
     max_model_len: int | None = Field(default=None, ge=2, le=LARGEST_COUNT)
     cost_model: Literal["calibrated", "roofline"] = "calibrated"
-    slo: SloSpec = SloSpec()
+    slo: RequestLimits = RequestLimits()
     warmup_fraction: float = Field(default=0.0, ge=0, lt=1)
     horizon_s: float | None = Field(default=None, gt=0, le=LONGEST_S)
     _base: Path = PrivateAttr(default=Path())
@@ -146,6 +135,10 @@ class Scenario(Section):
             raise ValueError("kv.reserve_tokens has no effect on paged memory; it belongs to layout: contiguous")
         if self.hardware.gpu != "unit" and self.hardware.step_s is not None:
             raise ValueError("hardware.step_s has no effect on a real GPU; it belongs to gpu: unit")
+        for metric, limit in self.slo.limits.items():
+            question = asked_back(f"slo.{metric}_s", metric, limit)
+            if question and self.hardware.gpu != "unit":
+                raise ValueError(question)
         if self.hardware.gpu == "unit":
             self._only_what_a_textbook_gpu_has()
         return self
