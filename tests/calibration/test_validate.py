@@ -33,7 +33,7 @@ def result() -> dict[str, Any]:
 
 @pytest.mark.parametrize("metric", GOALS)
 def test_mean_error_over_unused_runs_meets_the_goal(result: dict[str, Any], metric: str) -> None:
-    """Sessions, whose TTFT hangs on hits in the prefix cache, are apart: docs/calibration.md says how far they are off."""
+    """Sessions, whose TTFT hangs on prefix hits, are apart: docs/calibration.md says how far they are off."""
     unused = [run for run in result["runs"] if not run["used_for_fit"] and "/sessions" not in run["run"]]
     errors = [abs(run["metrics"][metric]["error_pct"]) for run in unused if metric in run["metrics"]]
     assert len(errors) >= 18 and sum(errors) / len(errors) <= GOALS[metric]
