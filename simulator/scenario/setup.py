@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from policies.registry import Policy, policy_named
+from policies.registry import POLICIES, Policy, policy_named
 from policies.routers import RANDOM, ROUTERS
 from simulator.cost.calibrated import calibrated_cost
 from simulator.cost.engine_times import EngineTimes
@@ -27,6 +27,7 @@ from simulator.scenario.length import check_fits, check_positions, kv_tokens, lo
 from simulator.scenario.spec import Scenario
 from simulator.state import LARGEST_COUNT, Limits
 from simulator.units import to_ticks
+from simulator.workload.shared import shared_blocks
 from simulator.workload.streams import stream
 from simulator.workload.trace import Trace
 
@@ -64,13 +65,14 @@ def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
         engine = engine.replace(graph_tokens_max=0)
     host, model = _host(scenario), _model(scenario)
     policy = policy_named(scenario.policy.name or engine.policy)
-    seqs = scenario.policy.max_num_seqs or engine.max_num_seqs
+    default_seqs, default_budget = engine.default_limits(gpu)
+    seqs = scenario.policy.max_num_seqs or default_seqs
 
     def limits_at(length: int) -> tuple[KvCapacity | None, Limits]:
         # a policy that does not chunk needs room for the longest prompt: vLLM v0's default is max(max_model_len, 2048)
-        default = max(length, 2048) if policy.whole_prompt else engine.max_num_batched_tokens
+        default = max(length, 2048) if policy.whole_prompt else default_budget
         budget = scenario.policy.max_num_batched_tokens or default
-        capacity = None if gpu.name == "unit" else _capacity(scenario, gpu, engine, model, seqs, budget)
+        capacity = None if gpu.name == "unit" else _capacity(scenario, gpu, engine, model, seqs, budget, length)
         return capacity, _limits(scenario, engine, policy, seqs, budget, length, capacity)
 
     if shorten and scenario.max_model_len is None and gpu.name != "unit":
@@ -87,8 +89,14 @@ def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
         with _named(scenario, "max_model_len"):
             check_positions(model, length)
             check_fits(length, kv_tokens(limits), capacity, scenario.max_model_len is not None)
-    return Setup(scenario, gpu, engine, host, model, policy, capacity, limits,
-                 _cost(scenario, gpu, engine, host, model, seqs, limits.max_num_batched_tokens))
+    try:
+        cost = _cost(scenario, gpu, engine, host, model, seqs, limits.max_num_batched_tokens)
+    except ConfigError as error:
+        if str(error).startswith("cost."):  # a term nobody set: what a profile of the user's own leads to
+            raise ConfigError(f"{scenario.place('hardware.gpu')}: {gpu.path}: {gpu.name} is too slow for {model.name} "
+                              "to be simulated: check memory_bandwidth and peak_dense") from error
+        raise
+    return Setup(scenario, gpu, engine, host, model, policy, capacity, limits, cost)
 
 
 def cost_on(setup: Setup, host: Host) -> Cost:
@@ -141,10 +149,10 @@ def _refuse_uncosted(scenario: Scenario, model: ModelShape, max_model_len: int) 
 
 
 def _capacity(scenario: Scenario, gpu: Gpu, engine: EngineProfile, model: ModelShape, seqs: int,
-              budget: int) -> KvCapacity:
+              budget: int, max_model_len: int) -> KvCapacity:
     hardware = scenario.hardware
     return kv_capacity(gpu, engine, model, hardware.tensor_parallel, hardware.weight_dtype, hardware.kv_dtype,
-                       seqs, budget, hardware.gpu_memory_utilization, scenario.kv.block_size)
+                       seqs, budget, hardware.gpu_memory_utilization, scenario.kv.block_size, max_model_len)
 
 
 def _limits(scenario: Scenario, engine: EngineProfile, policy: Policy, seqs: int, budget: int, max_model_len: int,
@@ -156,7 +164,7 @@ def _limits(scenario: Scenario, engine: EngineProfile, policy: Policy, seqs: int
     if kv.num_gpu_blocks:
         blocks = kv.num_gpu_blocks
     elif capacity:
-        blocks = capacity.num_gpu_blocks
+        blocks = capacity.num_gpu_blocks // capacity.layer_groups  # windows longer than any request: all groups alike
     else:
         blocks = seqs * -(-reserve // block_size) + 1
     if blocks > LARGEST_COUNT:
@@ -176,7 +184,19 @@ def _limits(scenario: Scenario, engine: EngineProfile, policy: Policy, seqs: int
         contiguous=int(contiguous), reserve_tokens=kv.reserve_tokens or 0,
         batch_window=to_ticks(knobs.batch_window_s or 0.0), length_bucket=knobs.length_bucket or 0,
         stream=0 if policy.name == "static" and not knobs.stream else 1,
-        schedule_ahead=engine.schedule_ahead, whole_prompt=int(policy.whole_prompt))
+        schedule_ahead=engine.schedule_ahead, whole_prompt=int(policy.whole_prompt),
+        prefix=int(_prefix_cache(scenario, engine, policy)))
+
+
+def _prefix_cache(scenario: Scenario, engine: EngineProfile, policy: Policy) -> bool:
+    """Whether KV blocks are used again. Raises ConfigError when that is asked of who cannot."""
+    able = policy.prefix_cache and scenario.kv.layout == "paged"
+    if scenario.kv.prefix_caching and not able:
+        names = ", ".join(p.name for p in POLICIES.values() if p.prefix_cache)
+        raise ConfigError(f"{scenario.place('kv.prefix_caching')} needs layout: paged and a policy that looks for "
+                          f"known blocks ({names}), got {scenario.kv.layout} and {policy.name}")
+    wanted = scenario.kv.prefix_caching
+    return able and bool(engine.prefix_caching if wanted is None else wanted)
 
 
 def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, host: Host, model: ModelShape, seqs: int,
@@ -220,12 +240,16 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
     pick: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
     if router == RANDOM:
         pick = stream(scenario.seed, "router", replication).integers(0, 2**62, size=len(trace))
-    req = request_columns(trace.arrival_ns, trace.prompt, trace.output, trace.max_tokens, trace.cached, pick)
+    if not trace.extras and trace.cached.any():  # a trace that knows only how much is cached, not what
+        limits = limits._replace(prefix=0)
+    shared = shared_blocks(trace, limits.block_size) if limits.prefix else None
+    req = request_columns(trace.arrival_ns, trace.prompt, trace.output, trace.max_tokens, trace.cached, pick,
+                          shared.ends if shared else None)
     counts = reach(limits, "max_num_batched_tokens" in setup.policy.knobs, int(trace.prompt.max()),
                    int(trace.max_tokens.max()), len(trace))
     check_reach(setup.cost, counts, len(trace))
     make = array_job if compiled else list_job
-    job = make(req, limits, setup.cost, scenario.cluster.replicas, log)
+    job = make(req, limits, setup.cost, scenario.cluster.replicas, log, shared.numbers if shared else ())
     job.router, job.load, job.width = router, LOADS[scenario.load.kind], scenario.load.width
     job.until = LAST_TICK if scenario.horizon_s is None else to_ticks(scenario.horizon_s)
     return job

@@ -17,6 +17,8 @@ RULES_ALL = ("tests/unit/test_engine_rules.py", "-k", "share_of_all_blocks")
 HORIZON = ("tests/unit/test_engine_rules.py", "-k", "after_the_horizon")
 KV = ("tests/unit/test_kv.py",)
 REACH = ("tests/unit/test_reach.py", "-k", "not slow_gpus")
+SCHEDULER = ("tests/scheduler",)
+"""Against what vLLM's own scheduler decided."""
 SLOW = ("tests/parity/test_slow_gpus.py",)
 QUEUES = ("tests/unit/test_queues.py",)
 
@@ -96,6 +98,14 @@ BUGS = (
         "if req.status[i] != RUNNING:", RULES),
     Bug("ended by a token in flight but still waiting", BOOKING, "                take_out(req, rep, i)\n",
         "                pass\n", RULES),
+    Bug("preemption drops tokens in flight, real scheduler", QUEUE_FILE, "    req.computed[i] = 0\n",
+        "    req.computed[i] = 0\n    req.planned[i] = req.done[i]\n", SCHEDULER),
+    Bug("admits after preempting, real scheduler", CHUNKED, "if not preempted:", "if preempted or not preempted:",
+        SCHEDULER),
+    Bug("watermark holds on an empty replica, real scheduler", CHUNKED, WATERMARK, "keep_free = lim.watermark_blocks",
+        SCHEDULER),
+    Bug("preempts the first, real scheduler", QUEUE_FILE, "    i = rep.running[rep.c.n_running]\n",
+        "    i = rep.running[0]\n    rep.running[0] = rep.running[rep.c.n_running]\n", SCHEDULER),
     Bug("a token in flight counted at readmission", CHUNKED, "req.prompt[i] + req.done[i]",
         "req.prompt[i] + req.planned[i]", RULES),
     Bug("an output comes after the arrivals of its tick", STATE, "COMPLETE: Final = 0",
@@ -122,9 +132,9 @@ BUGS = (
         "counters[r].outstanding <= counters[best].outstanding", ORACLE),
     Bug("ended requests stay outstanding", BOOKING, "rep.c.outstanding -= ended", "rep.c.outstanding -= 0", ORACLE),
     Bug("high half of a count forgotten", STEP, "(count >> FP_BITS) * part + ", "", REACH),
-    Bug("low halves wrap", STEP, "(lowest >> FP_BITS) & LOW", "lowest >> FP_BITS", REACH),
+    Bug("carry between the low halves forgotten", STEP, "(upper + (lower >> 16)) >> 16", "upper >> 16", REACH),
     Bug("products of 64 bits only", STEP,
-        "return count * whole + (count >> FP_BITS) * part + ((lowest >> FP_BITS) & LOW)",
+        "return count * whole + (count >> FP_BITS) * part + ((upper + (lower >> 16)) >> 16)",
         "return (((count >> 16) * coefficient_fp) >> 16) + (((count & 0xFFFF) * coefficient_fp) >> FP_BITS)", SLOW),
     Bug("reach without recomputed answers", "simulator/cost/reach.py", "min(prompt, lim.max_model_len) + answer",
         "min(prompt, lim.max_model_len)", REACH),
