@@ -79,7 +79,7 @@ def test_no_record_without_data_passes() -> None:
     spec = plan_from(textbook())
     empty = {"idle": False, "values": {key_of("queue", None, 95.0): math.nan}, "overloaded": False}
     for record in ({"idle": True}, empty):
-        with pytest.raises(ConfigError):
+        with pytest.raises(ConfigError, match="be judged"):
             judge(spec, [record])
 
 
