@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = (
-    ("errors", "units", "jit", "atomic", "hwprofiles", "scenarios"),
+    ("errors", "units", "jit", "atomic", "reading", "memory", "yaml_text", "hwprofiles", "scenarios"),
     ("config", "state"),
     ("profiles", "workload", "kv", "prefix", "cost"),
     ("policies",),
