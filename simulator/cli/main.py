@@ -41,6 +41,8 @@ COMMANDS: Final = {
     "schema": "simulator.cli.lists",
 }
 """Command -> module whose `register(app)` adds it, in the order of `servecast --help`."""
+_LONGEST: Final = 2_000
+"""Characters of a message: input it repeats is cut."""
 _NAMED_WRONGLY: Final = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
 """Errors of the system that say: the path given is not a file or folder. They count as input."""
 
@@ -59,8 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def build(arguments: Sequence[str] = ()) -> typer.Typer:
     """The application with the command that `arguments` ask for, or with all of them."""
-    app = typer.Typer(name="servecast", add_completion=False, no_args_is_help=True,
-                      pretty_exceptions_enable=False,
+    app = typer.Typer(name="servecast", add_completion=False, pretty_exceptions_enable=False,
                       context_settings={"help_option_names": ["-h", "--help"]})
     app.callback()(_options)
     wanted = next((word for word in arguments if not word.startswith("-")), "")
@@ -105,6 +106,9 @@ def _guarded(arguments: list[str]) -> int:
 
 def _say(text: str, code: int) -> int:
     """One line on stderr; letters that would break or colour the line, or cannot be printed, are escaped."""
+    if len(text) > _LONGEST:
+        half = _LONGEST // 2
+        text = f"{text[:half]}... ({len(text) - _LONGEST:,} characters left out) ...{text[-half:]}"
     letters = (each if each.isprintable() else " " if each == "\n" else repr(each)[1:-1] for each in text)
     print("".join(letters), file=sys.stderr)
     return code

@@ -15,6 +15,7 @@ import numpy as np
 
 from simulator.errors import ConfigError
 from simulator.metrics.summary import request_columns
+from simulator.reading import MAX_RESULT, ReadError, read_json
 from simulator.report.folder import new_folder
 from simulator.state import LOG_FIELDS
 from simulator.uncollected import uncollected
@@ -62,8 +63,8 @@ def load_summary(out_dir: str | Path) -> dict[str, Any]:
     """summary.json of a result folder. Raises ConfigError when there is none that can be read."""
     path = Path(out_dir) / SUMMARY
     try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        summary = read_json(path, MAX_RESULT)
+    except ReadError as error:
         raise ConfigError(
             f"{path}: cannot be read: {error}; accepted: a folder written by servecast run"
         ) from error

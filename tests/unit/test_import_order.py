@@ -12,7 +12,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = (
-    ("errors", "units", "jit", "code_cache", "uncollected", "atomic", "hwprofiles", "scenarios"),
+    ("errors", "units", "jit", "code_cache", "uncollected", "atomic", "reading", "memory", "yaml_text", "hwprofiles",
+     "scenarios"),
     ("config", "state"),
     ("profiles", "workload", "kv", "prefix", "cost"),
     ("policies",),
