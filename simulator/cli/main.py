@@ -4,7 +4,9 @@ Exit codes: 0 done; 1 the machine said no (disk full, no permission) or a bug (w
 is not accepted, one line on stderr says why; 130 Ctrl-C; 143 terminated. No output is ever half-written.
 """
 
+import atexit
 import errno
+import gc
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -48,6 +50,8 @@ _NAMED_WRONGLY: Final = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMET
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: that of the process) and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None:
+        atexit.register(gc.freeze)  # spares the end of the process a search through all that it has loaded
     before = _on_termination(_terminated)
     try:
         return _guarded(given)

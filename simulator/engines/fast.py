@@ -129,8 +129,8 @@ def set_event(rep: Replica, ahead: int, planned: bool) -> None:
         rep.front.event_phase = COMPLETE
 
 
-def _build(schedule: Callable[..., None], retire: Callable[..., None]) -> Callable[..., int]:
-    """Compile the engine around one policy; the policy is captured, so the disk cache knows it."""
+def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]) -> Callable[..., int]:
+    """Compile the engine around one policy; the policy is captured, so the cache on disk knows it."""
 
     @jitable
     def complete(world: World, rep: Replica, r: int) -> None:
@@ -227,12 +227,17 @@ def _build(schedule: Callable[..., None], retire: Callable[..., None]) -> Callab
                 if code != DONE:
                     return code
 
-    return compiled(run)
+    return compiled(run, name)
+
+
+def code_name(policy: str) -> str:
+    """What the compiled engine of a policy is called in the code cache."""
+    return f"engine-{policy}"
 
 
 @functools.cache
 def _engine(policy: Policy) -> Callable[..., int]:
-    return _build(policy.schedule, policy.retire)
+    return _build(code_name(policy.name), policy.schedule, policy.retire)
 
 
 def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[int], None] | None = None) -> None:
