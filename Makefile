@@ -29,7 +29,7 @@ $(DEV_STAMP): pyproject.toml | $(BIN)/python
 	@touch $@ $(RUN_STAMP)
 
 demo: $(RUN_STAMP)
-	@echo "replaying 2,000 requests twice; the first time the engine is compiled, some ten seconds"
+	@echo "replaying 2,000 requests twice"
 	$(BIN)/servecast compare scenarios/chat_static.yaml scenarios/chat.yaml --out out/demo
 	@echo "open out/demo/report.html"
 

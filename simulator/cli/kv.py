@@ -43,7 +43,7 @@ def kv(
     block_size: Annotated[int | None, typer.Option("--block-size", min=1, max=4096)] = None,
     max_model_len: Annotated[int | None, typer.Option(
         "--max-model-len", min=2, max=2**40,
-        help="Longest sequence [tokens], default the model's; GPUs that cannot hold one are refused.")] = None,
+        help="Longest sequence in tokens, default the model's; GPUs that cannot hold one are refused.")] = None,
     draft: Annotated[str | None, typer.Option("--draft", help="A draft model's config.json, for speculation.")] = None,
     draft_tokens: Annotated[int, typer.Option("--draft-tokens", min=0, max=64, help="Tokens drafted a step.")] = 0,
     request_tokens: Annotated[int, typer.Option(

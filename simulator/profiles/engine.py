@@ -14,10 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from hwprofiles import ENGINE_DIR
-from simulator.config import shown
+from simulator.config import read_yaml, shown
 from simulator.errors import ConfigError, UnknownNameError
 from simulator.profiles.gpu import Gpu
 
@@ -87,7 +85,6 @@ ACCOUNTING: Final = {
 """How an engine sizes its KV cache from gpu_memory_utilization."""
 _TEXTS: Final = ("name", "version", "policy", "mark", "notes", "accounting", "new_runner")
 _OPTIONAL: Final = ("notes", "base", "new_runner")
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
@@ -189,11 +186,7 @@ def _load(path: Path) -> EngineProfile:
 
 
 def _read(path: Path) -> Any:
-    try:
-        with path.open(encoding="utf-8") as stream:
-            return yaml.load(stream, Loader=_Loader)  # a safe loader in both cases
-    except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not a readable engine profile: {error}") from error
+    return read_yaml(path, "engine profile")
 
 
 def parse_engine(profile: object, path: Path) -> EngineProfile:
@@ -206,12 +199,13 @@ def parse_engine(profile: object, path: Path) -> EngineProfile:
     missing = sorted(key for key in accepted - {*_OPTIONAL} if key not in profile)
     if unknown or missing:
         raise ConfigError(
-            f"{path}: unknown keys {unknown}, missing keys {missing}; accepted: {sorted(accepted)}"
+            f"{path}: unknown keys {shown(unknown)}, missing keys {missing}; accepted: {sorted(accepted)}"
         )
     if profile["mark"] not in MARKS:
-        raise ConfigError(f"{path}: mark must be one of {', '.join(MARKS)}, got {profile['mark']!r}")
+        raise ConfigError(f"{path}: mark must be one of {', '.join(MARKS)}, got {shown(profile['mark'])}")
     if profile["accounting"] not in ACCOUNTING:
-        raise ConfigError(f"{path}: accounting must be one of {', '.join(ACCOUNTING)}, got {profile['accounting']!r}")
+        accepted_here = ", ".join(ACCOUNTING)
+        raise ConfigError(f"{path}: accounting must be one of {accepted_here}, got {shown(profile['accounting'])}")
     values: dict[str, Any] = {_field(key): _number(profile[key], key, path) for key in _UNITS}
     values |= {key: str(profile.get(key, "")) for key in _TEXTS}
     return EngineProfile(
@@ -246,11 +240,11 @@ def _number(entry: object, key: str, path: Path) -> float | int:
     """The value of a {value, unit, source, mark} entry in SI units; whole where the field is a count."""
     unit, factor = _UNITS[key]
     if not isinstance(entry, dict) or set(entry) != {"value", "unit", "source", "mark"}:
-        raise ConfigError(f"{path}: {key} must be {{value, unit, source, mark}}, got {entry!r}")
+        raise ConfigError(f"{path}: {key} must be {{value, unit, source, mark}}, got {shown(entry)}")
     value = entry["value"]
     if entry["unit"] != unit or entry["mark"] not in MARKS or not str(entry["source"]).strip():
         raise ConfigError(
-            f"{path}: {key} must have unit {unit!r}, a mark of {', '.join(MARKS)} and a source, got {entry!r}"
+            f"{path}: {key} must have unit {unit!r}, a mark of {', '.join(MARKS)} and a source, got {shown(entry)}"
         )
     most = _MOST.get(key, 1e6)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:

@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from simulator.metrics.readings import few_line
 from simulator.metrics.stability import value_at
 
 Summary = dict[str, Any]
@@ -22,7 +23,8 @@ _TIMES: Final = (
     ("E2E", "e2e_s"),
     ("E2E per token", "normalized_latency_s"),
 )
-_COLOURS: Final = {"stable": "green", "overloaded": "red", "undecided": "yellow"}
+_COLOURS: Final = {"stable": "green", "overloaded": "red", "undecided": "yellow", "rejecting": "red",
+                   "missing its targets": "red"}
 
 
 def seconds(value: float | None, missing: str = "∞") -> str:
@@ -61,7 +63,7 @@ def _digits(value: float) -> str:
 def summary_table(summary: Summary) -> RenderableType:
     """One run: counts, throughput, latencies, use, verdict."""
     parts: list[Text | Table] = [_headline(summary), _facts(summary), _latencies(summary)]
-    parts += [_trust(summary), _verdict(summary), _busy_note(summary)]
+    parts += [Text(few_line(summary), style="dim"), _trust(summary), _verdict(summary), _busy_note(summary)]
     return Group(*(part for part in parts if not isinstance(part, Text) or part.plain))
 
 
@@ -161,7 +163,7 @@ def _latencies(summary: Summary) -> Table:
 
 
 def _verdict(summary: Summary) -> Text:
-    seen = summary["stability"]
+    seen = summary["banner"]
     text = Text(seen["verdict"], style=f"bold {_COLOURS[seen['verdict']]}")
     return text.append(f": {seen['reason']}", style="dim")
 
@@ -220,7 +222,7 @@ def compare_table(summaries: Sequence[Summary]) -> RenderableType:
             table.add_row(row.label, *cells)
     table.add_row(
         "verdict",
-        *(Text(s["stability"]["verdict"], style=_COLOURS[s["stability"]["verdict"]]) for s in summaries),
+        *(Text(s["banner"]["verdict"], style=_COLOURS[s["banner"]["verdict"]]) for s in summaries),
     )
     lines = ["* best of the line; (ratio to the first); ∞: a percentile that falls on requests never answered"]
     lines += [f"{s['name']}: rejected{_reasons(s)}" for s in summaries if s["requests"]["rejected"]]

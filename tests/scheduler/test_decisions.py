@@ -5,7 +5,6 @@ What that decided is in decisions.json.gz; make_decisions.py makes it anew from 
 
 import gzip
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,6 @@ from simulator.engines.reference import _Run
 from simulator.state import FINISHED, Limits
 
 DATA = json.loads(gzip.decompress((Path(__file__).parent / "decisions.json.gz").read_bytes()))
-NEEDS_A_CACHE = "cache, short of memory"
-"""Kind of scenario that only an engine with a prefix cache can follow; the others too when it is told what was found.
-"""
 
 
 class Watched(_Run):
@@ -50,12 +46,8 @@ class Watched(_Run):
 
 
 def case(made: dict[str, Any]) -> Case:
-    """The scenario for the engine without its cache: what was found at the first admission is given as `cached`."""
-    arrival, prompt, output, limit, _, _ = zip(*made["requests"], strict=True)
-    cached = [0] * len(arrival)
-    for _, _, _, admitted in reversed(plans(made)):
-        for i, start in admitted:
-            cached[i] = start
+    """The scenario for our engine; requests of a group begin with the same tokens."""
+    arrival, prompt, output, limit, group, shared = zip(*made["requests"], strict=True)
     limits = Limits(
         max_num_seqs=made["max_num_seqs"], max_num_batched_tokens=made["max_num_batched_tokens"],
         long_prefill_token_threshold=made["long_prefill_token_threshold"],
@@ -63,20 +55,13 @@ def case(made: dict[str, Any]) -> Case:
         reserve_prompt=int(made["reserve_full_prompt"]),
         block_size=made["block_size"], num_blocks=made["num_gpu_blocks"] - 1, max_model_len=4096, contiguous=0,
         reserve_tokens=0, batch_window=0, length_bucket=0, stream=1, schedule_ahead=made["schedule_ahead"],
-        whole_prompt=0,
+        whole_prompt=0, prefix=int(made["kind"] != "plain"),
     )  # fmt: skip
-    return Case("chunked", arrival, prompt, output, limit, tuple(cached), (0,) * len(arrival), limits,
-                unit_cost(DATA["step"]))  # fmt: skip
-
-
-def cache_case(made: dict[str, Any]) -> Case:
-    """The scenario for the engine with its prefix cache: only which blocks are alike is given."""
-    given, block = case(made), made["block_size"]
-    names = [[(group, end) for end in range(block, shared + 1, block)] for *_, group, shared in made["requests"]]
-    every = [name for blocks in names for name in blocks]
-    alike = {name: number for number, name in enumerate(sorted(set(every))) if every.count(name) > 1}
-    chains = tuple(tuple(alike[name] for name in blocks if name in alike) for blocks in names)
-    return replace(given, cached=(0,) * len(names), chains=chains, limits=given.limits._replace(prefix=1))
+    chains = tuple(tuple(1000 * g + k for k in range(tokens // made["block_size"]))
+                   for g, tokens in zip(group, shared, strict=True))  # fmt: skip
+    nothing = (0,) * len(arrival)
+    return Case("chunked", arrival, prompt, output, limit, nothing, nothing, limits, unit_cost(DATA["step"]),
+                chains=chains)  # fmt: skip
 
 
 def plans(made: dict[str, Any]) -> list[Any]:
@@ -87,28 +72,14 @@ def name(k: int) -> str:
     return f"{k} {DATA['scenarios'][k]['kind']}"
 
 
-FOLLOWED = [k for k, made in enumerate(DATA["scenarios"]) if made["kind"] != NEEDS_A_CACHE]
-
-
-@pytest.mark.parametrize("k", FOLLOWED, ids=name)
+@pytest.mark.parametrize("k", range(len(DATA["scenarios"])), ids=name)
 def test_every_decision_is_the_schedulers(k: int) -> None:
     made = DATA["scenarios"][k]
     run = Watched(job(case(made), compiled=False))
     run.run()
     assert run.steps == made["steps"]
-
-
-CACHED = [k for k, made in enumerate(DATA["scenarios"]) if made["kind"] != "plain"]
-
-
-@pytest.mark.parametrize("k", CACHED, ids=name)
-def test_the_prefix_cache_decides_as_the_schedulers(k: int) -> None:
-    """Hits, evictions and preempted requests that find their blocks again are the engine's own findings."""
-    made = DATA["scenarios"][k]
-    run = Watched(job(cache_case(made), compiled=False))
-    run.run()
-    assert run.steps == made["steps"]
-    assert tuple(run.job.req.found) == case(made).cached
+    firsts = {i: start for _, _, _, admitted in reversed(plans(made)) for i, start in admitted}
+    assert made["kind"] == "plain" or dict(enumerate(run.job.req.found)) == firsts
 
 
 def test_the_scenarios_are_hard() -> None:
@@ -123,6 +94,3 @@ def test_the_scenarios_are_hard() -> None:
     assert len(cut) >= 200
     hits = [n for made in DATA["scenarios"] for _, _, _, admitted in plans(made) for _, n in admitted if n > 0]
     assert len(hits) >= 100
-    tight = [made for made in DATA["scenarios"] if made["kind"] == NEEDS_A_CACHE]
-    again = [i for made in tight for _, _, preempted, _ in plans(made) for i in preempted]
-    assert len(again) >= 50

@@ -12,13 +12,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = (
-    ("errors", "units", "jit", "atomic", "hwprofiles", "scenarios"),
+    ("errors", "units", "jit", "code_cache", "uncollected", "atomic", "reading", "memory", "yaml_text", "hwprofiles",
+     "scenarios"),
     ("config", "state"),
     ("profiles", "workload", "kv", "prefix", "cost"),
     ("policies",),
     ("engines",),
     ("scenario",),
-    ("run",),
+    ("run", "engine_choice"),
     ("metrics",),
     ("planning",),
     ("sweep", "bench"),
