@@ -12,8 +12,9 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from simulator.report.facts import LATENCIES, answer, cards, classes, comparison, number, setting, time, verdict
-from simulator.report.plots import PARTS, compare_figures, figures, seconds_text, time_shares
+from simulator.report.compared import DIVERGES, compared, overloaded
+from simulator.report.facts import LATENCIES, answer, cards, classes, setting, verdict
+from simulator.report.plots import PARTS, compare_figures, figures, time_shares
 from simulator.report.sections import (
     assumptions,
     components,
@@ -27,6 +28,7 @@ from simulator.report.sections import (
 from simulator.report.slots import label_of, labels_of
 from simulator.report.svg import css_variables, to_svg
 from simulator.run import Result
+from simulator.text import number, seconds, share
 
 CAPTIONS: Final = {
     "slots": "Who held which slot when. Time runs to the right, a row is a slot, a colour a request; grey is "
@@ -68,12 +70,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.filters.update(seconds=time, number=number, percent=_percent)
+    env.filters.update(seconds=seconds, number=number, percent=share)
     return env
-
-
-def _percent(value: float | None) -> str:
-    return "—" if value is None else f"{100 * value:.3g} %" if value < 0.9995 else f"{100 * value:.4g} %"
 
 
 def _pictures(drawn: dict[str, Any], name: str) -> list[dict[str, Any]]:
@@ -104,7 +102,9 @@ def _several(results: Sequence[Result]) -> dict[str, Any]:
     return {
         "title": "Comparison: " + ", ".join(names),
         "names": names,
-        "rows": comparison(results),
+        "rows": compared([result.summary for result in results]),
+        "diverging": [name for name, result in zip(names, results, strict=True) if overloaded(result.summary)],
+        "diverges": DIVERGES,
         "answer": _best(results, names),
         "results": [facts(result) for result in results],
         "pictures": _pictures(compare_figures(results), "comparison"),
@@ -155,19 +155,22 @@ def _best(results: Sequence[Result], names: Sequence[str]) -> list[str]:
     rates = [result.summary["throughput"]["output_tokens_per_s"] or 0.0 for result in results]
     k = max(range(len(rates)), key=rates.__getitem__)
     ratio = f", {rates[k] / rates[0]:.3g} times that of {names[0]}" if k and rates[0] else ""
-    lines.append(f"{names[k]} delivers the most: {rates[k]:,.0f} output tokens/s{ratio}.")
+    if rates[k] <= 1.01 * min(rates):
+        lines.append(f"All deliver the same, {rates[k]:,.0f} output tokens/s within 1 %.")
+    else:
+        lines.append(f"{names[k]} delivers the most: {rates[k]:,.0f} output tokens/s{ratio}.")
     for key, label in (("ttft_s", "TTFT"), ("e2e_s", "end-to-end latency")):
         known = [
             (result.summary[key]["p99"], name)
             for result, name in zip(results, names, strict=True)
-            if result.summary[key]["p99"] is not None
+            if result.summary[key]["p99"] is not None and not overloaded(result.summary)
         ]
         if known:
             value, name = min(known)
-            lines.append(f"Lowest p99 {label}: {name} with {seconds_text(value)}.")
+            lines.append(f"Lowest p99 {label}: {name} with {seconds(value)}.")
     over = [
         name
         for result, name in zip(results, names, strict=True)
-        if result.summary["stability"]["verdict"] == "overloaded"
+        if overloaded(result.summary)
     ]
     return [*lines, f"Overloaded: {', '.join(over)}."] if over else lines
