@@ -9,13 +9,14 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from simulator.cost.reach import LAST_TICK
 from simulator.cost.step import Cost
 from simulator.engines.job import Job
-from simulator.errors import NoProgressError
+from simulator.errors import ConfigError, NoProgressError
 from simulator.scenario.setup import Setup, build_job, in_submission_order, prepare
 from simulator.scenario.spec import Scenario
-from simulator.state import Requests
-from simulator.units import NEVER
+from simulator.state import RUNNING, Requests
+from simulator.units import NEVER, NS_PER_S
 from simulator.workload.build import build_trace
 from simulator.workload.trace import Trace
 
@@ -113,7 +114,7 @@ def simulate(scenario: Scenario, engine: Engine = "fast", *, trace: Trace | None
 
 def _check_progress(job: Job) -> None:
     """Raise NoProgressError when, with no horizon, something waits and nothing will ever move it."""
-    if job.until != NEVER:
+    if job.until < LAST_TICK:
         return
     for r, c in enumerate(job.reps.c):
         if c["n_waiting"] > 0 and c["n_flight"] == 0 and c["wake"] == NEVER:
@@ -122,6 +123,10 @@ def _check_progress(job: Job) -> None:
                 f"replica {r} stands still: {c['n_waiting']} requests wait, {c['n_running']} hold slots, nothing runs; "
                 f"the first waiting has prompt {job.req.prompt[head]}, max_tokens {job.req.limit[head]}; "
                 f"{c['free_blocks']} of {job.lim.num_blocks} KV blocks free, {job.lim.max_num_seqs} slots")
+    unfinished = int((np.asarray(job.req.status) <= RUNNING).sum())
+    if unfinished:
+        raise ConfigError(f"{unfinished} requests are not finished after {LAST_TICK / NS_PER_S / 86400 / 365:.0f} "
+                          "simulated years; set horizon_s")
 
 
 def _sorted_log(job: Job) -> Records:

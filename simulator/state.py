@@ -48,6 +48,8 @@ class Requests(NamedTuple):
 COUNT_FIELDS: Final = ("prompt", "output", "limit", "cached", "computed", "planned", "done", "blocks", "extent",
                        "slot", "replica", "preempted", "status", "next")
 """Columns that fit int32; the others are ticks (int64)."""
+LARGEST_COUNT: Final = 2**31 - 1
+"""Most tokens of a request, and most KV blocks of a replica; checked where they come in."""
 
 COMPLETE: Final = 0
 ARRIVE: Final = 2

@@ -20,7 +20,7 @@ from simulator.engines.booking import (
     output_tick,
 )
 from simulator.engines.clients import OPEN, Clients, on_ended, start_load
-from simulator.engines.job import Job
+from simulator.engines.job import Job, check_sums
 from simulator.engines.leap import leap, leap_rows
 from simulator.engines.steplog import log_step
 from simulator.jit import compiled, jitable
@@ -207,7 +207,7 @@ def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[i
                       job.frontends, job.log, job.replicas, job.router, job.load, job.width, job.until, leaps,
                       stop_at, crossings)
         if code == DONE:
-            return
+            return check_sums(job)
         if code == LOG_FULL:
             job.log = np.concatenate([job.log, np.zeros_like(job.log)])
         else:

@@ -1,16 +1,18 @@
 """A simulation ready to run: columns, limits, cost, load and the accumulators an engine fills."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from simulator.cost.step import Cost
 from simulator.engines.clients import OPEN
+from simulator.errors import ConfigError, TraceError
 from simulator.state import (
     COUNT_FIELDS,
     ITL_BINS,
+    LARGEST_COUNT,
     NOBODY,
     Column,
     Control,
@@ -24,8 +26,10 @@ from simulator.state import (
     dtype_of,
     empty_replica_counters,
 )
-from simulator.units import NEVER
+from simulator.units import NEVER, NS_PER_S
 
+PEAKS: Final = ("wall", "peak_running", "peak_waiting", "peak_blocks")
+"""Totals that bound the sums over time."""
 AUX_SIZE = 8
 """int64 numbers that a policy may keep per replica."""
 ID_COLUMNS = tuple(name for name in Replica._fields if name not in ("steps", "c"))
@@ -63,9 +67,13 @@ class Job:
 
 def request_columns(arrival: Column, prompt: Column, output: Column, limit: Column, cached: Column,
                     pick: Column) -> Requests:
-    """Requests as numpy columns, shape (N,); inputs are copied, counts become int32."""
+    """Requests as numpy columns, shape (N,); inputs are copied, counts become int32. Raises TraceError beyond it."""
     n = len(arrival)
     given = {"arrival": arrival, "prompt": prompt, "output": output, "limit": limit, "cached": cached}
+    for name in COUNT_FIELDS:
+        if name in given and n and not 0 <= np.min(given[name]) <= np.max(given[name]) <= LARGEST_COUNT:
+            raise TraceError(f"{name} must be 0..{LARGEST_COUNT} tokens, got {np.min(given[name])} to "
+                             f"{np.max(given[name])}")
     columns: dict[str, Any] = {}
     for name in Requests._fields:
         dtype = np.int32 if name in COUNT_FIELDS else np.int64
@@ -99,6 +107,24 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool) 
     return Job(req, reps, lim, cost, records(Totals, replicas), table(ITL_BINS), table(s + 1),
                table(replicas, AUX_SIZE), records(Control, 1), table(replicas), records(LogRow, 4096 if log else 0),
                replicas)
+
+
+def check_sums(job: Job) -> None:
+    """Raise ConfigError when a sum over the whole run could have left int64; called when a run is over.
+
+    Steps are times of at most `reach.LAST_TICK` in all, so `wall` itself is right; what it is multiplied with in the
+    other sums was never more than the peaks.
+    """
+    kept = [{name: int(t[name] if isinstance(t, np.void) else getattr(t, name)) for name in PEAKS} for t in job.stats]
+    busy = sum(totals["wall"] for totals in kept)
+    for totals in kept:
+        gaps = job.lim.num_blocks if job.lim.contiguous else 0
+        by_1024 = max(totals["peak_waiting"], totals["peak_blocks"] * job.lim.block_size, gaps)
+        if max(totals["peak_running"] * totals["wall"], by_1024 * (totals["wall"] >> 10), busy) >= 2**63:
+            raise ConfigError(
+                f"a replica is busy for {totals['wall'] / NS_PER_S / 86400:.3g} days with up to "
+                f"{totals['peak_running']} running and {totals['peak_waiting']} waiting requests: sums over time "
+                "exceed 2^63; set a shorter horizon_s")
 
 
 def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool) -> Job:

@@ -20,7 +20,7 @@ from simulator.engines.booking import (
     output_tick,
 )
 from simulator.engines.clients import Clients, on_ended, start_load
-from simulator.engines.job import Job, as_arrays
+from simulator.engines.job import Job, as_arrays, check_sums
 from simulator.engines.steplog import log_step
 from simulator.state import ARRIVE, COMPLETE, SCHEDULE, TIMER, LogRow
 from simulator.units import NEVER
@@ -140,4 +140,5 @@ class _Run:
 def run_reference(job: Job, policy: Policy) -> Job:
     """Run a list job to its end and return it with numpy columns."""
     _Run(job, policy).run()
+    check_sums(job)
     return as_arrays(job)

@@ -23,11 +23,11 @@ from simulator.config import Document, Section, validate
 from simulator.errors import CapacityError, ConfigError, NoProgressError
 from simulator.metrics.intervals import interval, paired
 from simulator.planning.measure import Wanted, key_of, measure
-from simulator.planning.spec import MEAN
+from simulator.planning.slo import MEAN
 from simulator.planning.traffic import Traffic, at_rate
 from simulator.run import simulate
 from simulator.scenario.spec import Scenario, load_scenario
-from simulator.workload.trace import Trace, freeze
+from simulator.workload.trace import MAX_TOKENS, Trace, freeze
 
 METRICS: Final = (
     ("TTFT p50", "ttft", 50.0),
@@ -127,16 +127,22 @@ def transformed(trace: Trace, overlay: Overlay) -> Trace:
     if overlay.prompt_scale == overlay.output_scale == 1.0:
         return trace
 
-    def scaled(column: Any, factor: float) -> Any:
-        return freeze(np.maximum(1, np.rint(column * factor)).astype(np.int64))
+    def scaled(column: Any, key: str) -> Any:
+        longer = np.maximum(1, np.rint(column * getattr(overlay, key)))
+        if longer.max() > MAX_TOKENS:
+            raise ConfigError(
+                f"overlay {overlay.name!r}: {key} {getattr(overlay, key):g} makes {int(column.max())} tokens "
+                f"{int(longer.max())}; accepted: up to {MAX_TOKENS}"
+            )
+        return freeze(longer.astype(np.int64))
 
-    prompt, output = scaled(trace.prompt, overlay.prompt_scale), scaled(trace.output, overlay.output_scale)
+    prompt, output = scaled(trace.prompt, "prompt_scale"), scaled(trace.output, "output_scale")
     return replace(
         trace,
         prompt=prompt,
         output=output,
         cached=freeze(np.minimum(trace.cached, prompt)),
-        max_tokens=freeze(np.maximum(output, scaled(trace.max_tokens, overlay.output_scale))),
+        max_tokens=freeze(np.maximum(output, scaled(trace.max_tokens, "output_scale"))),
     )
 
 

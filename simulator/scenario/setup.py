@@ -11,6 +11,7 @@ from policies.registry import Policy, policy_named
 from policies.routers import RANDOM, ROUTERS
 from simulator.cost.calibrated import calibrated_cost
 from simulator.cost.engine_times import EngineTimes
+from simulator.cost.reach import LAST_TICK, check_reach, reach
 from simulator.cost.roofline import roofline_cost
 from simulator.cost.step import Cost
 from simulator.cost.unit import unit_cost
@@ -24,8 +25,8 @@ from simulator.profiles.host import Host, host_times, load_host
 from simulator.profiles.model import KV_BYTES, ModelShape, dtype_name, load_model
 from simulator.scenario.length import check_fits, check_positions, kv_tokens, longest_that_fits, safe_tokens
 from simulator.scenario.spec import Scenario
-from simulator.state import Limits
-from simulator.units import NEVER, to_ticks
+from simulator.state import LARGEST_COUNT, Limits
+from simulator.units import to_ticks
 from simulator.workload.streams import stream
 from simulator.workload.trace import Trace
 
@@ -77,7 +78,7 @@ def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
             given = scenario.kv.num_gpu_blocks is not None
             chosen = longest_that_fits(model.max_positions, lambda n: safe_tokens(limits_at(n)[1], gpu, given))
         scenario = scenario.updated({"max_model_len": chosen})
-    length = scenario.max_model_len or model.max_positions
+    length = scenario.max_model_len or min(model.max_positions, LARGEST_COUNT)
     if gpu.name != "unit":
         _refuse_uncosted(scenario, model, length)
     with _named(scenario, "model"):
@@ -151,13 +152,17 @@ def _limits(scenario: Scenario, engine: EngineProfile, policy: Policy, seqs: int
     knobs, kv = scenario.policy, scenario.kv
     block_size = kv.block_size or engine.block_size
     contiguous = kv.layout == "contiguous"
+    reserve = max(max_model_len, kv.reserve_tokens or 0)
     if kv.num_gpu_blocks:
         blocks = kv.num_gpu_blocks
     elif capacity:
         blocks = capacity.num_gpu_blocks
     else:
-        reserve = max(max_model_len, kv.reserve_tokens or 0)
         blocks = seqs * -(-reserve // block_size) + 1
+    if blocks > LARGEST_COUNT:
+        key = "kv.reserve_tokens" if kv.reserve_tokens else "max_model_len"
+        raise ConfigError(f"{scenario.place(key)}: {seqs} sequences of {reserve} tokens in blocks of {block_size} are "
+                          f"{blocks} KV blocks; accepted: up to {LARGEST_COUNT}")
     # a paged engine keeps one block to point unused entries at, vLLM v0 does not
     usable = blocks if contiguous or policy.whole_prompt else blocks - 1
     default = engine.watermark if policy.watermark is None else policy.watermark
@@ -216,8 +221,11 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
     if router == RANDOM:
         pick = stream(scenario.seed, "router", replication).integers(0, 2**62, size=len(trace))
     req = request_columns(trace.arrival_ns, trace.prompt, trace.output, trace.max_tokens, trace.cached, pick)
+    counts = reach(limits, "max_num_batched_tokens" in setup.policy.knobs, int(trace.prompt.max()),
+                   int(trace.max_tokens.max()), len(trace))
+    check_reach(setup.cost, counts, len(trace))
     make = array_job if compiled else list_job
     job = make(req, limits, setup.cost, scenario.cluster.replicas, log)
     job.router, job.load, job.width = router, LOADS[scenario.load.kind], scenario.load.width
-    job.until = NEVER if scenario.horizon_s is None else to_ticks(scenario.horizon_s)
+    job.until = LAST_TICK if scenario.horizon_s is None else to_ticks(scenario.horizon_s)
     return job

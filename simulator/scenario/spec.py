@@ -14,7 +14,8 @@ from policies.registry import policy_named
 from policies.routers import ROUTERS
 from simulator.config import SHORT_FORMS, Document, Section, placed, validate
 from simulator.errors import ConfigError, ServecastError, UnknownNameError
-from simulator.units import MAX_TICKS, NS_PER_S
+from simulator.scenario.limits import LONGEST_S, RequestLimits, asked_back
+from simulator.state import LARGEST_COUNT
 from simulator.workload.build import inline_trace
 from simulator.workload.spec import Inline, Workload, parse_workload
 
@@ -23,9 +24,7 @@ LOOKED_UP = ("workload", "model", "engine.name", "host.name", "hardware.gpu", "h
 """Keys whose values are looked up or read later (setup.prepare, build_workload); their lines are kept for the
 messages."""
 MOST: Final = 2**40
-"""Largest accepted count of tokens or requests: products with other counts stay inside int64."""
-LONGEST_S: Final = MAX_TICKS / NS_PER_S
-"""Longest accepted time [s], 36 years."""
+"""Largest accepted count of requests: products with other counts stay inside int64."""
 
 
 class LoadSpec(Section):
@@ -69,11 +68,11 @@ class PolicySpec(Section):
     name: str | None = None
     max_num_seqs: int | None = Field(default=None, ge=1, le=65536)
     max_num_batched_tokens: int | None = Field(default=None, ge=1, le=2**22)
-    long_prefill_token_threshold: int | None = Field(default=None, ge=0, le=MOST)
+    long_prefill_token_threshold: int | None = Field(default=None, ge=0, le=LARGEST_COUNT)
     watermark: float | None = Field(default=None, ge=0, lt=1)
     reserve_full_prompt: bool | None = None
     batch_window_s: float | None = Field(default=None, ge=0, le=1e6)
-    length_bucket: int | None = Field(default=None, ge=1, le=MOST)
+    length_bucket: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
     stream: bool | None = None
 
 
@@ -83,7 +82,7 @@ class KvSpec(Section):
     layout: Literal["paged", "contiguous"] = "paged"
     block_size: int | None = Field(default=None, ge=1, le=4096)
     num_gpu_blocks: int | None = Field(default=None, ge=2, le=2**30)
-    reserve_tokens: int | None = Field(default=None, ge=1, le=MOST)
+    reserve_tokens: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
 
 
 class ClusterSpec(Section):
@@ -91,15 +90,6 @@ class ClusterSpec(Section):
 
     replicas: int = Field(default=1, ge=1, le=4096)
     router: str = "round_robin"
-
-
-class SloSpec(Section):
-    """Targets a request must meet, all of them, to count for goodput. Not given = no target."""
-
-    ttft_s: float | None = Field(default=None, gt=0, le=LONGEST_S)
-    tpot_s: float | None = Field(default=None, gt=0, le=LONGEST_S)
-    e2e_s: float | None = Field(default=None, gt=0, le=LONGEST_S)
-    queue_s: float | None = Field(default=None, gt=0, le=LONGEST_S)
 
 
 class Scenario(Section):
@@ -117,9 +107,9 @@ class Scenario(Section):
     policy: PolicySpec = PolicySpec()
     kv: KvSpec = KvSpec()
     cluster: ClusterSpec = ClusterSpec()
-    max_model_len: int | None = Field(default=None, ge=2, le=MOST)
+    max_model_len: int | None = Field(default=None, ge=2, le=LARGEST_COUNT)
     cost_model: Literal["calibrated", "roofline"] = "calibrated"
-    slo: SloSpec = SloSpec()
+    slo: RequestLimits = RequestLimits()
     warmup_fraction: float = Field(default=0.0, ge=0, lt=1)
     horizon_s: float | None = Field(default=None, gt=0, le=LONGEST_S)
     _base: Path = PrivateAttr(default=Path())
@@ -145,6 +135,10 @@ class Scenario(Section):
             raise ValueError("kv.reserve_tokens has no effect on paged memory; it belongs to layout: contiguous")
         if self.hardware.gpu != "unit" and self.hardware.step_s is not None:
             raise ValueError("hardware.step_s has no effect on a real GPU; it belongs to gpu: unit")
+        for metric, limit in self.slo.limits.items():
+            question = asked_back(f"slo.{metric}_s", metric, limit)
+            if question and self.hardware.gpu != "unit":
+                raise ValueError(question)
         if self.hardware.gpu == "unit":
             self._only_what_a_textbook_gpu_has()
         return self

@@ -142,7 +142,7 @@ def _view(s: Settings, result: Result, pictures: bool) -> View:
     price = load_gpu(s.gpu).price_usd_h if s.price is None else s.price
     hourly = price * s.replicas
     per_million = hourly / max(1e-9, s.rate * s.output * 3600 / 1e6)
-    meets = not record["overloaded"] and ttft <= s.ttft_ms / 1000 and not tpot > s.tpot_ms / 1000
+    meets = not record["overloaded"] and ttft <= s.ttft_ms / 1000 and tpot <= s.tpot_ms / 1000
     lines = (
         ("p99 TTFT", seconds(_finite(ttft))),
         ("p99 TPOT", "whole batch" if tpot != tpot else seconds(_finite(tpot))),

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.errors import TraceError
+from simulator.state import LARGEST_COUNT
 from simulator.units import MAX_TICKS
 
 from .extras import Extras
@@ -17,7 +18,7 @@ from .extras import Extras
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 
-MAX_TOKENS: Final = 2**31 - 1
+MAX_TOKENS: Final = LARGEST_COUNT
 """Largest accepted token count of one request: sums over 2**31 requests stay inside int64."""
 COLUMN_TYPES: Final[Mapping[str, type[np.signedinteger]]] = MappingProxyType(
     {

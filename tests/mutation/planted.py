@@ -16,6 +16,8 @@ RULES = ("tests/unit/test_engine_rules.py", "-k", "reference")
 RULES_ALL = ("tests/unit/test_engine_rules.py", "-k", "share_of_all_blocks")
 HORIZON = ("tests/unit/test_engine_rules.py", "-k", "after_the_horizon")
 KV = ("tests/unit/test_kv.py",)
+REACH = ("tests/unit/test_reach.py", "-k", "not slow_gpus")
+SLOW = ("tests/parity/test_slow_gpus.py",)
 QUEUES = ("tests/unit/test_queues.py",)
 
 
@@ -114,8 +116,17 @@ BUGS = (
         "counters[r].outstanding < counters[best].outstanding",
         "counters[r].outstanding <= counters[best].outstanding", ORACLE),
     Bug("ended requests stay outstanding", BOOKING, "rep.c.outstanding -= ended", "rep.c.outstanding -= 0", ORACLE),
-    Bug("high half of a fixed-point product", STEP, ">> 16) + ((low", ">> 15) + ((low",
-        ("tests/unit/test_roofline.py",)),
+    Bug("high half of a count forgotten", STEP, "(count >> FP_BITS) * part + ", "", REACH),
+    Bug("low halves wrap", STEP, "(lowest >> FP_BITS) & LOW", "lowest >> FP_BITS", REACH),
+    Bug("products of 64 bits only", STEP,
+        "return count * whole + (count >> FP_BITS) * part + ((lowest >> FP_BITS) & LOW)",
+        "return (((count >> 16) * coefficient_fp) >> 16) + (((count & 0xFFFF) * coefficient_fp) >> FP_BITS)", SLOW),
+    Bug("reach without recomputed answers", "simulator/cost/reach.py", "min(prompt, lim.max_model_len) + answer",
+        "min(prompt, lim.max_model_len)", REACH),
+    Bug("reach counts real prompts only", "simulator/cost/reach.py", "else rows * whole", "else whole", REACH),
+    Bug("sums over the run unchecked", "simulator/engines/job.py", ">= 2**63:", ">= 2**70:", REACH),
+    Bug("counts wrap at int32", "simulator/engines/job.py", "<= LARGEST_COUNT:", "<= 2**40:", REACH),
+    Bug("longer what-ifs wrap", "simulator/planning/whatif.py", "if longer.max() > MAX_TOKENS:", "if False:", REACH),
     Bug("slope beyond the table forgotten", STEP, " + scaled(tokens - last, cost.slope_fp)", "", ORACLE),
     Bug("leap one step too long", LEAP, "- req.planned[i]\n        most = min(most, left)",
         "- req.planned[i] + 1\n        most = min(most, left)", LONG),

@@ -148,7 +148,7 @@ def test_a_plan_without_a_length_chooses_one_that_the_card_holds_and_says_so() -
 
 
 def test_a_request_that_the_card_cannot_hold_is_a_reason() -> None:
-    long = {"output": [20, 20], "prompt": [100, 60_000]}
+    long = {"output": [20] * 6, "prompt": [100] * 5 + [60_000]}
     found = data({"gpu": ["l4"], "replicas": [1]}, long)
     assert found["candidates"][0]["status"] == "does not fit"
     assert "the longest request has 60,020 tokens" in found["candidates"][0]["reason"]

@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from simulator.errors import ConfigError
-from simulator.planning.spec import MEAN, Target, candidates_of, load_plan, plan_from
+from simulator.planning.slo import MEAN, Target
+from simulator.planning.spec import candidates_of, load_plan, plan_from
 
 GOOD = """name: p
 workload:

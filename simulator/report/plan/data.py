@@ -1,6 +1,7 @@
 """A plan as plain data: plan.json, and what every other form of the report is made from."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from simulator.planning.answer import Answer
@@ -8,8 +9,9 @@ from simulator.planning.measure import key_of
 from simulator.planning.plan import Choice, Plan
 from simulator.planning.price import price_of
 from simulator.planning.search import Outcome
-from simulator.planning.spec import MEAN, Candidate, PlanSpec
-from simulator.planning.statistics import Judgement
+from simulator.planning.slo import MEAN
+from simulator.planning.spec import Candidate, PlanSpec
+from simulator.planning.statistics import Judgement, mean_of
 from simulator.planning.traffic import mean_rate
 from simulator.report.plan.deploy import command_notes, kubernetes, no_command, vllm_command
 from simulator.scenario.length import kv_tokens, safe_tokens
@@ -104,10 +106,10 @@ def levels(judged: Judgement, slow: Judgement | None, fast: Judgement | None) ->
             {
                 "name": level.name,
                 "limit": level.limit,
-                "value": level.interval.value,
+                "value": level.interval.mean,
                 "low": max(0.0, low),
                 "high": high,
-                "replications": level.interval.count,
+                "replications": level.interval.n,
                 "verdict": level.verdict,
             }
         )
@@ -129,16 +131,17 @@ def choice(plan: Plan, c: Choice) -> dict[str, Any]:
         "price_source": price.source,
         "price_assumed": price.assumed,
         "latency": latency(o.judgement),
+        "worst_windows": worst(o.judgement, plan.spec),
+        "fewer": o.fewer,
     }
 
 
 def latency(judged: Judgement) -> list[dict[str, Any]]:
     """Mean over replications of the usual percentiles."""
-    busy = [r for r in judged.records if not r["idle"]]
     rows = []
     for metric in ("ttft", "tpot", "e2e", "queue"):
         values = {
-            name: sum(r["values"][key_of(metric, None, p)] for r in busy) / max(1, len(busy))
+            name: mean_of(judged.records, key_of(metric, None, p))
             for name, p in (
                 ("mean", MEAN),
                 ("p50", 50.0),
@@ -176,7 +179,7 @@ def nearest(plan: Plan) -> dict[str, Any] | None:
         "status": o.status,
         "binding": binding.name,
         "limit": binding.limit,
-        "value": binding.interval.value,
+        "value": binding.shown,
         "overloaded": judged.overloaded,
         "replicas": plan.spec.candidates.allowed(o.candidate.tensor_parallel)[-1],
         "traffic_share": o.rate_met / plan.spec.growth if o.rate_met else None,
@@ -186,12 +189,20 @@ def nearest(plan: Plan) -> dict[str, Any] | None:
 
 def answer(a: Answer) -> dict[str, Any]:
     """Everything around the recommended fleet."""
-    data = {k: v for k, v in vars(a).items() if k != "full"}
-    full = a.full
-    data["whole_fleet"] = (
-        None if full is None else {"replicas": a.full_replicas, "levels": levels(full, None, None), "holds": full.holds}
-    )
-    return data
+    data = {k: v for k, v in vars(a).items() if k != "bought"}
+    return data | {"bought": {"levels": levels(a.bought, None, None), "holds": a.bought.verdict == "meets"}}
+
+
+def worst(judged: Judgement, spec: PlanSpec) -> list[dict[str, Any]]:
+    """Each level in the worst windows of the recommended fleet (first replication); windows of too few left out."""
+    rows = []
+    record = judged.records[0]
+    for target in spec.slo.targets:
+        for window, found in record["worst"][key_of(target.metric, target.cls, target.percentile)].items():
+            if found is not None and record["span_s"] >= 2 * float(window):
+                row = {"name": replace(target, window_s=None).name, "window_s": float(window), "value": found[0]}
+                rows.append(row | {"start_s": found[1], "requests": found[2], "limit": target.max_s})
+    return list({(row["name"], row["window_s"]): row for row in rows}.values())
 
 
 def replica(plan: Plan, candidate: Candidate) -> dict[str, Any]:
@@ -242,8 +253,8 @@ def assumptions(plan: Plan) -> list[str]:
                 f"prices ({price.source})"
             )
     texts.append(
-        "replicas are identical and share nothing; round-robin and random routers are simulated as one "
-        "replica on its share of the requests, and the recommended fleet once more in full"
+        "replicas are identical and share nothing; every fleet in the tables was decided on with all its replicas; "
+        "the way there, headroom and changes use one replica on its share of the requests where that is enough"
     )
     if spec.growth != 1.0:
         texts.append(f"growth {spec.growth:g}: the same requests arrive {spec.growth:g} times as fast")
@@ -253,7 +264,10 @@ def assumptions(plan: Plan) -> list[str]:
             "replications draw other turns"
         )
     elif plan.trace.meta.source != "generated":
-        texts.append("one recorded trace is one sample: intervals hold for this traffic, not for another day's")
+        texts.append(
+            "one recorded trace is answered for this very traffic; its intervals come from within the run and "
+            "say how far such traffic may differ, not how another day would"
+        )
     texts.append("headroom, bottleneck, changes and curves use mean predictions without safety margin")
     return texts
 

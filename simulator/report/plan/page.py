@@ -66,6 +66,7 @@ def render_plan(data: Data) -> str:
         script_hash=Markup(script_hash()),
         level_value=level_value,
         duration=seconds,
+        gain=gain,
         fleet_words=fleet_words,
     )
 
@@ -78,6 +79,7 @@ def render_markdown(data: Data) -> str:
         answer=answer_lines(data),
         level_value=level_value,
         duration=seconds,
+        gain=gain,
         fleet_words=fleet_words,
         cell=markdown_cell,
     )
@@ -122,6 +124,11 @@ def write_plan(data: Data, out: Path) -> None:
             (folder / "deploy.yaml").write_text(data["export"]["kubernetes"], encoding="utf-8")
 
 
+def gain(pct: float | None) -> str:
+    """How far the wall moves; null = no limit breaks any more."""
+    return "no wall" if pct is None else f"{pct:+.1f} %"
+
+
 def _cards(data: Data) -> list[tuple[str, str, str]]:
     best, answer = data["recommended"], data["answer"]
     if best is None:
@@ -141,11 +148,17 @@ def _cards(data: Data) -> list[tuple[str, str, str]]:
     ]
     if answer and answer["relief"]:
         cards += [
-            ("headroom", f"{answer['headroom_pct']:.0f} %", f"wall at {answer['wall_rate']:.3g} requests/s"),
+            ("headroom", f"{answer['headroom_pct']:.0f} %", _headroom_note(answer)),
             ("bottleneck at the wall", answer["bottleneck"], "what more of moves the wall most"),
         ]
     cards.append(("power, estimate", f"{best['watts_estimate'] / 1000:.3g} kW", "GPUs at rated maximum"))
     return cards
+
+
+def _headroom_note(answer: Data) -> str:
+    low, high = answer["headroom_range"]
+    upto = "more" if high is None else f"{high:.0f} %"
+    return f"{low:.0f} % to {upto}; wall at {answer['wall_rate']:.3g} requests/s"
 
 
 def pictures(data: Data) -> list[dict[str, Any]]:

@@ -46,15 +46,55 @@ def answer_lines(data: Data) -> list[str]:
             f"{level_value(level, 'high')}) against a limit of {level_value(level, 'limit')}."
         )
     answer = data["answer"]
-    if answer and answer["relief"]:
-        more = "more than " if answer["headroom_capped"] else ""
-        lines.append(
-            f"Headroom: {more}{answer['headroom_pct']:.0f} % more traffic until a limit breaks "
-            f"({answer['wall_rate']:.3g} requests/s); the bottleneck there is {answer['bottleneck']}."
-        )
-        lines += _next_change(answer)
+    lines += [f"One replica less does not do: {best['fewer']}."] if best["fewer"] else []
+    lines += _worst(best) + _survival(data)
+    if answer and answer["explained"]:
+        lines += _headroom(answer)
     lines += _length(best, data["question"])
     return lines + [f"{text}." for text in data["cannot_be_told_apart"]] + _unfinished(data)
+
+
+def _worst(best: Data) -> list[str]:
+    """The worst hour and the worst five minutes of each level."""
+    by_name: dict[str, list[str]] = {}
+    for row in best["worst_windows"]:
+        over = ", over the limit" if row["value"] is None or row["value"] > row["limit"] else ""
+        by_name.setdefault(row["name"], []).append(f"{seconds(row['value'])} in {row['window_s']:g} s{over}")
+    return [f"Worst window of {name}: {'; '.join(found)}." for name, found in by_name.items()]
+
+
+def _survival(data: Data) -> list[str]:
+    """The fleet that is bought, and the moment of the loss."""
+    answer = data["answer"]
+    if not answer or not answer["loss"]:
+        return []
+    lost, levels = answer["loss"], answer["bought"]["levels"]
+    shown = ", ".join(f"{level['name']} {level_value(level, 'value')}" for level in levels)
+    lines = [f"With every replica up: {shown}."]
+    if not lost["modelled"]:
+        return [*lines, f"The loss itself is {lost['why']}."]
+    hit = ", ".join(
+        f"{level['name']} {seconds(level['value'])}{'' if level['holds'] else ' (over the limit)'}"
+        for level in lost["levels"]
+    )
+    back = "not again before the end" if lost["recovered_s"] is None else f"met again after {lost['recovered_s']:g} s"
+    return [
+        *lines,
+        f"Losing {lost['replicas']} under load: {lost['restarted']} requests start again; in the {lost['after_s']:g} s "
+        f"after it {hit}; every level {back}.",
+    ]
+
+
+def _headroom(answer: Data) -> list[str]:
+    if answer["wall_rate"] is None:
+        return ["Headroom: no limit breaks however fast the requests of this trace arrive; there is no wall."]
+    low, high = answer["headroom_range"]
+    upto = "more" if high is None else f"{high:.0f} %"
+    return [
+        f"Headroom: {answer['headroom_pct']:.0f} % more traffic until a limit breaks ({low:.0f} % to {upto}; "
+        f"{answer['wall_rate']:.3g} requests/s); the bottleneck there is {answer['bottleneck']}.",
+        *_next_change(answer),
+    ]
 
 
 def _length(best: Data, question: Data) -> list[str]:
@@ -76,6 +116,8 @@ def _length(best: Data, question: Data) -> list[str]:
 
 def _next_change(answer: Data) -> list[str]:
     best = next(iter(answer["changes"]), None)
+    if best is not None and best["per_dollar_gain_pct"] is None:
+        return [f"With {best['change']} no limit breaks at any rate."]
     if best is None or best["per_dollar_gain_pct"] < 2:
         return ["No single change of the settings carries 2 % more traffic per dollar."]
     note = f" ({best['note']})" if best["note"] else ""
