@@ -17,8 +17,8 @@ from calibration.fit_operators import least_squares
 from calibration.fit_steps import step_table
 from calibration.measured import MeasuredRun
 from calibration.predict import Profiles, capacity_of, setup_of
-from simulator.cost.engine_times import capture_sizes
 from simulator.errors import CalibrationError
+from simulator.profiles.engine import capture_sizes
 from simulator.profiles.gpu import Gpu
 
 Array = npt.NDArray[np.float64]

@@ -1,9 +1,12 @@
 """Numbers for people: one way to write a time, a number and a share, with their units, wherever they are shown."""
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 MISSING: Final = "–"
 """Stands for what is not defined or not finite."""
+UNBOUNDED: Final = "unbounded"
+"""Stands for a service level that no bound can be given for."""
 
 
 def seconds(value: float | None, missing: str = MISSING) -> str:
@@ -40,3 +43,15 @@ def times(ratio: float) -> str:
     if 0 < ratio < 0.1:
         return f"1/{number(1 / ratio)}"
     return f"{ratio:.2f}x" if ratio < 99.5 else f"{ratio:,.0f}x"
+
+
+def bounded(value: float | None) -> str:
+    """A time [s]; unbounded when null."""
+    return seconds(value, UNBOUNDED)
+
+
+def level_value(row: Mapping[str, Any], key: str) -> str:
+    """A cell of a service level: a time, or a share where requests that miss are counted; unbounded where null."""
+    if row["name"].startswith("requests that miss"):
+        return UNBOUNDED if row[key] is None else f"{row[key]:.2%}"
+    return bounded(row[key])

@@ -13,9 +13,8 @@ fragmentation, in proportion to hidden size. The last two are fitted on block co
 
 from dataclasses import dataclass
 
-from simulator.cost.engine_times import capture_sizes
 from simulator.errors import CapacityError, ConfigError
-from simulator.profiles.engine import EngineProfile
+from simulator.profiles.engine import EngineProfile, capture_sizes
 from simulator.profiles.gpu import Gpu
 from simulator.profiles.model import ACTIVATION_BYTES, ModelShape
 from simulator.units import GIB

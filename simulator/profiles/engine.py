@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from hwprofiles import ENGINE_DIR
 from simulator.config import shown
 from simulator.errors import ConfigError, UnknownNameError
+from simulator.profiles.files import read_profile
 
 MARKS: Final = ("measured", "fitted", "documented", "assumed")
 
@@ -63,7 +62,6 @@ _MOST: Final = {
 }
 """Largest accepted value of a number in its unit; 1e6 for all others."""
 _TEXTS: Final = ("name", "version", "policy", "mark", "notes")
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
@@ -105,6 +103,15 @@ class EngineProfile:
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
 
+def capture_sizes(limit: int) -> list[int]:
+    """Token counts with a CUDA graph, up to `limit`: 1, 2, 4, then by 8 below 256 and by 16 from 256 on.
+
+    vLLM's default list (vllm/config/compilation.py, cudagraph_capture_sizes): 35 sizes for 256, 11 for 64.
+    """
+    sizes = [*(1, 2, 4), *range(8, min(limit + 1, 256), 8), *range(256, limit + 1, 16)]
+    return [size for size in sizes if size <= limit]
+
+
 def list_engines() -> tuple[EngineProfile, ...]:
     """All shipped engine profiles, sorted by name."""
     return tuple(
@@ -129,12 +136,7 @@ def load_engine(name_or_path: str | Path) -> EngineProfile:
 
 @functools.cache
 def _load(path: Path) -> EngineProfile:
-    try:
-        with path.open(encoding="utf-8") as stream:
-            profile = yaml.load(stream, Loader=_Loader)  # a safe loader in both cases
-    except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not a readable engine profile: {error}") from error
-    return parse_engine(profile, path)
+    return parse_engine(read_profile(path, "engine"), path)
 
 
 def parse_engine(profile: object, path: Path) -> EngineProfile:

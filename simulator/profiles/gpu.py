@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import yaml
-
 from hwprofiles import GPU_DIR
 from simulator.config import shown
 from simulator.errors import ConfigError, UnknownNameError
+from simulator.profiles.files import read_profile
 from simulator.units import MIB
 
 MARKS: Final = ("measured", "fitted", "datasheet", "textbook")
@@ -20,7 +19,6 @@ _UNITS: Final = {"memory": "MiB", "memory_bandwidth": "GB/s", "sm_count": "count
                  "link_bandwidth": "GB/s per direction", "tdp": "W", "price": "USD/h"}
 _TEXTS: Final = ("name", "vendor", "mark", "link_kind")
 _KEYS: Final = frozenset({*_UNITS, *_TEXTS, "aliases", "peak_dense", "measured"})
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MOST: Final = 1e9
 """Largest accepted number of a profile, in its unit (MiB, GB/s, TFLOP/s, W, USD)."""
 
@@ -99,12 +97,7 @@ def load_gpu(name_or_path: str | Path) -> Gpu:
 
 @functools.cache
 def _load(path: Path) -> Gpu:
-    try:
-        with path.open(encoding="utf-8") as stream:
-            profile = yaml.load(stream, Loader=_Loader)  # a safe loader in both cases
-    except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not a readable GPU profile: {error}") from error
-    return parse_gpu(profile, path)
+    return parse_gpu(read_profile(path, "GPU"), path)
 
 
 def parse_gpu(profile: object, path: Path) -> Gpu:

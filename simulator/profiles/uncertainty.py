@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import yaml
-
 from hwprofiles import ROOT
 from simulator.errors import ConfigError, UnknownNameError
+from simulator.profiles.files import read_profile
 
 PATH: Final = ROOT / "uncertainty.yaml"
 METRICS: Final = (
@@ -51,10 +50,10 @@ class Uncertainty:
 @functools.cache
 def load_uncertainty(path: Path = PATH) -> Uncertainty:
     """The shipped widths. Raises ConfigError for a file that cannot be used."""
+    content = read_profile(path, "uncertainty")
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
         widths = {name: float(entry["value"]) / 100 for name, entry in content["half_width"].items()}
         factors = {name: float(entry["value"]) for name, entry in content["factor"].items()}
-    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path}: not a readable uncertainty file: {error!r}") from error
     return Uncertainty(widths, factors)

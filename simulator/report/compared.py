@@ -7,7 +7,7 @@ is shown, but neither compared nor ever the best.
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from simulator.metrics.stability import value_at
+from simulator.replicate import value_at
 from simulator.text import MISSING, number, seconds, share, times
 
 Summary = dict[str, Any]

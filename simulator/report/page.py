@@ -4,17 +4,16 @@ Answer first, then evidence, assumptions and provenance. Nothing is fetched and 
 inline SVG, every other value is escaped by the template engine. Equal results give equal bytes.
 """
 
-import functools
 from collections.abc import Sequence
 from typing import Any, Final
 
 import yaml
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from simulator.report.compared import DIVERGES, compared, overloaded
 from simulator.report.facts import LATENCIES, answer, cards, classes, setting, verdict
 from simulator.report.plots import PARTS, compare_figures, figures, time_shares
+from simulator.report.render import render
 from simulator.report.sections import (
     assumptions,
     components,
@@ -26,9 +25,9 @@ from simulator.report.sections import (
     work_rows,
 )
 from simulator.report.slots import label_of, labels_of
-from simulator.report.svg import css_variables, to_svg
+from simulator.report.svg import to_svg
 from simulator.run import Result
-from simulator.text import number, seconds, share
+from simulator.text import seconds
 
 CAPTIONS: Final = {
     "slots": "Who held which slot when. Time runs to the right, a row is a slot, a colour a request; grey is "
@@ -50,28 +49,6 @@ def render_report(results: Result | Sequence[Result]) -> str:
     if not results:
         raise ValueError("render_report needs at least one result")
     return render("compare.html", **_several(results))
-
-
-def render(template: str, **values: Any) -> str:
-    """A template of `templates/` with its values escaped; `css_light`, `css_dark` hold the colours."""
-    return (
-        _environment()
-        .get_template(template)
-        .render(css_light=css_variables(False), css_dark=css_variables(True), **values)
-    )
-
-
-@functools.cache
-def _environment() -> Environment:
-    env = Environment(
-        loader=PackageLoader("simulator.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    env.filters.update(seconds=seconds, number=number, percent=share)
-    return env
 
 
 def _pictures(drawn: dict[str, Any], name: str) -> list[dict[str, Any]]:
