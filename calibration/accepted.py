@@ -19,9 +19,9 @@ ENGINE_ONLY: Final[Mapping[str, tuple[object, ...]]] = {
     "enable_chunked_prefill": (None, True),
 }
 """engine.KEY -> the values that are simulated; any other is refused."""
-WIDTHS: Final[Mapping[str, str | None]] = {"open": None, "grouped": "group_size", "closed": "concurrency"}
-"""arrivals.kind -> the key that says how many requests."""
-NOT_MODELLED_KINDS: Final = ("sessions",)
+WIDTHS: Final[Mapping[str, str | None]] = {"open": None, "grouped": "group_size", "closed": "concurrency",
+                                            "sessions": "sessions"}
+"""arrivals.kind -> the key that says how many requests; of sessions, how many, and each turn is sent when it was."""
 DESCRIBING: Final = ("measured_on", "measured", "note", "notes")
 """Keys of run.yaml that describe the run and change nothing."""
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -29,8 +29,10 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "arrivals": ("kind", "note"),
 }
 """Keys of a section besides those of an arrival kind."""
-INPUT_COLUMNS: Final = ("session", "turn", "think_s", "new_tokens", "group", "priority")
-"""Columns of requests.csv that say how a request behaves and are not simulated."""
+SESSION_COLUMNS: Final = ("session", "turn", "think_s", "new_tokens")
+"""Columns of requests.csv of arrivals.kind sessions."""
+INPUT_COLUMNS: Final = (*SESSION_COLUMNS, "group", "priority")
+"""Columns that say how a request behaves and are not simulated, or not with this kind of arrivals."""
 RESULT_COLUMNS: Final = ("max_itl_s", "chunks", "cached_tokens", "peer_ttft_s")
 """Columns beside the required ones: results, and prefix hits as they were."""
 
@@ -54,10 +56,6 @@ def check_keys(content: Mapping[str, Any], engine: Iterable[str], path: Path) ->
                 f"{path}: engine.{key} {shown(value)} is not modelled; accepted: {_values(accepted)}"
             )
     kind = content["arrivals"].get("kind")
-    if kind in NOT_MODELLED_KINDS:
-        raise NotModelledError(
-            f"{path}: arrivals.kind {shown(kind)} is not modelled; accepted: {', '.join(WIDTHS)}"
-        )
     width = WIDTHS.get(kind) if isinstance(kind, str) else None
     for name, accepted_keys in SECTIONS.items():
         extra = (width,) if name == "arrivals" and width else ()
@@ -70,11 +68,11 @@ def check_keys(content: Mapping[str, Any], engine: Iterable[str], path: Path) ->
         )
 
 
-def check_columns(columns: Iterable[str], required: Iterable[str], path: Path) -> None:
-    """Refuse columns of requests.csv that are not simulated, and unknown ones."""
-    known = (*required, *RESULT_COLUMNS)
+def check_columns(columns: Iterable[str], required: Iterable[str], kind: str, path: Path) -> None:
+    """Refuse columns of requests.csv that are not simulated under this kind of arrivals, and unknown ones."""
+    known = (*required, *RESULT_COLUMNS, *(SESSION_COLUMNS if kind == "sessions" else ()))
     for column in columns:
-        if column in INPUT_COLUMNS:
+        if column in INPUT_COLUMNS and column not in known:
             raise NotModelledError(f"{path}: column {column!r} is not modelled; accepted: {', '.join(known)}")
         if column not in known:
             raise NotModelledError(f"{path}: unknown column {shown(column)}; accepted: {', '.join(known)}")

@@ -48,6 +48,9 @@ def fit(
     host: Annotated[
         Path | None, typer.Option("--host", metavar="HOST.yaml", help="Host profile to update.")
     ] = None,
+    h200: Annotated[
+        Path | None, typer.Option("--h200", metavar="GPU.yaml", help="H200 profile whose measured: is replaced.")
+    ] = None,
     plot: Annotated[Path | None, typer.Option("--plot", metavar="F.svg", help="Fit against points.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -61,11 +64,12 @@ def fit(
             write_measured(out, block)
         print_json(block)
         return
-    _fit_folder(source, out, engine, host, plot, as_json)
+    _fit_folder(source, out, engine, host, h200, plot, as_json)
 
 
 def _fit_folder(
-    source: Path, out: Path | None, engine: Path | None, host: Path | None, plot: Path | None, as_json: bool
+    source: Path, out: Path | None, engine: Path | None, host: Path | None, h200: Path | None,
+    plot: Path | None, as_json: bool
 ) -> None:
     from calibration.fit import (
         calibrate,
@@ -75,19 +79,23 @@ def _fit_folder(
         write_measured,
         write_numbers,
     )
+    from calibration.fit_h200 import calibrate_h200, h200_block
     from calibration.validate import fit_figure
 
     found = calibrate(source)
-    block, numbers, times = measured_block(found), engine_values(found), host_values(found)
+    second = calibrate_h200(found, source)
+    block, numbers, times = measured_block(found), engine_values(found), host_values(found, second.workers)
     if out is not None:
         write_measured(out, block)
+    if h200 is not None:
+        write_measured(h200, h200_block(second))
     if engine is not None:
         write_numbers(engine, numbers)
     if host is not None:
         write_numbers(host, times)
     if plot is not None:
         fit_figure(found.steps.gaps).savefig(plot)
-    _print_fit(found, {"gpu": block, "engine": numbers, "host": times}, as_json)
+    _print_fit(found, {"gpu": block, "h200": h200_block(second), "engine": numbers, "host": times}, as_json)
 
 
 def _print_fit(found: "Calibration", numbers: dict[str, dict[str, Any]], as_json: bool) -> None:

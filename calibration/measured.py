@@ -17,7 +17,7 @@ import pandas as pd
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
-from calibration.accepted import WIDTHS, NotModelledError, check_columns, check_keys
+from calibration.accepted import WIDTHS, check_columns, check_keys
 from simulator.config import shown
 from simulator.errors import CalibrationError
 
@@ -114,11 +114,9 @@ def load_run(folder: Path) -> MeasuredRun:
     check_keys(content, EngineSettings.__dataclass_fields__, path)
     engine = _engine(section, path)
     kind, width = _arrivals(arrivals, path)
-    requests = _requests(folder)
-    if engine.enable_prefix_caching and "cached_tokens" not in requests:
-        raise NotModelledError(
-            f"{path}: engine.enable_prefix_caching needs the hits of each request (column cached_tokens)"
-        )
+    requests = _requests(folder, kind)
+    if kind == "sessions" and not {"session", "turn"} <= set(requests):
+        raise CalibrationError(f"{folder / 'requests.csv'}: arrivals.kind sessions needs columns session and turn")
     log = next((folder / name for name in STEP_LOGS if (folder / name).is_file()), None)
     steps = None if log is None else _table(log, STEP_COLUMNS)
     return MeasuredRun(
@@ -184,10 +182,10 @@ def _model(folder: Path, name: str) -> Path:
     return found
 
 
-def _requests(folder: Path) -> pd.DataFrame:
+def _requests(folder: Path, kind: str) -> pd.DataFrame:
     if (folder / "requests.csv").is_file():
         table = _table(folder / "requests.csv", REQUEST_COLUMNS)
-        check_columns(table.columns, REQUEST_COLUMNS, folder / "requests.csv")
+        check_columns(table.columns, REQUEST_COLUMNS, kind, folder / "requests.csv")
         return table
     detailed = sorted(folder.glob("*.json"))
     if len(detailed) != 1:

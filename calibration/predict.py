@@ -22,6 +22,9 @@ from simulator.profiles.model import ModelShape, load_model
 from simulator.scenario.setup import LOADS
 from simulator.state import FINISHED, Limits
 from simulator.units import column_to_ticks, to_seconds
+from simulator.workload.extras import Extras
+from simulator.workload.shared import shared_blocks
+from simulator.workload.trace import make_trace
 
 Seconds = npt.NDArray[np.float64]
 
@@ -34,6 +37,7 @@ class Prediction:
     num_gpu_blocks: int  # by the memory model, whatever the run used
     preemptions: int
     steps: int
+    found_tokens: int  # prompt tokens found in the prefix cache, as simulated
     ids: npt.NDArray[np.int64]
     arrival_s: Seconds
     first_s: Seconds
@@ -126,6 +130,7 @@ def predict(
         blocks,
         int(job.req.preempted.sum()),
         int(job.stats["steps"][0]),
+        int(job.req.found.sum()),
         _ordered(run).id.to_numpy(dtype=np.int64),
         arrival,
         first,
@@ -138,7 +143,7 @@ def _ordered(run: MeasuredRun) -> pd.DataFrame:
     """Requests in the order they are submitted: by arrival, or by id where the client's habit decides."""
     return (
         run.requests
-        if run.kind == "open"
+        if run.kind in ("open", "sessions")
         else run.requests.sort_values("id", kind="stable", ignore_index=True)
     )
 
@@ -147,21 +152,19 @@ def _job(run: MeasuredRun, setup: Profiles, cost: Cost, blocks: int, log: bool) 
     table = _ordered(run)
     arrival = column_to_ticks(table.arrival_s.to_numpy() - table.arrival_s.min())
     output = table.output_tokens.to_numpy(dtype=np.int64)
-    cached = (
-        table.cached_tokens.to_numpy(dtype=np.int64)
-        if "cached_tokens" in table
-        else np.zeros(len(table), dtype=np.int64)
-    )
-    columns = request_columns(
-        arrival,
-        table.prompt_tokens.to_numpy(dtype=np.int64),
-        output,
-        output,
-        cached,
-        np.zeros(0, dtype=np.int64),
-    )
-    job = array_job(columns, limits_of(run, setup.engine, blocks), cost, 1, log)
-    job.load, job.width = LOADS[run.kind], run.width
+    prompt = table.prompt_tokens.to_numpy(dtype=np.int64)
+    nothing = np.zeros(len(table), dtype=np.int64)
+    talks = run.engine.enable_prefix_caching and run.kind == "sessions"
+    cached = table.cached_tokens.to_numpy(dtype=np.int64) if "cached_tokens" in table and not talks else nothing
+    extras = Extras(session=table.session.to_numpy(np.int64), turn=table.turn.to_numpy(np.int64)) if talks else Extras()
+    limits = limits_of(run, setup.engine, blocks)._replace(prefix=int(run.engine.enable_prefix_caching))
+    if cached.any():  # what was found is given, not what it was
+        limits = limits._replace(prefix=0)
+    shared = shared_blocks(make_trace(arrival, prompt, output, extras=extras), limits.block_size)
+    columns = request_columns(arrival, prompt, output, output, cached, np.zeros(0, dtype=np.int64),
+                              shared.ends if limits.prefix else None)
+    job = array_job(columns, limits, cost, 1, log, shared.numbers)
+    job.load, job.width = LOADS["open" if run.kind == "sessions" else run.kind], run.width
     return job
 
 

@@ -9,9 +9,10 @@ Sources: Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM Inference wi
 algorithm 3 (stall-free batching); vLLM 0.24 vllm/v1/core/sched/scheduler.py, Scheduler.schedule.
 """
 
-from policies.queues import admit, found, plan, preempt_last, take_after, wanted
+from policies.queues import admit, plan, preempt_last, take_after, wanted
 from simulator.jit import jitable
 from simulator.kv import fits, grow
+from simulator.prefix import borrowed, find, make_room, remember
 from simulator.state import Column, Limits, Replica, Requests
 
 
@@ -46,6 +47,7 @@ def _continue_running(req: Requests, rep: Replica, lim: Limits, budget: int) -> 
             if k >= rep.c.n_running:
                 break
             plan(rep, i, tokens)
+            remember(req, rep, lim, i, req.computed[i] + tokens)
             budget -= tokens
         k += 1
     return budget, preempted
@@ -58,14 +60,16 @@ def _admit_waiting(req: Requests, rep: Replica, lim: Limits, budget: int) -> Non
         i = rep.c.head
         keep_free = lim.watermark_blocks if rep.c.n_running > 0 else 0
         whole = req.prompt[i] + req.done[i]  # a token still in flight since a preemption is not counted yet
-        start = found(req, lim, i, whole)
+        start = find(req, rep, lim, i, whole)
         tokens = _chunk(lim, whole - start, budget)
-        if lim.reserve_prompt == 1 and not fits(req, rep, lim, i, whole, keep_free):
+        spared = borrowed(req, rep, lim, i, start)
+        if lim.reserve_prompt == 1 and not fits(req, rep, lim, i, whole, keep_free - spared):
             break
-        if not grow(req, rep, lim, i, start + tokens, keep_free):
+        if not make_room(req, rep, lim, i, start, start + tokens, keep_free):
             break
         take_after(req, rep, -1)
         req.computed[i] = start
         admit(req, rep, i)
         plan(rep, i, tokens)
+        remember(req, rep, lim, i, start + tokens)
         budget -= tokens

@@ -8,9 +8,10 @@ Source: Yu et al., "Orca: A Distributed Serving System for Transformer-Based Gen
 algorithm 1 (`max_tokens` reserved in n_rsrv, section 4.2).
 """
 
-from policies.queues import admit, found, plan, take_after, wanted
+from policies.queues import admit, plan, take_after, wanted
 from simulator.jit import jitable
 from simulator.kv import grow
+from simulator.prefix import find
 from simulator.state import Column, Limits, Replica, Requests
 
 
@@ -22,7 +23,7 @@ def schedule(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
         if not grow(req, rep, lim, i, req.prompt[i] + req.limit[i], 0):
             break
         take_after(req, rep, -1)
-        req.computed[i] = found(req, lim, i, req.prompt[i])
+        req.computed[i] = find(req, rep, lim, i, req.prompt[i])
         admit(req, rep, i)
     for k in range(rep.c.n_running):
         i = rep.running[k]

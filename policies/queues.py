@@ -5,7 +5,7 @@ its head. All functions change their arguments in place and allocate nothing.
 """
 
 from simulator.jit import jitable
-from simulator.kv import release
+from simulator.prefix import disown, give_up
 from simulator.state import RUNNING, WAITING, Limits, Replica, Requests
 
 
@@ -50,8 +50,9 @@ def take_after(req: Requests, rep: Replica, before: int) -> int:
 
 
 @jitable
-def take_out(req: Requests, rep: Replica, i: int) -> None:
-    """Take request i, somewhere in the waiting queue, out of it."""
+def take_out(req: Requests, rep: Replica, lim: Limits, i: int) -> None:
+    """Take request i, somewhere in the waiting queue, out of it for good."""
+    disown(req, rep, lim, i)
     before = -1
     at = rep.c.head
     while at != i:
@@ -67,16 +68,6 @@ def wanted(req: Requests, i: int) -> int:
     if req.planned[i] >= req.limit[i]:
         return 0
     return req.prompt[i] + req.planned[i] - req.computed[i]
-
-
-@jitable
-def found(req: Requests, lim: Limits, i: int, whole: int) -> int:
-    """[tokens] that a request of `whole` known tokens finds in the prefix cache when admitted.
-
-    Whole blocks only, and the last token is always computed: its logits are needed (vLLM 0.24
-    vllm/v1/core/kv_cache_manager.py, KVCacheManager.get_computed_blocks).
-    """
-    return min(req.cached[i], whole - 1) // lim.block_size * lim.block_size
 
 
 @jitable
@@ -112,7 +103,7 @@ def vacate(req: Requests, rep: Replica, lim: Limits, i: int) -> None:
     """Take slot and KV memory from request i; the caller removes it from `running`."""
     rep.slots[req.slot[i]] = -1
     rep.c.kv_tokens -= req.computed[i]
-    release(req, rep, lim, i)
+    give_up(req, rep, lim, i)
 
 
 @jitable

@@ -32,6 +32,8 @@ class Policy:
     whole_prompt: bool = False
     watermark: float | None = None
     """Share of KV blocks kept free when admitting, where the policy has its own default."""
+    prefix_cache: bool = False
+    """Whether it looks for known blocks when admitting."""
 
     @property
     def summary(self) -> str:
@@ -56,7 +58,7 @@ POLICIES: Final = {
         Policy("vllm_v0", vllm_v0, vllm_v0.schedule, (_SEQS, _BUDGET, "watermark"), whole_prompt=True,
                watermark=0.01),  # vLLM 0.6 vllm/core/block_manager_v2.py, BlockSpaceManagerV2.__init__
         Policy("chunked", chunked, chunked.schedule,
-               (_SEQS, _BUDGET, "long_prefill_token_threshold", "watermark", "reserve_full_prompt")),
+               (_SEQS, _BUDGET, "long_prefill_token_threshold", "watermark", "reserve_full_prompt"), prefix_cache=True),
     )
 }
 

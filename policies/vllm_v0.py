@@ -12,9 +12,10 @@ Source: vLLM 0.6 vllm/core/scheduler.py, Scheduler._schedule_default (chunked pr
 vllm/core/block_manager_v2.py, can_allocate and can_append_slots.
 """
 
-from policies.queues import admit, found, plan, preempt_last, take_after, wanted
+from policies.queues import admit, plan, preempt_last, take_after, wanted
 from simulator.jit import jitable
 from simulator.kv import grow, reservation
+from simulator.prefix import find
 from simulator.state import Column, Limits, Replica, Requests
 
 
@@ -35,7 +36,7 @@ def _prefill(req: Requests, rep: Replica, lim: Limits) -> None:
     while rep.c.n_waiting > 0 and rep.c.n_running < lim.max_num_seqs:
         i = rep.c.head
         whole = req.prompt[i] + req.planned[i]
-        start = found(req, lim, i, whole)
+        start = find(req, rep, lim, i, whole)
         if whole - start > budget and rep.c.n_batch > 0:
             break
         keep_free = lim.watermark_blocks

@@ -43,10 +43,17 @@ class Requests(NamedTuple):
     preempted: Column    # times preempted [preempt]
     status: Column       # one of the status codes below [engine, admit, preempt]
     next: Column         # next in the waiting queue, -1 at its end [queues]
+    # The prefix cache; these five are empty unless it is on.
+    chain_end: Column    # end of its shared leading blocks in prefix.chain; they begin where i - 1's end [input]
+    found: Column        # [tokens] found in the prefix cache when first admitted [prefix]
+    known: Column        # [blocks] of the shared ones that are registered while it runs [prefix]
+    settled: Column      # [tokens] computed and visible when last planned: full blocks are known [prefix, engine]
+    own: Column          # node with its private blocks since it was preempted, -1 = none [prefix]
 
 
 COUNT_FIELDS: Final = ("prompt", "output", "limit", "cached", "computed", "planned", "done", "blocks", "extent",
-                       "slot", "replica", "preempted", "status", "next")
+                       "slot", "replica", "preempted", "status", "next", "found", "known",
+                       "settled", "own")
 """Columns that fit int32; the others are ticks (int64)."""
 LARGEST_COUNT: Final = 2**31 - 1
 """Most tokens of a request, and most KV blocks of a replica; checked where they come in."""
@@ -107,6 +114,12 @@ class Counters:
     bound: int = 0          # [tick] `outstanding` cannot change before this (compiled engine)
     scattered: int = 0      # admissions refused although enough blocks were free in all (contiguous layout)
     scattered_for: int = 0  # the request last counted there
+    # The prefix cache: its free queue (prefix.nodes).
+    kept: int = 0           # [blocks] in it
+    oldest: int = -1
+    newest: int = -1
+    spare: int = -1         # first node given back
+    n_nodes: int = 0        # nodes ever used
 
 
 @dataclass(slots=True)
@@ -132,6 +145,28 @@ class StepInFlight:
     gap: int = 0             # [blocks] free but not in the longest free run
 
 
+@dataclass(slots=True)
+class Node:
+    """An entry of the free queue of the prefix cache, prefix.nodes[k]: one shared block, or a run of private ones."""
+
+    before: int = -1
+    after: int = -1
+    owner: int = 0           # the preempted request of private blocks, prefix.DEAD or prefix.SHARED
+    count: int = 0           # [blocks]
+    chain: int = -1          # number of a shared block
+    refs: int = 0            # requests that hold it
+    twin: int = -1           # next node with the same tokens
+
+
+class Prefix(NamedTuple):
+    """What the prefix cache of a replica knows; L shared leading blocks of all requests with K different numbers."""
+
+    chain: Column        # (L,) number of each, one request after the other; the same for every replica [input]
+    held: Column         # (L,) node of each while its request runs
+    found: Column        # (K,) oldest node with that number, -1 = none
+    nodes: Column        # (num_blocks or fewer,) Node
+
+
 class Replica(NamedTuple):
     """One replica as its policy sees it."""
 
@@ -142,6 +177,7 @@ class Replica(NamedTuple):
     tokens: Column       # (S,) tokens to compute for each of them          [policy writes]
     flight: Column       # (D+1, S) per step in flight: requests that get a token from it
     steps: Column        # (D+1,) StepInFlight: counts and clocks of each
+    prefix: Prefix
     c: Counters          # scalars
 
 
@@ -167,6 +203,7 @@ class Limits(NamedTuple):
     stream: int                         # 0 = static: return everything at the end of the batch
     schedule_ahead: int                 # D: steps planned before the oldest output is seen
     whole_prompt: int                   # 1 = a prompt above the token budget, or leaving no watermark, can never run
+    prefix: int = 0                     # 1 = blocks of earlier requests with the same tokens are used again
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from simulator.errors import ConfigError
 from simulator.profiles.engine import EngineProfile
 from simulator.profiles.gpu import Gpu
 from simulator.profiles.host import Host, host_times, load_host
-from simulator.profiles.model import ACTIVATION_BYTES, WEIGHT_BYTES, ModelShape, dtype_name
+from simulator.profiles.model import ACTIVATION_BYTES, KV_BYTES, WEIGHT_BYTES, ModelShape, dtype_name
 from simulator.units import NS_PER_S, to_ticks
 
 Array = npt.NDArray[np.float64]
@@ -61,10 +61,13 @@ def calibrated_cost(
     dense = np.stack([device.dense_s(tokens, kind, limit) for kind, limit in enumerate(limits)])
     dense[:, 0] = 0.0
     cpu_times = host_times(host or load_host(), engine)
-    launch = Launch(cpu_times, model.layers, tp, engine.schedule_ahead > 0, bool(engine.worker_processes))
+    old_runner = bool(engine.new_runner) and model.model_type not in engine.new_runner.split()
+    launch = Launch(
+        cpu_times, model.layers, tp, engine.schedule_ahead > 0, bool(engine.worker_processes), old_runner
+    )
     cpu, prep, dense, eager = launch.tables(dense, np.stack([tokens > limit for limit in limits]))
     times = device.times
-    sequence = to_ticks(cpu_times.sequence_cpu_s)
+    sequence = to_ticks(launch.sequence_s)
     return check_cost(
         Cost(
             dense_ns=_ns(dense),
@@ -72,7 +75,7 @@ def calibrated_cost(
             prep_ns=_ns(prep),
             eager=eager.astype(np.int64),
             slope_fp=to_fp(device.slope_s()),
-            decode_context_fp=to_fp(model.kv_bytes_per_token(kv_dtype, tp) / times.decode_bandwidth),
+            decode_context_fp=to_fp(model.kv_bytes_per_token(kv_dtype, tp) / device.kv_bandwidth(kv_dtype)),
             decode_seq_fp=to_fp(
                 times.decode_sequence_s * model.layers + times.sample_sequence_s * device.vocab_share
             ),
@@ -115,6 +118,11 @@ class _Device:
             return self.times.fp8_gain
         return self.gpu.peak_flops(self.weight_dtype) / self.gpu.peak_flops("bf16")
 
+    def kv_bandwidth(self, kv_dtype: str) -> float:
+        """[B/s] KV read by decode attention; 8-bit KV is read at fewer bytes a second (it is converted)."""
+        eight = KV_BYTES[dtype_name(kv_dtype, KV_BYTES)] == 1.0
+        return self.times.decode_bandwidth * (self.times.fp8_kv_rate if eight else 1.0)
+
     def elementwise_bytes(self) -> float:
         """[bytes per token and layer]: two norms with residual (read and write x and the residual each), rotary in
         place, the new keys and values copied to the cache, the MLP activation."""
@@ -131,6 +139,8 @@ class _Device:
         for gemm in self.model.gemm_shapes(self.tp):
             total = total + self.times.gemm.seconds(rows, gemm.n, gemm.k, size, self.rate_factor)
         total = total + rows * self.elementwise_bytes() / self.times.elementwise_bandwidth
+        if self.gpu.compute_dtype(self.weight_dtype) == "fp8":
+            total = total + np.interp(rows, *self.times.fp8_extra)
         return total + self.times.layer_fixed_s + 2.0 * self.reduce_s(rows)
 
     def reduce_s(self, rows: Array) -> Array:

@@ -248,7 +248,7 @@ def collect(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column,
         req.done[i] = done
         if done == req.output[i]:
             if req.status[i] == WAITING:
-                take_out(req, rep, i)
+                take_out(req, rep, lim, i)
             req.status[i] = FINISHED
             ended += 1
     short = wall >> 10

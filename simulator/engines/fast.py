@@ -24,7 +24,7 @@ from simulator.engines.job import Job, check_sums
 from simulator.engines.leap import leap, leap_rows
 from simulator.engines.steplog import log_step
 from simulator.jit import compiled, jitable
-from simulator.state import ARRIVE, COMPLETE, SCHEDULE, TIMER, Column, Limits, Replica, Requests
+from simulator.state import ARRIVE, COMPLETE, SCHEDULE, TIMER, Column, Limits, Prefix, Replica, Requests
 from simulator.units import NEVER
 
 DONE = 0
@@ -176,7 +176,9 @@ def _build(schedule: Callable[..., None], retire: Callable[..., None]) -> Callab
                 r = route(router, ctl.next, req.pick, reps.c, replicas)
             # replica r of the columns that have a leading replica axis; numba cannot return a record, so no function
             rep = Replica(reps.running[r], reps.slots[r], reps.extents[r], reps.batch[r], reps.tokens[r],
-                          reps.flight[r], reps.steps[r], reps.c[r])
+                          reps.flight[r], reps.steps[r],
+                          Prefix(reps.prefix.chain, reps.prefix.held, reps.prefix.found[r], reps.prefix.nodes[r]),
+                          reps.c[r])
             if routed:
                 start = 0
                 arrive(req, rep, lim, cost, stats[r], clients, r, arrival)

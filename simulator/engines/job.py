@@ -19,6 +19,8 @@ from simulator.state import (
     Counters,
     Limits,
     LogRow,
+    Node,
+    Prefix,
     Replica,
     Requests,
     StepInFlight,
@@ -32,7 +34,9 @@ PEAKS: Final = ("wall", "peak_running", "peak_waiting", "peak_blocks")
 """Totals that bound the sums over time."""
 AUX_SIZE = 8
 """int64 numbers that a policy may keep per replica."""
-ID_COLUMNS = tuple(name for name in Replica._fields if name not in ("steps", "c"))
+CACHE_COLUMNS = ("chain_end", "found", "known", "settled", "own")
+"""Columns of the requests that only a prefix cache needs."""
+ID_COLUMNS = tuple(name for name in Replica._fields if name not in ("steps", "prefix", "c"))
 """Columns of a replica that hold whole numbers, not records."""
 
 
@@ -66,8 +70,12 @@ class Job:
 
 
 def request_columns(arrival: Column, prompt: Column, output: Column, limit: Column, cached: Column,
-                    pick: Column) -> Requests:
-    """Requests as numpy columns, shape (N,); inputs are copied, counts become int32. Raises TraceError beyond it."""
+                    pick: Column, chain_ends: Column | None = None) -> Requests:
+    """Requests as numpy columns, shape (N,); inputs are copied, counts become int32. Raises TraceError beyond it.
+
+    `chain_ends`: with a prefix cache, where each request's shared blocks end (workload.shared); the columns of the
+    cache are empty without.
+    """
     n = len(arrival)
     given = {"arrival": arrival, "prompt": prompt, "output": output, "limit": limit, "cached": cached}
     for name in COUNT_FIELDS:
@@ -81,15 +89,19 @@ def request_columns(arrival: Column, prompt: Column, output: Column, limit: Colu
             columns[name] = np.array(given[name], dtype=dtype)
         elif name == "pick":
             columns[name] = np.asarray(pick, dtype=np.int64)
+        elif name in CACHE_COLUMNS and chain_ends is None:
+            columns[name] = np.zeros(0, dtype=dtype)
+        elif name == "chain_end":
+            columns[name] = np.array(chain_ends, dtype=np.int64)
         else:
             start = {"queued": NEVER, "scheduled": NEVER, "first": NEVER, "last": NEVER, "slot": -1, "replica": -1,
-                     "next": -1}.get(name, 0)
+                     "next": -1, "own": -1}.get(name, 0)
             columns[name] = np.full(n, start, dtype=dtype)
     return Requests(**columns)
 
 
-def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool) -> Job:
-    """A job on numpy columns, for the compiled engine."""
+def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, chain: Column = ()) -> Job:
+    """A job on numpy columns, for the compiled engine; `chain` are the numbers of shared blocks (workload.shared)."""
     s, depth = lim.max_num_seqs, lim.schedule_ahead + 1
 
     def table(*shape: int, fill: int = 0) -> Any:
@@ -103,10 +115,20 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool) 
 
     counters = as_records([empty_replica_counters(lim.num_blocks)] * replicas, Counters)
     reps: Any = Replica(ids(replicas, s), table(replicas, s, fill=-1), ids(replicas, s), ids(replicas, s),
-                   table(replicas, s), ids(replicas, depth, s), records(StepInFlight, replicas, depth), counters)
+                        table(replicas, s), ids(replicas, depth, s), records(StepInFlight, replicas, depth),
+                        _prefix(req, lim, replicas, np.asarray(chain, dtype=np.int64)), counters)
     return Job(req, reps, lim, cost, records(Totals, replicas), table(ITL_BINS), table(s + 1),
                table(replicas, AUX_SIZE), records(Control, 1), table(replicas), records(LogRow, 4096 if log else 0),
                replicas)
+
+
+def _prefix(req: Requests, lim: Limits, replicas: int, chain: npt.NDArray[np.int64]) -> Prefix:
+    """An empty prefix cache a replica. Every node is a block, and a run of private blocks lies between two shared ones
+    or waits for a preempted request, so there are never more nodes than that."""
+    most = min(lim.num_blocks, 2 * chain.size + len(req.arrival)) + 1 if lim.prefix else 1
+    kinds = int(chain.max(initial=0)) + 1
+    return Prefix(chain, np.full(chain.size, -1, dtype=np.int64), np.full((replicas, kinds), -1, dtype=np.int64),
+                  np.zeros((replicas, most), dtype=dtype_of(Node)))
 
 
 def check_sums(job: Job) -> None:
@@ -127,11 +149,15 @@ def check_sums(job: Job) -> None:
                 "exceed 2^63; set a shorter horizon_s")
 
 
-def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool) -> Job:
+def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, chain: Column = ()) -> Job:
     """The same job on plain lists of Python integers, for the SimPy engine."""
-    job = array_job(req, lim, cost, replicas, log)
+    job = array_job(req, lim, cost, replicas, log, chain)
     columns = Requests(*(column.tolist() for column in req))
-    reps = [Replica(c=empty_replica_counters(lim.num_blocks), steps=[StepInFlight() for _ in job.reps.steps[r]],
+    numbers, held = job.reps.prefix.chain.tolist(), job.reps.prefix.held.tolist()
+    caches = [Prefix(numbers, held, job.reps.prefix.found[r].tolist(), [Node() for _ in job.reps.prefix.nodes[r]])
+              for r in range(replicas)]
+    reps = [Replica(prefix=caches[r], c=empty_replica_counters(lim.num_blocks),
+                    steps=[StepInFlight() for _ in job.reps.steps[r]],
                     **{name: getattr(job.reps, name)[r].tolist() for name in ID_COLUMNS}) for r in range(replicas)]
     fields: Any = (f if isinstance(f, np.ndarray) else int(f) for f in cost)
     plain = Cost(*fields)
@@ -145,7 +171,10 @@ def as_arrays(job: Job) -> Job:
                      for name, column in zip(Requests._fields, job.req, strict=True)))
     ids = {name: np.array([getattr(rep, name) for rep in job.reps], dtype=np.int64) for name in ID_COLUMNS}
     steps = np.array([as_records(rep.steps, StepInFlight) for rep in job.reps])
-    reps = Replica(c=as_records([rep.c for rep in job.reps], Counters), steps=steps, **ids)
+    cache = Prefix(np.array(job.reps[0].prefix.chain), np.array(job.reps[0].prefix.held),
+                   np.array([rep.prefix.found for rep in job.reps]),
+                   np.array([as_records(rep.prefix.nodes, Node) for rep in job.reps]))
+    reps = Replica(prefix=cache, c=as_records([rep.c for rep in job.reps], Counters), steps=steps, **ids)
     numbers: dict[str, Any] = {
         name: np.array(getattr(job, name), dtype=np.int64) for name in ("itl", "rows_time", "aux", "frontends")
     }

@@ -79,6 +79,7 @@ def leap(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column, it
     sums_wall = 0
     sums_short = 0
     longest = 0
+    seen = 0
     peak_blocks = 0
     sums_running = 0
     while launched < most and now < limit and now <= until:
@@ -101,6 +102,7 @@ def leap(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column, it
         step.gpu_end = gpu_free
         step.gpu_ns = gpu
         step.context = context
+        seen = collected
         step.running = running
         step.gap = scattered
         step.blocks = lim.num_blocks - free
@@ -148,7 +150,7 @@ def leap(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column, it
     if launched == 0:
         return False
 
-    _finish_rows(req, lim, flight, rows, launched, collected, longest, last_output + cost.frontend_out_ns)
+    _finish_rows(req, lim, flight, rows, launched, collected, seen, longest, last_output + cost.frontend_out_ns)
     c.free_blocks = free
     c.kv_tokens = kv_tokens
     c.gpu_free = gpu_free
@@ -211,9 +213,9 @@ def _first_output(req: Requests, itl: Column, flight: Column, rows: int, visible
 
 
 @jitable
-def _finish_rows(req: Requests, lim: Limits, flight: Column, rows: int, launched: int, collected: int, longest: int,
-                 visible: int) -> None:
-    """Write what a leap did to each of its sequences."""
+def _finish_rows(req: Requests, lim: Limits, flight: Column, rows: int, launched: int, collected: int, seen: int,
+                 longest: int, visible: int) -> None:
+    """Write what a leap did to each of its sequences; `seen` outputs were collected when it planned its last step."""
     size = lim.block_size
     for k in range(rows):
         i = flight[k]
@@ -223,6 +225,8 @@ def _finish_rows(req: Requests, lim: Limits, flight: Column, rows: int, launched
             spare += size
         req.computed[i] += launched
         req.planned[i] += launched
+        if lim.prefix == 1:
+            req.settled[i] = req.prompt[i] + req.done[i] + seen
         req.done[i] += collected
         if collected > 0 and lim.stream == 1:
             req.last[i] = visible

@@ -224,13 +224,25 @@ def _kv(result: Result) -> Block:
         "tokens_capacity": limits.num_blocks * limits.block_size,
         "mean_use": _ratio(held, time),
         "peak_use": int(result.totals["peak_blocks"].max()) / limits.num_blocks,
-        "internal_fragmentation": None if filled is None else 1 - filled,
+        # tokens in shared blocks are counted once a holder, so nothing can be said where blocks are shared
+        "internal_fragmentation": None if filled is None or result.requests.found.any() else 1 - filled,
         "external_fragmentation": _ratio(_total(result, "gaps"), time - held)
         if limits.contiguous
         else 0.0,
         "refused_by_fragmentation": refused,
         "breakdown": sizes or None,
+        "prefix_cache": _prefix_cache(result),
     }
+
+
+def _prefix_cache(result: Result) -> Block:
+    """Prompt tokens found in the prefix cache when requests were first admitted; without one, those the trace names."""
+    req = result.requests
+    on, admitted = req.found.size > 0, req.scheduled != NEVER
+    block = result.setup.limits.block_size
+    found = req.found if on else np.minimum(req.cached, req.prompt - 1) // block * block
+    tokens, prompts = int(found[admitted].sum()), int(req.prompt[admitted].sum())
+    return {"simulated": on, "found_tokens": tokens, "prompt_tokens": prompts, "hit_rate": _ratio(tokens, prompts)}
 
 
 def _time(result: Result) -> Block:
@@ -290,6 +302,7 @@ def request_columns(result: Result) -> dict[str, Any]:
         "arrival_s": np.where(fate.arrived, req.arrival / NS_PER_S, np.nan),
         "prompt_tokens": req.prompt,
         "output_tokens": req.output,
+        "cached_tokens": req.found if req.found.size else req.cached,
     }
     for name in ("ttft_s", "tpot_s", "e2e_s", "queue_s", "prefill_s", "frontend_s"):
         able = due(result, name)

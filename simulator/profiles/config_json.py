@@ -44,8 +44,8 @@ def parse_model(config: Config, path: Path) -> ModelShape:
     text = _text_part(config, path)
     read = FAMILIES.get(str(text.get("model_type")), FAMILIES[kind])
     shape = dataclasses.replace(
-        read(text, path), name=_name(path), encoder_parameters=int(config.get("_encoder_parameters", 0)),
-        not_counted=_encoder(config))
+        read(text, path), name=_name(path), model_type=kind,
+        encoder_parameters=int(config.get("_encoder_parameters", 0)), not_counted=_encoder(config))
     shape.check_tp(1)
     if shape.windows and len(shape.windows) != shape.layers:
         raise ConfigError(f"{path}: layer_types must name {shape.layers} layers, got {len(shape.windows)}")

@@ -25,6 +25,7 @@ _UNITS: Final[Mapping[str, tuple[str, float]]] = {
     "gpu_memory_utilization": ("1", 1),
     "watermark": ("1", 1),
     "reserve_prompt": ("flag", 1),
+    "prefix_caching": ("flag", 1),
     "worker_processes": ("flag", 1),
     "max_num_seqs": ("sequences", 1),
     "max_num_batched_tokens": ("tokens", 1),
@@ -41,6 +42,7 @@ _INTEGERS: Final = (
     "schedule_ahead",
     "block_size",
     "reserve_prompt",
+    "prefix_caching",
     "worker_processes",
     "max_num_seqs",
     "max_num_batched_tokens",
@@ -52,6 +54,7 @@ _MOST: Final = {
     "gpu_memory_utilization": 1,
     "watermark": 1,
     "reserve_prompt": 1,
+    "prefix_caching": 1,
     "worker_processes": 1,
     "max_num_seqs": 65_536,
     "max_num_batched_tokens": 2**22,
@@ -61,7 +64,8 @@ _MOST: Final = {
     "frontend_work": 1000,
 }
 """Largest accepted value of a number in its unit; 1e6 for all others."""
-_TEXTS: Final = ("name", "version", "policy", "mark", "notes")
+_TEXTS: Final = ("name", "version", "policy", "mark", "notes", "new_runner")
+_OPTIONAL: Final = ("notes", "new_runner")
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,7 @@ class EngineProfile:
     gpu_memory_utilization: float  # share of the GPU's memory the engine may use
     watermark: float  # share of KV blocks kept free when admitting
     reserve_prompt: int  # 1: admit a request only when its whole prompt fits
+    prefix_caching: int  # 1: blocks of earlier requests are used again where the tokens are the same
     worker_processes: int  # 1: with tensor parallelism the launch runs beside the scheduler
     max_num_seqs: int  # default batch limit
     max_num_batched_tokens: int  # [tokens] default token budget
@@ -89,6 +94,7 @@ class EngineProfile:
     graph_layer_memory_bytes: float  # kept back per layer and captured graph size
     workspace_per_hidden_bytes: float  # kept back per unit of hidden size: contexts, libraries, fragmentation
     notes: str = ""
+    new_runner: str = ""  # model types that the newer of two model runners takes, "": there is one
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
     marks: Mapping[str, str] = field(default_factory=dict, hash=False)
     path: Path = Path()
@@ -145,7 +151,7 @@ def parse_engine(profile: object, path: Path) -> EngineProfile:
         raise ConfigError(f"{path}: an engine profile is a mapping, got {type(profile).__name__}")
     accepted = {*_UNITS, *_TEXTS}
     unknown = sorted(str(key) for key in profile if key not in accepted)
-    missing = sorted(key for key in accepted - {"notes"} if key not in profile)
+    missing = sorted(key for key in accepted - {*_OPTIONAL} if key not in profile)
     if unknown or missing:
         raise ConfigError(
             f"{path}: unknown keys {unknown}, missing keys {missing}; accepted: {sorted(accepted)}"

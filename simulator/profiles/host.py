@@ -37,7 +37,13 @@ class HostTimes:
     piecewise_layer_s: float  # of it per layer
     eager_cpu_s: float  # launch of a step without graphs, planned ahead of the GPU
     eager_cpu_sync_s: float  # the same without planning ahead
-    eager_cpu_worker_s: float  # the same in a worker process, undisturbed by scheduler and front end
+    decode_prep_worker_s: float  # decode_prep with worker processes (tensor parallelism)
+    prefill_prep_worker_s: float  # prefill_prep with worker processes
+    sequence_cpu_worker_s: float  # sequence_cpu with worker processes
+    piecewise_cpu_worker_s: float  # piecewise_cpu with worker processes
+    eager_cpu_worker_s: float  # launch of a step without graphs in a worker process, planned ahead of the GPU
+    eager_cpu_worker_sync_s: float  # the same without planning ahead
+    eager_cpu_worker_old_s: float  # the same by the older of two model runners
     eager_layer_s: float  # of it per layer
     eager_stall_s: float  # GPU idle per eager step planned ahead: some launches wait for the GPU
     collective_launch_s: float  # per all-reduce launched without graphs
@@ -53,7 +59,7 @@ class HostTimes:
 
 _TIMES: Final = tuple(f.name.removesuffix("_s") for f in dataclasses.fields(HostTimes) if f.name != _LAYERS)
 """Keys of a profile that are times in ms."""
-_LAUNCH: Final = ("eager_cpu", "eager_cpu_sync", "eager_cpu_worker", "eager_layer", "eager_stall")
+_LAUNCH: Final = tuple(key for key in _TIMES if key.startswith("eager"))
 _FRONT: Final = ("frontend_in", "frontend_each", "frontend_out")
 
 

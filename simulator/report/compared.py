@@ -47,6 +47,7 @@ ROWS: Final = (
     Row("slots used", "slot_utilization", share, 0),
     Row("GPU busy", "gpu_utilization", share, 0),
     Row("KV peak", "kv.peak_use", share, 0),
+    Row("prefix hits", "kv.prefix_cache.hit_rate", share, 0),
     Row("preemptions", "requests.preemptions", number, -1),
     Row("rejected", "requests.rejected", number, -1),
     Row("unfinished", "requests.unfinished", number, -1),

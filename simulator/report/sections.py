@@ -191,7 +191,7 @@ def not_modelled() -> list[str]:
     return [
         "Network between client and server, beyond the measured front-end latency of the engine.",
         "Speculative decoding, LoRA adapters, structured output, images.",
-        "Prefix caching beyond the prompt tokens that the trace itself marks as cached.",
+        "Prefix hits that the trace does not show: requests without sessions, hashes or cached tokens share nothing.",
         "Start-up, model loading, failures, restarts; clocks and temperature of the GPU; other tenants.",
         "The text itself: output lengths are those of the trace and do not depend on the policy.",
     ]

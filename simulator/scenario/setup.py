@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from policies.registry import Policy, policy_named
+from policies.registry import POLICIES, Policy, policy_named
 from policies.routers import RANDOM, ROUTERS
 from simulator.cost.calibrated import calibrated_cost
 from simulator.cost.engine_times import EngineTimes
@@ -27,6 +27,7 @@ from simulator.scenario.length import check_fits, check_positions, kv_tokens, lo
 from simulator.scenario.spec import Scenario
 from simulator.state import LARGEST_COUNT, Limits
 from simulator.units import to_ticks
+from simulator.workload.shared import shared_blocks
 from simulator.workload.streams import stream
 from simulator.workload.trace import Trace
 
@@ -176,7 +177,19 @@ def _limits(scenario: Scenario, engine: EngineProfile, policy: Policy, seqs: int
         contiguous=int(contiguous), reserve_tokens=kv.reserve_tokens or 0,
         batch_window=to_ticks(knobs.batch_window_s or 0.0), length_bucket=knobs.length_bucket or 0,
         stream=0 if policy.name == "static" and not knobs.stream else 1,
-        schedule_ahead=engine.schedule_ahead, whole_prompt=int(policy.whole_prompt))
+        schedule_ahead=engine.schedule_ahead, whole_prompt=int(policy.whole_prompt),
+        prefix=int(_prefix_cache(scenario, engine, policy)))
+
+
+def _prefix_cache(scenario: Scenario, engine: EngineProfile, policy: Policy) -> bool:
+    """Whether KV blocks are used again. Raises ConfigError when that is asked of who cannot."""
+    able = policy.prefix_cache and scenario.kv.layout == "paged"
+    if scenario.kv.prefix_caching and not able:
+        names = ", ".join(p.name for p in POLICIES.values() if p.prefix_cache)
+        raise ConfigError(f"{scenario.place('kv.prefix_caching')} needs layout: paged and a policy that looks for "
+                          f"known blocks ({names}), got {scenario.kv.layout} and {policy.name}")
+    wanted = scenario.kv.prefix_caching
+    return able and bool(engine.prefix_caching if wanted is None else wanted)
 
 
 def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, host: Host, model: ModelShape, seqs: int,
@@ -220,12 +233,16 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
     pick: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
     if router == RANDOM:
         pick = stream(scenario.seed, "router", replication).integers(0, 2**62, size=len(trace))
-    req = request_columns(trace.arrival_ns, trace.prompt, trace.output, trace.max_tokens, trace.cached, pick)
+    if not trace.extras and trace.cached.any():  # a trace that knows only how much is cached, not what
+        limits = limits._replace(prefix=0)
+    shared = shared_blocks(trace, limits.block_size) if limits.prefix else None
+    req = request_columns(trace.arrival_ns, trace.prompt, trace.output, trace.max_tokens, trace.cached, pick,
+                          shared.ends if shared else None)
     counts = reach(limits, "max_num_batched_tokens" in setup.policy.knobs, int(trace.prompt.max()),
                    int(trace.max_tokens.max()), len(trace))
     check_reach(setup.cost, counts, len(trace))
     make = array_job if compiled else list_job
-    job = make(req, limits, setup.cost, scenario.cluster.replicas, log)
+    job = make(req, limits, setup.cost, scenario.cluster.replicas, log, shared.numbers if shared else ())
     job.router, job.load, job.width = router, LOADS[scenario.load.kind], scenario.load.width
     job.until = LAST_TICK if scenario.horizon_s is None else to_ticks(scenario.horizon_s)
     return job

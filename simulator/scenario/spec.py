@@ -20,7 +20,8 @@ from simulator.workload.build import inline_trace
 from simulator.workload.spec import Inline, Workload, parse_workload
 
 LOOKED_UP = ("workload", "model", "engine.name", "host.name", "hardware.gpu", "hardware.weight_dtype",
-             "hardware.kv_dtype", "hardware.tensor_parallel", "max_model_len")
+             "hardware.kv_dtype", "hardware.tensor_parallel", "max_model_len",
+             "kv.prefix_caching")
 """Keys whose values are looked up or read later (setup.prepare, build_workload); their lines are kept for the
 messages."""
 MOST: Final = 2**40
@@ -83,6 +84,8 @@ class KvSpec(Section):
     block_size: int | None = Field(default=None, ge=1, le=4096)
     num_gpu_blocks: int | None = Field(default=None, ge=2, le=2**30)
     reserve_tokens: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
+    prefix_caching: bool | None = Field(default=None, description="use blocks of earlier requests again where the "
+                                        "tokens are the same; default: as the engine does")
 
 
 class ClusterSpec(Section):

@@ -1,4 +1,4 @@
-"""What traces say of conversations and shared prefixes: kept beside the requests, not simulated yet."""
+"""What traces say of conversations and shared prefixes, beside the requests: what the prefix cache finds again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -39,11 +39,9 @@ class Extras:
         """(name, column or None)."""
         return [(each.name, getattr(self, each.name)) for each in fields(self) if each.name != "hash_block"]
 
-    def described(self) -> tuple[str, ...]:
-        """What is there, in words, for reports that say it is not simulated."""
-        words = {"session": "sessions", "turn": "turns", "delay_ns": "think times"}
-        found = [words[name] for name, value in self.columns() if name in words and value is not None]
-        return (*found, *([f"prefix hashes of {self.hash_block} tokens"] if self.hash_ids is not None else []))
+    def unused(self) -> tuple[str, ...]:
+        """What is there and changes nothing, in words for reports: requests are sent when the trace says."""
+        return ("think times",) if self.delay_ns is not None else ()
 
     def hashes(self, row: int) -> Int64s:
         """Prefix block ids of one request."""

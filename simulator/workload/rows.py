@@ -92,7 +92,7 @@ class Collector:
         ends = None if ids is None or lengths is None or not ids.size else np.cumsum(lengths)
         extras = Extras(session, turn, delay, None if ends is None else ids, ends, self.layout.hash_block)
         noted = (NOTED[part] for part, count in counts.items() if count is not None and count.max(initial=0) > 0)
-        return extras, (*extras.described(), *noted)
+        return extras, (*extras.unused(), *noted)
 
     def _add(self, batch: pa.RecordBatch) -> None:
         values, checks = self._parsed(batch)

@@ -17,6 +17,7 @@ from calibration.fit import (
     KV_BYTES,
     LIBRARY,
     MEASUREMENTS,
+    Calibration,
     calibrate,
     engine_values,
     host_values,
@@ -27,10 +28,11 @@ from calibration.fit import (
     used_for_fit,
     write_measured,
 )
+from calibration.fit_h200 import H200Fit, calibrate_h200, h200_block
 from calibration.fit_operators import fit_decode, fit_gemm, fit_prefill
 from calibration.fit_steps import fit_steps, with_values
 from calibration.measured import MeasuredRun, find_runs, load_run
-from calibration.operators import load_operators
+from calibration.operators import all_reduce_curve, load_operators
 from simulator.cost.gemm import GemmTime
 from simulator.cost.gpu_times import gpu_times
 from simulator.errors import CalibrationError
@@ -112,17 +114,47 @@ def test_unreadable_operator_file_is_refused(tmp_path: Path) -> None:
         load_operators(path)
 
 
-def test_shipped_profiles_are_what_the_fit_gives() -> None:
+@pytest.fixture(scope="module")
+def fits() -> tuple[Calibration, H200Fit]:
+    found = calibrate()
+    return found, calibrate_h200(found)
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm", "h200-sxm"])
+def test_shipped_gpus_are_what_the_fit_gives(fits: tuple[Calibration, H200Fit], gpu: str) -> None:
     """The numbers in hwprofiles come from the committed measurements, to their printed digits."""
-    fit = calibrate()
-    shipped = load_gpu("h100-sxm").measured
-    for key, entry in measured_block(fit).items():
+    block = measured_block(fits[0]) if gpu == "h100-sxm" else h200_block(fits[1])
+    shipped = load_gpu(gpu).measured
+    assert set(block) == set(shipped)
+    for key, entry in block.items():
         if "value" in entry:
             assert shipped[key]["value"] == pytest.approx(entry["value"], rel=1e-3, abs=1e-9), key  # type: ignore[index]
+        else:
+            assert np.allclose(shipped[key]["points"], entry["points"], rtol=1e-3, atol=0.02), key  # type: ignore[index]
+
+
+def test_shipped_engine_and_host_are_what_the_fit_gives(fits: tuple[Calibration, H200Fit]) -> None:
+    fit, second = fits
     engine = yaml.safe_load(load_engine("vllm-0.24").path.read_text())
     host = yaml.safe_load(load_host("measured").path.read_text())
-    for key, value in (engine_values(fit) | host_values(fit)).items():
+    for key, value in (engine_values(fit) | host_values(fit, second.workers)).items():
         assert (engine | host)[key]["value"] == pytest.approx(value, rel=1e-3), key
+
+
+def test_all_reduce_curve_of_the_engine_lies_between_the_link_and_our_own_kernel() -> None:
+    """Up to 8 MiB no faster than 450 GB/s of link, at most a tenth behind our one-shot kernel on two H200 and ahead of
+    NCCL; NCCL from there."""
+    path = MEASUREMENTS / "ops-h200-pair.json"
+    own, nccl = (all_reduce_curve(path, 2, kernel) for kernel in ("own one-shot over peer memory", "NCCL"))
+    assert own is not None and nccl is not None
+    times = gpu_times(load_gpu("h200-sxm"))
+    for (size, one_shot), (_, library) in zip(own["points"], nccl["points"], strict=False):
+        found = times.reduce_s(2, np.array([float(size)]))
+        assert found is not None
+        if size < 8 * 2**20:
+            assert size / 450e3 < float(found[0]) * 1e6 < min(1.1 * one_shot, library)
+        else:
+            assert float(found[0]) * 1e6 == pytest.approx(library, rel=0.08)
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +230,9 @@ def test_writing_a_block_keeps_the_datasheet_part(tmp_path: Path) -> None:
 
 def test_fit_runs_are_named() -> None:
     assert used_for_fit("llama8b-h100/batch_b1") and used_for_fit("llama8b-h100-sync/conv_r10")
-    for name in ("llama8b-h100/conv_r5", "llama8b-h100-repeat/batch_b32", "qwen14b-h100/batch_b32"):
+    assert used_for_fit("llama8b-h200-tp2-b/pre_p512") and used_for_fit("llama8b-h200-fp8kv/ctx_b64_p4k")
+    for name in ("llama8b-h200-tp2-b/conv_r20", "llama8b-h200-8192x256/conv_burst600", "llama8b-h200-tp2/batch_b8",
+                 "llama8b-h100/conv_r5", "llama8b-h100-repeat/batch_b32", "qwen14b-h100/batch_b32"):
         assert not used_for_fit(name)
 
 

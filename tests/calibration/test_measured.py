@@ -52,7 +52,7 @@ def test_requests_are_sorted_by_arrival_and_keep_their_ids(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("section", "key", "value", "message"),
     [
-        ("arrivals", "kind", "bursty", "arrivals.kind must be one of open, grouped, closed, got 'bursty'"),
+        ("arrivals", "kind", "bursty", "arrivals.kind must be one of open, grouped, closed, sessions, got 'bursty'"),
         ("engine", "max_num_seqs", None, "engine.max_num_seqs is missing"),
         ("arrivals", "kind", "closed", "arrivals.concurrency must be a whole number >= 1, got None"),
     ],
@@ -78,10 +78,9 @@ def test_bad_run_files_are_refused(
         ("engine.scheduling_policy", "priority", "engine.scheduling_policy 'priority' is not modelled; .* fcfs"),
         ("engine.quantization", "awq", "engine.quantization 'awq' is not modelled; accepted: null, fp8"),
         ("engine.enable_chunked_prefill", False, "engine.enable_chunked_prefill False is not modelled"),
-        ("engine.enable_prefix_caching", True, "engine.enable_prefix_caching needs the hits .*cached_tokens"),
         ("engine.data_parallel_size", 2, "engine.data_parallel_size is not modelled; accepted: .*max_num_seqs"),
         ("arrivals.shared_prefix", {"groups": 8}, "arrivals.shared_prefix is not modelled"),
-        ("arrivals.kind", "sessions", "arrivals.kind 'sessions' is not modelled; accepted: open"),
+        ("arrivals.group_size", 8, "arrivals.group_size is not modelled"),
         ("hardware.count", 4, r"hardware.count must be engine.tensor_parallel_size \(1\), got 4"),
         ("hardware.power_limit_w", 400, "hardware.power_limit_w is not modelled"),
         ("lora", "adapters.yaml", "run.yaml: lora is not modelled"),

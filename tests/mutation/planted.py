@@ -17,6 +17,8 @@ RULES_ALL = ("tests/unit/test_engine_rules.py", "-k", "share_of_all_blocks")
 HORIZON = ("tests/unit/test_engine_rules.py", "-k", "after_the_horizon")
 KV = ("tests/unit/test_kv.py",)
 REACH = ("tests/unit/test_reach.py", "-k", "not slow_gpus")
+SCHEDULER = ("tests/scheduler",)
+"""Against what vLLM's own scheduler decided."""
 SLOW = ("tests/parity/test_slow_gpus.py",)
 QUEUES = ("tests/unit/test_queues.py",)
 
@@ -91,6 +93,14 @@ BUGS = (
         "if req.status[i] != RUNNING:", RULES),
     Bug("ended by a token in flight but still waiting", BOOKING, "                take_out(req, rep, i)\n",
         "                pass\n", RULES),
+    Bug("preemption drops tokens in flight, real scheduler", QUEUE_FILE, "    req.computed[i] = 0\n",
+        "    req.computed[i] = 0\n    req.planned[i] = req.done[i]\n", SCHEDULER),
+    Bug("admits after preempting, real scheduler", CHUNKED, "if not preempted:", "if preempted or not preempted:",
+        SCHEDULER),
+    Bug("watermark holds on an empty replica, real scheduler", CHUNKED, WATERMARK, "keep_free = lim.watermark_blocks",
+        SCHEDULER),
+    Bug("preempts the first, real scheduler", QUEUE_FILE, "    i = rep.running[rep.c.n_running]\n",
+        "    i = rep.running[0]\n    rep.running[0] = rep.running[rep.c.n_running]\n", SCHEDULER),
     Bug("a token in flight counted at readmission", CHUNKED, "req.prompt[i] + req.done[i]",
         "req.prompt[i] + req.planned[i]", RULES),
     Bug("an output comes after the arrivals of its tick", STATE, "COMPLETE: Final = 0",

@@ -15,9 +15,11 @@ a Python int. It is slow and it is meant to be read beside the rules it states:
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
+
+from oracle.pool import Block, Own, Pool
 
 OUTPUT, ARRIVAL, ALARM, PLAN = range(4)
 
@@ -33,11 +35,13 @@ class Seq:
     limit: int
     cached: int = 0
     pick: int = 0
+    chain: tuple[int, ...] = ()
     queued: int | None = None
     scheduled: int | None = None
     first: int | None = None
     last: int | None = None
     computed: int = 0
+    settled: int = 0
     planned: int = 0
     done: int = 0
     preempted: int = 0
@@ -127,12 +131,56 @@ class Memory:
         self.start.pop(seq, None)
 
 
+class SharedMemory(Memory):
+    """Paged blocks that stay known when they are free, and are used again by who begins with the same tokens."""
+
+    def __init__(self, lim: Any) -> None:
+        super().__init__(lim)
+        self.pool = Pool(lim.num_blocks)
+        self.has: dict[Seq, list[Block]] = {}
+        self.offer: list[Block] = []
+
+    @property
+    def free(self) -> int:
+        return len(self.pool.free)
+
+    def names(self, seq: Seq, tokens: int) -> list[Hashable]:
+        """What the full blocks of the first `tokens` tokens of `seq` are called."""
+        return [seq.chain[j] if j < len(seq.chain) else Own((seq.index, j)) for j in range(tokens // self.block)]
+
+    def find(self, seq: Seq, tokens: int) -> int:
+        """Tokens of waiting `seq` that are known; the last of `tokens` is always computed."""
+        self.offer = self.pool.hits(self.names(seq, tokens - 1))
+        return len(self.offer) * self.block
+
+    def could(self, seq: Seq, tokens: int, keep: int = 0) -> bool:
+        if seq in self.has:
+            return self.need(seq, tokens) - len(self.has[seq]) + keep <= self.free
+        idle = sum(block.holders == 0 for block in self.offer)
+        return self.need(seq, tokens) - len(self.offer) + idle + keep <= self.free
+
+    def take(self, seq: Seq, tokens: int, keep: int = 0) -> bool:
+        if seq in self.has and self.need(seq, tokens) <= len(self.has[seq]):
+            return True
+        if not self.could(seq, tokens, keep):
+            return False
+        if seq not in self.has:
+            self.pool.hold(self.offer)
+            self.has[seq] = list(self.offer)
+        self.has[seq] += self.pool.take(self.need(seq, tokens) - len(self.has[seq]))
+        return True
+
+    def give_back(self, seq: Seq) -> None:
+        self.pool.learn(self.has[seq], self.names(seq, seq.settled))
+        self.pool.give_back(self.has.pop(seq))
+
+
 class Replica:
     """Waiting queue, slots, memory, steps in flight and the two clocks of one engine."""
 
     def __init__(self, index: int, lim: Any) -> None:
         self.index, self.lim = index, lim
-        self.memory = Memory(lim)
+        self.memory = SharedMemory(lim) if lim.prefix else Memory(lim)
         self.waiting: deque[Seq] = deque()
         self.running: list[Seq] = []
         self.flight: deque[Step] = deque()
@@ -161,7 +209,17 @@ class Replica:
 
     def hit(self, seq: Seq, tokens: int) -> int:
         """Tokens found in the prefix cache: whole blocks, and one token at least is left to compute."""
+        if isinstance(self.memory, SharedMemory):
+            return self.memory.find(seq, tokens)
         return min(seq.cached, tokens - 1) // self.lim.block_size * self.lim.block_size
+
+    def plan(self, work: Work, seq: Seq, tokens: int) -> None:
+        """Add a row; the blocks that it fills, of the prompt or of outputs already seen, will be known."""
+        work.rows.append((seq, tokens))
+        if isinstance(self.memory, SharedMemory):
+            after = seq.computed + tokens
+            seq.settled = min(after, seq.prompt + seq.done)
+            self.memory.pool.learn(self.memory.has[seq], self.memory.names(seq, min(after, seq.prompt)))
 
     def keep_free(self) -> int:
         """The watermark holds for admissions beside others; an empty replica may use all its memory."""
@@ -240,7 +298,7 @@ def chunked(rep: Replica, now: int) -> Work:
         got, hit = rep.make_room(seq, seq.computed + tokens)
         preempted |= hit
         if got:
-            work.rows.append((seq, tokens))
+            rep.plan(work, seq, tokens)
             budget -= tokens
     while not preempted and rep.waiting and budget and len(rep.running) < lim.max_num_seqs:
         seq = rep.waiting[0]
@@ -252,7 +310,7 @@ def chunked(rep: Replica, now: int) -> Work:
         if not rep.memory.take(seq, computed + tokens, rep.keep_free()):
             break
         rep.admit(rep.waiting.popleft(), computed)
-        work.rows.append((seq, tokens))
+        rep.plan(work, seq, tokens)
         budget -= tokens
     return work
 
@@ -475,7 +533,7 @@ class Oracle:
             rep.gpu_free = max(rep.gpu_free, rep.cpu_free)
             rep.eager_steps += 1
         rep.gpu_ns += gpu
-        rep.flight.append(Step(self.now, rep.gpu_free, gets, sum(rep.memory.held.values())))
+        rep.flight.append(Step(self.now, rep.gpu_free, gets, rep.lim.num_blocks - rep.memory.free))
         rep.peak_running = max(rep.peak_running, len(rep.running))
 
     def table(self, name: str, kind: int, tokens: int) -> int:

@@ -39,7 +39,8 @@ COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, Heal
 def oracle(case: Case) -> Oracle:
     """The oracle's run of a case."""
     columns = (case.arrival, case.prompt, case.output, case.limit, case.cached, case.pick)
-    seqs = [Seq(i, *(column[i] for column in columns)) for i in range(len(case.arrival))]
+    chains = case.chains or ((),) * len(case.arrival)
+    seqs = [Seq(i, *(column[i] for column in columns), chain=chains[i]) for i in range(len(case.arrival))]
     return Oracle(
         seqs,
         case.policy,

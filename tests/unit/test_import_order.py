@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS = (
     ("errors", "units", "jit", "atomic", "text", "version", "hwprofiles", "scenarios"),
     ("config", "state"),
-    ("profiles", "workload", "kv"),
+    ("profiles", "workload", "kv", "prefix"),
     ("cost", "policies"),
     ("engines",),
     ("scenario",),
@@ -28,9 +28,6 @@ LAYERS = (
     ("sweep", "ui"),
     ("bench",),
     ("cli", "calibration"),
-    ("bench",),
-    ("cli",),
-    ("calibration",),
 )
 OURS = ("simulator", "policies", "calibration", "hwprofiles", "scenarios")
 

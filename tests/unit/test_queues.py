@@ -91,7 +91,7 @@ def test_a_waiting_request_leaves_the_queue_wherever_it_stands() -> None:
         job = made(3)
         for i in range(3):
             queues.push_back(job.req, job.reps[0], i)
-        queues.take_out(job.req, job.reps[0], place)
+        queues.take_out(job.req, job.reps[0], job.lim, place)
         left = [i for i in range(3) if i != place]
         assert (waiting(job), job.reps[0].c.n_waiting, job.reps[0].c.tail) == (left, 2, left[-1])
 

@@ -6,7 +6,7 @@ from typing import Any
 import numba
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from parity.cases import Case, cases, run
 
@@ -34,6 +34,7 @@ def compiled_scaled(counts: Any, coefficients: Any, found: Any) -> None:
 
 
 @settings(max_examples=300, deadline=None)
+@example(pairs=[(2**32 - 1, 2**32 - 1), (2**62, 2**32)])
 @given(pairs=st.lists(st.tuples(UP_TO_62_BITS, UP_TO_62_BITS), min_size=1, max_size=20))
 def test_products_are_exact_in_both_engines(pairs: list[tuple[int, int]]) -> None:
     """count x coefficient / 2^32, rounded down, whenever that is below 2^63."""

@@ -18,7 +18,7 @@ from simulator.scenario.length import kv_tokens, safe_tokens
 
 NOT_MODELLED = (
     "network and load-balancer latency between client and replica, and time to start a replica",
-    "prefix caching beyond the cached tokens that the trace gives",
+    "prefix hits that the traffic does not show (sessions, prefix hashes, cached tokens)",
     "failures other than replicas missing (survive): no retries, no slow GPUs, no restarts under load",
     "speculative decoding, LoRA adapters, multi-node tensor parallelism, mixed GPU types in one fleet",
     "quality of the answers: lower precision is counted as faster, never as worse",
