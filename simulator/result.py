@@ -3,16 +3,18 @@
 import platform
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from simulator.scenario.setup import Setup
-from simulator.scenario.spec import Scenario
 from simulator.state import Requests
 from simulator.version import __version__
-from simulator.workload.trace import Trace
+
+if TYPE_CHECKING:  # the readers of traces are heavy, and the metrics need a result's columns only
+    from simulator.scenario.setup import Setup
+    from simulator.scenario.spec import Scenario
+    from simulator.workload.trace import Trace
 
 Int64s = npt.NDArray[np.int64]
 Records = npt.NDArray[np.void]
@@ -26,8 +28,8 @@ class Result:
     sequences, `log` (rows,) of state.LogRow sorted by (end, replica, start) or None. All int64.
     """
 
-    setup: Setup
-    trace: Trace
+    setup: "Setup"
+    trace: "Trace"
     requests: Requests
     totals: Records
     itl: Int64s
@@ -36,7 +38,7 @@ class Result:
     replication: int = 0
 
     @property
-    def scenario(self) -> Scenario:
+    def scenario(self) -> "Scenario":
         """The scenario that was run."""
         return self.setup.scenario
 

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -10,9 +10,6 @@ import numpy.typing as npt
 from simulator.metrics.intervals import t_quantile
 from simulator.result import Result
 from simulator.units import NEVER, NS_PER_S, to_ticks
-
-if TYPE_CHECKING:
-    pass
 
 Floats = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]
