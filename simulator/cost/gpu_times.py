@@ -126,7 +126,7 @@ def _values(gpu: Gpu) -> tuple[dict[str, float], dict[str, str]]:
             values[key], marks[key] = _component(gpu, key)
     if missing:
         reference = load_gpu(str(gpu.measured.get("scaled_from", REFERENCE)))
-        if reference.name == gpu.name:
+        if reference.path == gpu.path:
             raise ConfigError(
                 f"{gpu.path}: measured lacks {', '.join(missing)} and names no other GPU to scale from"
             )

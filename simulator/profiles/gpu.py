@@ -31,7 +31,7 @@ class Gpu:
     aliases: tuple[str, ...]
     vendor: str
     mark: str                          # one of MARKS: where the numbers that matter come from
-    memory_mib: int                    # as the driver reports it
+    memory_mib: int                    # as CUDA reports it to the engine; nvidia-smi shows 0.5 to 1 % more
     memory_gbps: float                 # [GB/s]
     peak_tflops: Mapping[str, float] = field(hash=False)   # [TFLOP/s] by dtype, dense
     sm_count: int
@@ -46,7 +46,7 @@ class Gpu:
 
     @property
     def memory_bytes(self) -> int:
-        """[bytes] as the driver reports it."""
+        """[bytes] as CUDA reports it to the engine."""
         return self.memory_mib * MIB
 
     @property
@@ -107,8 +107,8 @@ def parse_gpu(profile: object, path: Path) -> Gpu:
     unknown = sorted(str(key) for key in profile if key not in _KEYS)
     missing = sorted(key for key in _KEYS - {"aliases", "measured"} if key not in profile)
     if unknown or missing:
-        raise ConfigError(f"{path}: unknown keys {unknown}, missing keys {missing}; "
-                          f"accepted: {sorted(_KEYS)}")
+        raise ConfigError(f"{path}: unknown keys {unknown}, missing keys {missing}; accepted: {sorted(_KEYS)}; "
+                          "servecast hardware NAME prints a profile to start from")
     numbers = {key: _number(profile[key], key, unit, path) for key, unit in _UNITS.items()}
     sources = {key: str(profile[key]["source"]) for key in _UNITS}
     peaks = _peaks(profile["peak_dense"], path, sources)
@@ -127,13 +127,18 @@ def parse_gpu(profile: object, path: Path) -> Gpu:
 
 
 def _peaks(block: object, path: Path, sources: dict[str, str]) -> dict[str, float]:
-    if not isinstance(block, dict) or "bf16" not in block or not set(block) <= set(PEAK_DTYPES):
-        raise ConfigError(f"{path}: peak_dense must hold bf16 and may hold {', '.join(PEAK_DTYPES)}, "
-                          f"got {block!r}")
+    known = isinstance(block, dict) and set(block) <= set(PEAK_DTYPES) and {"bf16", "fp16"} & set(block)
+    if not isinstance(block, dict) or not known:
+        raise ConfigError(f"{path}: peak_dense must hold bf16 or fp16 and may hold {', '.join(PEAK_DTYPES)}, "
+                          f"got {shown(block)}")
     for dtype, entry in block.items():
         _number(entry, f"peak_dense.{dtype}", "TFLOP/s", path)
         sources[f"peak_dense.{dtype}"] = str(entry["source"])
-    return {dtype: float(entry["value"]) for dtype, entry in block.items()}
+    peaks = {dtype: float(entry["value"]) for dtype, entry in block.items()}
+    if "bf16" not in peaks:  # Volta, Turing
+        peaks["bf16"] = peaks["fp16"]
+        sources["peak_dense.bf16"] = f"the GPU has no bf16, models run in fp16: {block['fp16']['source']}"
+    return peaks
 
 
 def _number(entry: object, key: str, unit: str, path: Path) -> float:

@@ -35,7 +35,8 @@ def setting(result: Result) -> str:
         f"{hardware.tensor_parallel} x {setup.gpu.name}" if hardware.tensor_parallel > 1 else setup.gpu.name
     )
     fleet = f"{scenario.cluster.replicas} replicas, each {gpus}" if scenario.cluster.replicas > 1 else gpus
-    model = f"{setup.model.name} ({hardware.weight_dtype} weights, {hardware.kv_dtype} KV) on "
+    weights = setup.model.weight_format(hardware.weight_dtype).dtype
+    model = f"{setup.model.name} ({weights} weights, {hardware.kv_dtype} KV) on "
     what = "textbook steps of equal length" if setup.gpu.name == "unit" else model + fleet
     load = scenario.load.kind + (
         f" load, {scenario.load.width} wide" if scenario.load.kind != "open" else " load"
