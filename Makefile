@@ -30,7 +30,7 @@ $(DEV_STAMP): pyproject.toml | $(BIN)/python
 	@touch $@ $(RUN_STAMP)
 
 demo: $(RUN_STAMP)
-	@echo "replaying 2,000 requests four times; the first time the engine is compiled, some ten seconds"
+	@echo "replaying 2,000 requests four times"
 	@echo "1. throughput when there is always more to do (256 requests in flight):"
 	$(BIN)/servecast compare $(DEMO) --set load=closed --set load.width=256 --out out/demo/saturated
 	@echo "2. latency at one request a second, which both carry:"

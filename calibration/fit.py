@@ -45,6 +45,7 @@ FIT_RUNS: Final = (
             "llama8b-h200-fp8",
             "llama8b-h200-fp8kv",
             "qwen14b-h200-tp2-b",
+            "qwen3-30b-a3b-h200",
         )
         for kind in ("batch", "ctx", "pre", "prefill")
     ),
@@ -190,7 +191,7 @@ def measured_block(fit: Calibration) -> dict[str, Any]:
     curves = {
         key: kept
         for key, kept in load_gpu(fit.gpu.path.stem).measured.items()
-        if key not in UNITS or key.startswith(("all_reduce", "fp8_kv"))
+        if key not in UNITS or key.startswith(("all_reduce", "fp8_kv", "expert"))
     }
     for key in UNITS:
         if key in FREE:

@@ -20,7 +20,7 @@ from simulator.units import NEVER, NS_PER_S
 from simulator.workload.build import build_trace
 from simulator.workload.trace import Trace
 
-Engine = Literal["fast", "reference"]
+Engine = Literal["auto", "fast", "reference"]
 Int64s = npt.NDArray[np.int64]
 Records = npt.NDArray[np.void]
 
@@ -48,9 +48,10 @@ def simulate(scenario: Scenario, engine: Engine = "fast", *, trace: Trace | None
              progress: Callable[[int], None] | None = None) -> Result:
     """Run a scenario to its end (or horizon).
 
-    `engine`: "fast" (numba) or "reference" (SimPy); their results are equal bit by bit. `trace`, `cost`, `setup`
-    replace what the scenario would build. `log` keeps the step log. `progress` (fast engine) is called with the
-    number of requests that have arrived. Raises ServecastError subclasses; NoProgressError when it stands still.
+    `engine`: "fast" (numba) or "reference" (SimPy); their results are equal bit by bit. "auto" takes SimPy for a
+    small job while the fast one is not compiled yet (simulator.engine_choice). `trace`, `cost`, `setup` replace
+    what the scenario would build. `log` keeps the step log. `progress` (fast engine) is called with the number of
+    requests that have arrived. Raises ServecastError subclasses; NoProgressError when it stands still.
     """
     ready = setup or prepare(scenario)
     if cost is not None:
@@ -58,6 +59,10 @@ def simulate(scenario: Scenario, engine: Engine = "fast", *, trace: Trace | None
     if trace is None:
         trace = build_trace(scenario.parsed_workload(), scenario.seed, replication, scenario.base)
     trace = in_submission_order(trace, scenario.load.kind)
+    if engine == "auto":
+        from simulator.engine_choice import choose
+
+        engine = choose(ready, trace)
     job = build_job(ready, trace, engine == "fast", log, replication)
     if engine == "fast":
         from simulator.engines.fast import run_fast

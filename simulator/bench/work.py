@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from simulator.jit import compiled
 from simulator.scenario.spec import Scenario, scenario_from
 from simulator.units import NS_PER_S
 from simulator.workload.trace import Trace, TraceMeta, make_trace
@@ -82,4 +82,4 @@ def _bare_loop(arrival: Int64s, prompt: Int64s, output: Int64s) -> int:
     return total
 
 
-bare_loop = numba.njit(cache=True)(_bare_loop)
+bare_loop = compiled(_bare_loop, "bare-loop", allocates=True)

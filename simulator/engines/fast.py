@@ -96,8 +96,8 @@ def arrive(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column, 
         on_ended(req, cost, clients, 1, tick + cost.frontend_out_ns)
 
 
-def _build(schedule: Callable[..., None], retire: Callable[..., None]) -> Callable[..., int]:
-    """Compile the engine around one policy; the policy is captured, so the disk cache knows it."""
+def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]) -> Callable[..., int]:
+    """Compile the engine around one policy; the policy is captured, so the cache on disk knows it."""
 
     @jitable
     def complete(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column, itl: Column,
@@ -189,12 +189,17 @@ def _build(schedule: Callable[..., None], retire: Callable[..., None]) -> Callab
                 if code != DONE:
                     return code
 
-    return compiled(run)
+    return compiled(run, name)
+
+
+def code_name(policy: str) -> str:
+    """What the compiled engine of a policy is called in the code cache."""
+    return f"engine-{policy}"
 
 
 @functools.cache
 def _engine(policy: Policy) -> Callable[..., int]:
-    return _build(policy.schedule, policy.retire)
+    return _build(code_name(policy.name), policy.schedule, policy.retire)
 
 
 def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[int], None] | None = None) -> None:

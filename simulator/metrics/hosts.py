@@ -48,7 +48,7 @@ def _again(result: Result, host: Host, simulate: Callable[..., Result]) -> Resul
     if host is result.setup.host:
         return result
     setup = replace(result.setup, host=host, cost=cost_on(result.setup, host))
-    return simulate(result.scenario, trace=result.trace, setup=setup, replication=result.replication)
+    return simulate(result.scenario, "auto", trace=result.trace, setup=setup, replication=result.replication)
 
 
 def _row(host: Host, result: Result, own: bool) -> dict[str, Any]:

@@ -119,9 +119,8 @@ def backlog_verdict(number: Floats, seconds: float, arrivals: int) -> Stability:
     """Verdict from the number in system at equally spaced times over `seconds` that saw `arrivals` arrivals.
 
     Least-squares slope over block means. Two errors of the growth over the window are weighed:
-    - if the backlog is a random walk (at or above capacity), block differences are independent; the slope's
-      variance is 6/5 of that of their mean (Durlauf and Phillips, Econometrica 56, 1988). Overloaded:
-      growth is above zero by this error, and is over 1 % of the arrivals or half the mean backlog;
+    - if the backlog is a random walk (at or above capacity), the error of `walk_error`. Overloaded: growth is
+      above zero by this error, and is over 1 % of the arrivals or half the mean backlog;
     - if it is stationary, the residuals give the error. Stable: growth with this error stays below
       sqrt(arrivals), what a queue just at capacity would drift by chance.
     """
@@ -129,7 +128,7 @@ def backlog_verdict(number: Floats, seconds: float, arrivals: int) -> Stability:
     time = np.arange(BLOCKS) - (BLOCKS - 1) / 2
     slope = float(time @ means / (time @ time))  # requests per block
     residual = means - means.mean() - slope * time
-    walk = math.sqrt(1.2 * np.diff(means).var(ddof=1) / (BLOCKS - 1))
+    walk = walk_error(means)
     still = math.sqrt(residual @ residual / (BLOCKS - 2) / (time @ time))
     growth = slope * BLOCKS
     margin = t_quantile(0.5 + LEVEL / 2, BLOCKS - 2) * BLOCKS
@@ -143,6 +142,15 @@ def backlog_verdict(number: Floats, seconds: float, arrivals: int) -> Stability:
     if growth + margin * still < max(3.0, math.sqrt(arrivals)):
         return Stability("stable", per_s, f"{text}: no growth beyond chance")
     return Stability("undecided", per_s, f"{text}: too close to call, a longer run would tell")
+
+
+def walk_error(means: Floats) -> float:
+    """Standard error of the least-squares slope per block of a random walk, from its block means.
+
+    The slope's variance is 6/5 of that of the mean step (Durlauf and Phillips, Econometrica 56, 1988); block means
+    differ by 2/3 of a block's own variance, as averaging smooths the walk (Working, Econometrica 28, 1960).
+    """
+    return math.sqrt(1.2 * 1.5 * float(np.diff(means).var(ddof=1)) / (means.size - 1))
 
 
 def little(result: Result) -> dict[str, float | None]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from simulator.metrics.latency import TIMES, Bools, Fates, due, fates, itl_stats, time_stats, times
+from simulator.metrics.readings import banner, few, windows
 from simulator.metrics.stability import little, stability
 from simulator.metrics.trust import trust
 from simulator.result import Result
@@ -52,6 +53,10 @@ DEFINITIONS: Final = {
     "exposed_cpu_s": "time in which a step runs and the GPU does not",
     "stability": "does the number in the system grow between first and last "
     "arrival (independent of the horizon)",
+    "banner": "overloaded; rejecting: over 1 % of the requests refused; missing its targets: over 1 % miss one; "
+    "else what stability says",
+    "few_requests": "percentiles of fewer requests than it takes for an upper end at 90 % confidence (299 for p99)",
+    "windows": "worst p99 over the requests that arrived within 300 or 3600 s; windows of fewer than 299 left out",
     "little": "arrival rate x mean time in system against the time-averaged number in system, "
     "first to last arrival",
 }
@@ -75,6 +80,11 @@ def summarize(result: Result) -> Block:
         "little": little(result),
         "definitions": dict(DEFINITIONS),
     }
+    summary["banner"] = banner(summary)
+    able = {name: due(result, name) for name in TIMES}
+    counts = {name: _count(fate.measured if a is None else fate.measured & a) for name, a in able.items()}
+    summary["few_requests"] = few(summary, counts | {"itl_s": summary["itl_s"]["count"]})
+    summary["windows"] = windows(result, fate)
     if len(result.trace.class_names) > 1:
         summary["per_class"] = _per_class(result, fate, span)
     summary["trust"] = trust(result, summary)

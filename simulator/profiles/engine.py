@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from hwprofiles import ENGINE_DIR
-from simulator.config import shown
+from simulator.config import read_yaml, shown
 from simulator.errors import ConfigError, UnknownNameError
-from simulator.profiles.files import read_profile
 from simulator.profiles.gpu import Gpu
 
 MARKS: Final = ("measured", "fitted", "documented", "assumed")
@@ -192,7 +191,11 @@ def _number_of(version: str) -> float:
 
 @functools.cache
 def _load(path: Path) -> EngineProfile:
-    return parse_engine(read_profile(path, "engine"), path)
+    return parse_engine(_read(path), path)
+
+
+def _read(path: Path) -> Any:
+    return read_yaml(path, "engine profile")
 
 
 def parse_engine(profile: object, path: Path) -> EngineProfile:
@@ -205,12 +208,13 @@ def parse_engine(profile: object, path: Path) -> EngineProfile:
     missing = sorted(key for key in accepted - {*_OPTIONAL} if key not in profile)
     if unknown or missing:
         raise ConfigError(
-            f"{path}: unknown keys {unknown}, missing keys {missing}; accepted: {sorted(accepted)}"
+            f"{path}: unknown keys {shown(unknown)}, missing keys {missing}; accepted: {sorted(accepted)}"
         )
     if profile["mark"] not in MARKS:
-        raise ConfigError(f"{path}: mark must be one of {', '.join(MARKS)}, got {profile['mark']!r}")
+        raise ConfigError(f"{path}: mark must be one of {', '.join(MARKS)}, got {shown(profile['mark'])}")
     if profile["accounting"] not in ACCOUNTING:
-        raise ConfigError(f"{path}: accounting must be one of {', '.join(ACCOUNTING)}, got {profile['accounting']!r}")
+        accepted_here = ", ".join(ACCOUNTING)
+        raise ConfigError(f"{path}: accounting must be one of {accepted_here}, got {shown(profile['accounting'])}")
     values: dict[str, Any] = {_field(key): _number(profile[key], key, path) for key in _UNITS}
     values |= {key: str(profile.get(key, "")) for key in _TEXTS}
     return EngineProfile(
@@ -229,7 +233,7 @@ def _based(profile: dict[Any, Any], path: Path) -> dict[Any, Any]:
     base_path = ENGINE_DIR / f"{name}.yaml"
     if not base_path.is_file():
         raise UnknownNameError("engine", name, [each.stem for each in ENGINE_DIR.glob("*.yaml")], f"{path}: base")
-    base = read_profile(base_path, "engine")
+    base = read_yaml(base_path, "engine profile")
     if "base" in base:
         raise ConfigError(f"{path}: base must be a profile that has no base itself, got {name!r}")
     taken = {key: {**base[key], "mark": "assumed", "source": f"assumed as for {name}"} for key in _UNITS}
@@ -245,11 +249,11 @@ def _number(entry: object, key: str, path: Path) -> float | int:
     """The value of a {value, unit, source, mark} entry in SI units; whole where the field is a count."""
     unit, factor = _UNITS[key]
     if not isinstance(entry, dict) or set(entry) != {"value", "unit", "source", "mark"}:
-        raise ConfigError(f"{path}: {key} must be {{value, unit, source, mark}}, got {entry!r}")
+        raise ConfigError(f"{path}: {key} must be {{value, unit, source, mark}}, got {shown(entry)}")
     value = entry["value"]
     if entry["unit"] != unit or entry["mark"] not in MARKS or not str(entry["source"]).strip():
         raise ConfigError(
-            f"{path}: {key} must have unit {unit!r}, a mark of {', '.join(MARKS)} and a source, got {entry!r}"
+            f"{path}: {key} must have unit {unit!r}, a mark of {', '.join(MARKS)} and a source, got {shown(entry)}"
         )
     most = _MOST.get(key, 1e6)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:

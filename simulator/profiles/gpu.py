@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from hwprofiles import GPU_DIR
-from simulator.config import shown
+from simulator.config import read_yaml, shown
 from simulator.errors import ConfigError, UnknownNameError
-from simulator.profiles.files import read_profile
 from simulator.units import MIB
 
 MARKS: Final = ("measured", "fitted", "datasheet", "textbook")
@@ -97,7 +96,7 @@ def load_gpu(name_or_path: str | Path) -> Gpu:
 
 @functools.cache
 def _load(path: Path) -> Gpu:
-    return parse_gpu(read_profile(path, "GPU"), path)
+    return parse_gpu(read_yaml(path, "GPU profile"), path)
 
 
 def parse_gpu(profile: object, path: Path) -> Gpu:
@@ -107,18 +106,21 @@ def parse_gpu(profile: object, path: Path) -> Gpu:
     unknown = sorted(str(key) for key in profile if key not in _KEYS)
     missing = sorted(key for key in _KEYS - {"aliases", "measured"} if key not in profile)
     if unknown or missing:
-        raise ConfigError(f"{path}: unknown keys {unknown}, missing keys {missing}; accepted: {sorted(_KEYS)}; "
+        raise ConfigError(f"{path}: unknown keys {shown(unknown)}, missing keys {missing}; accepted: {sorted(_KEYS)}; "
                           "servecast hardware NAME prints a profile to start from")
     numbers = {key: _number(profile[key], key, unit, path) for key, unit in _UNITS.items()}
     sources = {key: str(profile[key]["source"]) for key in _UNITS}
     peaks = _peaks(profile["peak_dense"], path, sources)
     if profile["mark"] not in MARKS:
-        raise ConfigError(f"{path}: mark must be one of {', '.join(MARKS)}, got {profile['mark']!r}")
+        raise ConfigError(f"{path}: mark must be one of {', '.join(MARKS)}, got {shown(profile['mark'])}")
+    aliases = profile.get("aliases") or []
+    if not isinstance(aliases, list) or not all(isinstance(alias, str | int) for alias in aliases):
+        raise ConfigError(f"{path}: aliases must be a list of names, got {shown(aliases)}")
     measured = profile.get("measured") or {}
     if not isinstance(measured, dict):
         raise ConfigError(f"{path}: measured must be a mapping, got {type(measured).__name__}")
     return Gpu(
-        name=str(profile["name"]), aliases=tuple(str(alias) for alias in profile.get("aliases") or ()),
+        name=str(profile["name"]), aliases=tuple(str(alias) for alias in aliases),
         vendor=str(profile["vendor"]), mark=str(profile["mark"]), memory_mib=int(numbers["memory"]),
         memory_gbps=numbers["memory_bandwidth"], peak_tflops=peaks, sm_count=int(numbers["sm_count"]),
         link_kind=str(profile["link_kind"]), link_gbps=numbers["link_bandwidth"], tdp_w=numbers["tdp"],
@@ -144,10 +146,10 @@ def _peaks(block: object, path: Path, sources: dict[str, str]) -> dict[str, floa
 def _number(entry: object, key: str, unit: str, path: Path) -> float:
     """The value of a {value, unit, source} entry, unit as expected and value positive."""
     if not isinstance(entry, dict) or not {"value", "unit", "source"} <= set(entry):
-        raise ConfigError(f"{path}: {key} must be {{value, unit, source}}, got {entry!r}")
+        raise ConfigError(f"{path}: {key} must be {{value, unit, source}}, got {shown(entry)}")
     value = entry["value"]
     if entry["unit"] != unit:
-        raise ConfigError(f"{path}: {key}.unit must be {unit!r}, got {entry['unit']!r}")
+        raise ConfigError(f"{path}: {key}.unit must be {unit!r}, got {shown(entry['unit'])}")
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST:
         raise ConfigError(f"{path}: {key}.value must be a number > 0 and <= {_MOST:g}, got {shown(value)}")
     if not str(entry["source"]).strip():

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from hwprofiles import HOST_DIR
-from simulator.config import shown
+from simulator.config import read_yaml, shown
 from simulator.errors import ConfigError, UnknownNameError
 from simulator.profiles.engine import MARKS, EngineProfile
-from simulator.profiles.files import read_profile
 
 REFERENCE: Final = "measured"
 _LAYERS: Final = "launch_layers"
@@ -45,6 +44,7 @@ class HostTimes:
     eager_cpu_worker_sync_s: float  # the same without planning ahead
     eager_cpu_worker_old_s: float  # the same by the older of two model runners
     eager_layer_s: float  # of it per layer
+    eager_expert_layer_s: float  # on top of it per layer with experts
     eager_stall_s: float  # GPU idle per eager step planned ahead: some launches wait for the GPU
     collective_launch_s: float  # per all-reduce launched without graphs
     frontend_in_s: float  # submission -> waiting queue
@@ -115,7 +115,7 @@ def load_host(name_or_path: str | Path = REFERENCE) -> Host:
 
 @functools.cache
 def _load(path: Path) -> Host:
-    return parse_host(read_profile(path, "host"), path)
+    return parse_host(read_yaml(path, "host profile"), path)
 
 
 def parse_host(profile: object, path: Path) -> Host:

@@ -2,7 +2,6 @@
 
 import difflib
 import functools
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -12,6 +11,7 @@ from simulator.errors import ConfigError, UnknownNameError
 from simulator.profiles.config_json import parse_model
 from simulator.profiles.quantisation import ACTIVATION_BYTES, KV_BYTES, WEIGHT_BYTES, dtype_name
 from simulator.profiles.shape import Experts, Gemm, Latent, ModelShape
+from simulator.reading import ReadError, read_json
 
 
 def list_models() -> tuple[str, ...]:
@@ -71,8 +71,8 @@ def _shorter(key: str) -> Iterator[str]:
 
 def _read(path: Path) -> dict[str, object]:
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        config = read_json(path)
+    except ReadError as error:
         raise ConfigError(f"{path}: not a readable config.json: {error}") from error
     if not isinstance(config, dict):
         raise ConfigError(f"{path}: a config.json is a JSON object, got {type(config).__name__}")

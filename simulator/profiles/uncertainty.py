@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from hwprofiles import ROOT
+from simulator.config import read_yaml
 from simulator.errors import ConfigError, UnknownNameError
-from simulator.profiles.files import read_profile
 
 PATH: Final = ROOT / "uncertainty.yaml"
 METRICS: Final = (
@@ -50,10 +50,10 @@ class Uncertainty:
 @functools.cache
 def load_uncertainty(path: Path = PATH) -> Uncertainty:
     """The shipped widths. Raises ConfigError for a file that cannot be used."""
-    content = read_profile(path, "uncertainty")
     try:
+        content = read_yaml(path, "uncertainty file")
         widths = {name: float(entry["value"]) / 100 for name, entry in content["half_width"].items()}
         factors = {name: float(entry["value"]) for name, entry in content["factor"].items()}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path}: not a readable uncertainty file: {error!r}") from error
     return Uncertainty(widths, factors)

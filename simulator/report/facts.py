@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from simulator.metrics.readings import few_line
 from simulator.run import Result
 from simulator.text import number, seconds, share
 
@@ -22,6 +23,8 @@ VERDICTS: Final = {
     "stable": "Stable: the backlog does not grow at this load.",
     "overloaded": "Overloaded: requests come faster than they are served; latencies below depend on how long "
     "the trace is and say little about a longer one.",
+    "rejecting": "Rejecting: requests are refused for good; latencies below count them as infinite.",
+    "missing its targets": "Missing its targets: the backlog does not grow, but over 1 % of the requests miss one.",
     "undecided": "Undecided: this run is too short to tell whether the backlog grows.",
 }
 
@@ -49,8 +52,8 @@ def setting(result: Result) -> str:
 
 def verdict(summary: dict[str, Any]) -> tuple[str, str, str]:
     """(code, sentence, reason)."""
-    stability = summary["stability"]
-    return stability["verdict"], VERDICTS[stability["verdict"]], stability["reason"]
+    found = summary["banner"]
+    return found["verdict"].split(" ")[0], VERDICTS[found["verdict"]], found["reason"]
 
 
 def answer(result: Result) -> list[str]:
@@ -79,6 +82,13 @@ def answer(result: Result) -> list[str]:
         lines.append(
             "Answers are returned whole at the end of their batch, so there is no time per output token."
         )
+    few = few_line(summary)
+    lines += [f"{few[0].upper()}{few[1:]}."] if few else []
+    lines += [
+        f"Worst {int(length) // 60} minutes: p99 {label} {seconds(block['p99'])}, from {seconds(block['start_s'])} on."
+        for key, label in (("ttft_s", "TTFT"), ("e2e_s", "E2E"))
+        for length, block in summary["windows"].get(key, {}).items()
+    ]
     attained = summary["goodput"]["attained"]
     if attained is not None:
         lines.append(

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from simulator.report.compared import DIVERGES, compared, overloaded
 from simulator.report.facts import LATENCIES, answer, cards, classes, setting, verdict
-from simulator.report.plots import PARTS, compare_figures, figures, time_shares
+from simulator.report.plots import PARTS, pictures, time_shares
 from simulator.report.render import render
 from simulator.report.sections import (
     assumptions,
@@ -25,7 +25,7 @@ from simulator.report.sections import (
     work_rows,
 )
 from simulator.report.slots import label_of, labels_of
-from simulator.report.svg import to_svg
+from simulator.report.svg import Picture
 from simulator.run import Result
 from simulator.text import seconds
 
@@ -40,41 +40,44 @@ CAPTIONS: Final = {
 }
 
 
-def render_report(results: Result | Sequence[Result]) -> str:
-    """The report as one HTML page: of one result, or a comparison when given several."""
+def render_report(results: Result | Sequence[Result], drawn: dict[str, Picture] | None = None) -> str:
+    """The report as one HTML page: of one result, or a comparison when given several.
+
+    `drawn`: their pictures (plots.pictures), where they are at hand.
+    """
+    if not isinstance(results, Result) and len(results) == 1:
+        results = results[0]
     if isinstance(results, Result):
-        return render("report.html", **_single(results))
-    if len(results) == 1:
-        return render("report.html", **_single(results[0]))
+        return render("report.html", **_single(results, drawn or pictures(results)))
     if not results:
         raise ValueError("render_report needs at least one result")
-    return render("compare.html", **_several(results))
+    return render("compare.html", **_several(results, drawn or pictures(results)))
 
 
-def _pictures(drawn: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    """SVG, caption and width class of each figure; ids are made unique in the page by a prefix."""
+def _pictures(drawn: dict[str, Picture], name: str) -> list[dict[str, Any]]:
+    """SVG, caption and width class of each picture; ids are made unique in the page by a prefix."""
     return [
         {
             "name": key,
             "caption": CAPTIONS[key],
-            "wide": key == "slots" or fig.get_figwidth() > 6,
-            "svg": Markup(to_svg(fig, f"{name}: {CAPTIONS[key]}", f"{key}-")),
+            "wide": key == "slots" or picture.wide,
+            "svg": Markup(picture.in_page(f"{name}: {CAPTIONS[key]}", f"{key}-")),
         }
-        for key, fig in drawn.items()
+        for key, picture in drawn.items()
     ]
 
 
-def _single(result: Result) -> dict[str, Any]:
+def _single(result: Result, drawn: dict[str, Picture]) -> dict[str, Any]:
     name = label_of(result.scenario.name, 120)
     return {
         "title": name,
         "result": facts(result),
-        "pictures": _pictures(figures(result), name),
+        "pictures": _pictures(drawn, name),
         "not_modelled": not_modelled(),
     }
 
 
-def _several(results: Sequence[Result]) -> dict[str, Any]:
+def _several(results: Sequence[Result], drawn: dict[str, Picture]) -> dict[str, Any]:
     names = labels_of(results)
     return {
         "title": "Comparison: " + ", ".join(names),
@@ -84,7 +87,7 @@ def _several(results: Sequence[Result]) -> dict[str, Any]:
         "diverges": DIVERGES,
         "answer": _best(results, names),
         "results": [facts(result) for result in results],
-        "pictures": _pictures(compare_figures(results), "comparison"),
+        "pictures": _pictures(drawn, "comparison"),
         "not_modelled": not_modelled(),
     }
 

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, StepPatch
 from matplotlib.ticker import FuncFormatter, LogLocator, PercentFormatter
 
 from simulator.metrics.latency import due, fates, times
 from simulator.report.compared import overloaded
 from simulator.report.slots import label_of, labels_of, slot_figure, time_unit
-from simulator.report.svg import EMPTY, INK, LINES, MUTED, REQUESTS, figure, style
+from simulator.report.svg import EMPTY, INK, LINES, MUTED, REQUESTS, Picture, figure, style
 from simulator.report.timeline import Level, levels
 from simulator.run import Result
 from simulator.state import log_bin_edges
@@ -57,8 +57,10 @@ def batch_figure(result: Result) -> Figure:
 def _level_panel(ax: Axes, result: Result, seen: Level, title: str, colour: str) -> None:
     unit = time_unit(result)[0]
     left = seen.edges / unit
-    ax.stairs(seen.peak, left, baseline=0, fill=True, color=colour, alpha=0.18, linewidth=0)
-    ax.stairs(seen.mean, left, baseline=None, color=colour, linewidth=1.2)
+    # add_artist, not ax.stairs: that would search both for limits, which are set below
+    ax.add_artist(StepPatch(seen.peak, left, baseline=0, fill=True, color=colour, alpha=0.18, linewidth=0))
+    no_baseline: Any = None
+    ax.add_artist(StepPatch(seen.mean, left, baseline=no_baseline, fill=False, edgecolor=colour, linewidth=1.2))
     ax.set_xlim(left[0], left[-1])
     ax.set_ylim(0, 1.12 * float(seen.peak.max(initial=0)) or 1.0)
     ax.set_title(title if seen.exact else f"{title} (estimated)")
@@ -322,3 +324,9 @@ def compare_figures(results: Sequence[Result]) -> dict[str, Figure]:
         "latency": latency_figure(results, names),
         "time": time_figure(results, names),
     }
+
+
+def pictures(results: Result | Sequence[Result]) -> dict[str, Picture]:
+    """The figures of one result, or of several compared, ready to be written."""
+    drawn = figures(results) if isinstance(results, Result) else compare_figures(results)
+    return {name: Picture(fig) for name, fig in drawn.items()}

@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from simulator.metrics.readings import few_line
 from simulator.report.compared import DIVERGES, Cell, compared, overloaded
 from simulator.text import MISSING, number, seconds, share
 
@@ -23,13 +24,14 @@ _TIMES: Final = (
     ("E2E", "e2e_s"),
     ("E2E per token", "normalized_latency_s"),
 )
-_COLOURS: Final = {"stable": "green", "overloaded": "red", "undecided": "yellow"}
+_COLOURS: Final = {"stable": "green", "overloaded": "red", "undecided": "yellow", "rejecting": "red",
+                   "missing its targets": "red"}
 
 
 def summary_table(summary: Summary) -> RenderableType:
     """One run: counts, throughput, latencies, use, verdict."""
     parts: list[Text | Table] = [_headline(summary), _facts(summary), _latencies(summary)]
-    parts += [_trust(summary), _verdict(summary), _busy_note(summary)]
+    parts += [Text(few_line(summary), style="dim"), _trust(summary), _verdict(summary), _busy_note(summary)]
     return Group(*(part for part in parts if not isinstance(part, Text) or part.plain))
 
 
@@ -129,7 +131,7 @@ def _latencies(summary: Summary) -> Table:
 
 
 def _verdict(summary: Summary) -> Text:
-    seen = summary["stability"]
+    seen = summary["banner"]
     text = Text(seen["verdict"], style=f"bold {_COLOURS[seen['verdict']]}")
     return text.append(f": {seen['reason']}", style="dim")
 
@@ -153,7 +155,7 @@ def compare_table(summaries: Sequence[Summary]) -> RenderableType:
         table.add_row(label, *(_cell(cell) for cell in cells))
     table.add_row(
         "verdict",
-        *(Text(s["stability"]["verdict"], style=_COLOURS[s["stability"]["verdict"]]) for s in summaries),
+        *(Text(s["banner"]["verdict"], style=_COLOURS[s["banner"]["verdict"]]) for s in summaries),
     )
     lines = ["* best of the line; (ratio to the first); ∞: a percentile that falls on requests never answered"]
     lines += [f"{s['name']}: {DIVERGES}" for s in summaries if overloaded(s)]

@@ -143,6 +143,8 @@ def _model(scenario: Scenario) -> ModelShape:
 def _refuse_uncosted(scenario: Scenario, model: ModelShape, max_model_len: int) -> None:
     """Raise ConfigError for a model whose memory is counted but whose step times are not modelled."""
     beyond = model.beyond_dense(max_model_len)
+    if model.experts and scenario.cost_model == "roofline":
+        beyond = [f"a mixture of {model.experts.routed} experts (cost_model: roofline)", *beyond]
     if beyond:
         raise ConfigError(f"{scenario.place('model')}: {model.name} has {' and '.join(beyond)}: step times are not "
                           "modelled; servecast kv counts its memory")

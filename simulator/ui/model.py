@@ -109,7 +109,8 @@ def _simulated(s: Settings, rate: float, requests: int) -> Result:
                 "policy": {"name": s.policy, "max_num_seqs": s.max_num_seqs},
                 "slo": {"ttft_s": s.ttft_ms / 1000, "tpot_s": s.tpot_ms / 1000},
             }
-        )
+        ),
+        engine="auto",
     )
 
 

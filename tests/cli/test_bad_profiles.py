@@ -120,7 +120,12 @@ def test_model_whose_step_times_are_not_modelled(servecast, tmp_path):
     (tmp_path / "moe.json").write_text(json.dumps(experts))
     (tmp_path / "s.yaml").write_text("name: test\nmodel: moe.json\nhardware: {gpu: h200-sxm}\n"
                                      "workload: {requests: {prompt: [5], output: [2]}}\n")
-    refused(servecast("run", tmp_path / "s.yaml"), "s.yaml:2", "moe has a mixture of 8 experts")
+    assert servecast("run", tmp_path / "s.yaml").code == 0
+    refused(servecast("run", tmp_path / "s.yaml", "--set", "cost_model=roofline"), "s.yaml:2",
+            "moe has a mixture of 8 experts (cost_model: roofline)")
+    windows = {**MODEL, "model_type": "mistral", "sliding_window": 4096}
+    (tmp_path / "moe.json").write_text(json.dumps(windows))
+    refused(servecast("run", tmp_path / "s.yaml"), "s.yaml:2", "sliding-window attention of 4096 tokens")
     assert servecast("kv", tmp_path / "moe.json", "h200-sxm").code == 0
 
 

@@ -23,6 +23,11 @@ SLOW = ("tests/parity/test_slow_gpus.py",)
 QUEUES = ("tests/unit/test_queues.py",)
 
 
+READINGS = ("tests/unit/test_readings.py",)
+LEVELS = ("tests/plan/test_plan_levels.py", "-k", "at_the_limit or cut_down or without_data")
+"""Service levels by hand on SimPy: nothing to compile."""
+
+
 class Bug(NamedTuple):
     """One edit that some test must notice."""
 
@@ -157,6 +162,32 @@ BUGS = (
         "(req.last[rows] - req.first[rows]) / req.done[rows]", ("tests/unit/test_metrics.py",)),
     Bug("TTFT from the queue", "simulator/metrics/latency.py", "value = req.first[rows] - req.arrival[rows]",
         "value = req.first[rows] - req.queued[rows]", ("tests/unit/test_metrics.py",)),
+    Bug("ITL rank not centred", "simulator/metrics/latency.py", "(ranks - before[at] + 0.5)", "(ranks - before[at])",
+        READINGS),
+    Bug("ITL top bin not cut at the largest gap", "simulator/metrics/latency.py",
+        "np.minimum(edges[used + 1], largest)", "edges[used + 1]", READINGS),
+    Bug("ITL bin off at powers of two", BOOKING, "((gap >> (octave - 1)) - (1 << ITL_BITS))",
+        "((max(gap - 1, 1) >> (octave - 1)) - (1 << ITL_BITS))", READINGS),
+    Bug("makespan from zero", "simulator/metrics/summary.py",
+        " - int(result.requests.arrival[fate.arrived].min())", "", READINGS),
+    Bug("spares not paid for", "simulator/planning/price.py", "hourly = each * (outcome.replicas + spec.survive)",
+        "hourly = each * outcome.replicas", READINGS),
+    Bug("watts for kilowatts", "simulator/planning/price.py", "watts / 1000 / output", "watts / output", READINGS),
+    Bug("cost per million of all tokens", "simulator/planning/price.py", "        hourly / output,",
+        "        hourly / total,", READINGS),
+    Bug("cost per million ignores the output length", "simulator/ui/model.py", "s.rate * s.output * 3600 / 1e6",
+        "s.rate * 3600 / 1e6", ("tests/plan/test_plan_levels.py", "-k", "page_prices")),
+    Bug("warm-up rounded up", "simulator/metrics/latency.py",
+        "measured[: int(scenario.warmup_fraction * np.count_nonzero(arrived))]",
+        "measured[: int(np.ceil(scenario.warmup_fraction * np.count_nonzero(arrived)))]", LEVELS),
+    Bug("at the limit counts as beyond, attainment", "simulator/planning/measure.py", "~(times[metric] > limit)",
+        "~(times[metric] >= limit)", LEVELS),
+    Bug("at the limit counts as beyond, interval", "simulator/metrics/intervals.py", "if self.high <= limit:",
+        "if self.high < limit:", LEVELS),
+    Bug("a level without data passes", "simulator/planning/statistics.py", "if np.isnan(values).any():", "if False:",
+        LEVELS),
+    Bug("variance of the backlog walk", "simulator/metrics/stability.py", "1.2 * 1.5 *", "1.2 *",
+        ("tests/queueing/test_verdict.py", "-k", "walk")),
     Bug("compile cache blind to edits", "simulator/jit.py", "digest.update(path.read_bytes())",
         "digest.update(path.name.encode())", ("tests/unit/test_public_api.py", "-k", "hash")),
 )  # fmt: skip

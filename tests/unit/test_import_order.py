@@ -14,7 +14,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = (
-    ("errors", "units", "jit", "atomic", "text", "version", "hwprofiles", "scenarios"),
+    ("errors", "units", "jit", "code_cache", "uncollected", "atomic", "text", "version", "reading", "memory",
+     "yaml_text", "hwprofiles", "scenarios"),
     ("config", "state"),
     ("profiles", "workload", "kv", "prefix"),
     ("cost", "policies"),
@@ -22,7 +23,7 @@ LAYERS = (
     ("scenario",),
     ("result",),
     ("metrics",),
-    ("run",),
+    ("engine_choice", "run"),
     ("replicate", "planning"),
     ("report",),
     ("sweep", "ui"),
