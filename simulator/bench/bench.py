@@ -1,7 +1,7 @@
 """`servecast bench`: how fast the engine is on this machine, case by case, against a bare loop.
 
-Absolute figures drift with the machine and its load; the ratio to the bare loop, timed in the same process,
-drifts less.
+Absolute figures drift with the machine and its load; the ratios to the bare loop and to a plain eager loop on the same
+requests, in CPU time of the same process, drift less.
 """
 
 import multiprocessing
@@ -26,6 +26,7 @@ Row = dict[str, Any]
 ENGINE_CASES: Final = (
     Case("chat_10rps", 1_000_000, 10.0),
     Case("chat_18rps", 1_000_000, 18.0),
+    Case("chat_18rps_512", 1_000_000, 18.0, slots=512),
     Case("fleet_64", 1_000_000, 640.0, replicas=64),
     Case("chat_10rps_vllm_v0", 200_000, 10.0, "vllm_v0"),
     Case("chat_10rps_orca", 200_000, 10.0, "orca"),
@@ -61,7 +62,7 @@ def bench_table(rows: list[Row]) -> Table:
     """The rows for the screen."""
     table = Table(title="servecast bench", title_justify="left")
     columns = ["policy", "replicas", "requests", "seconds", "requests_per_s", "steps_per_s", "tokens_per_s",
-               "ratio_to_bare_loop", "peak_mb"]
+               "ratio_to_bare_loop", "ratio_to_eager_loop", "peak_mb"]
     if any("most" in line for line in rows):
         columns += ["cpu_seconds", "ratio_to_imports", "cpu_ratio_to_imports", "most"]
     table.add_column("name")
