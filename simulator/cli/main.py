@@ -17,8 +17,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from simulator import __version__
 from simulator.errors import ServecastError
+from simulator.version import __version__
 
 COMMANDS: Final = {
     "run": "simulator.cli.run",

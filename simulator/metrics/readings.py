@@ -9,7 +9,7 @@ from simulator.metrics.samples import needed, worst_window
 from simulator.units import NS_PER_S, to_seconds
 
 if TYPE_CHECKING:
-    from simulator.run import Result
+    from simulator.result import Result
 
 Block = dict[str, Any]
 FAILING: Final = 0.01

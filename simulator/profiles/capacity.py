@@ -14,9 +14,8 @@ that engines printed (docs/calibration.md). `profiles.engine.ACCOUNTING` has the
 
 from dataclasses import dataclass
 
-from simulator.cost.engine_times import capture_sizes
 from simulator.errors import CapacityError, ConfigError
-from simulator.profiles.engine import EngineProfile
+from simulator.profiles.engine import EngineProfile, capture_sizes
 from simulator.profiles.gpu import Gpu
 from simulator.profiles.kv_groups import KvGroups, kv_groups
 from simulator.profiles.quantisation import ACTIVATION_BYTES

@@ -140,6 +140,15 @@ class EngineProfile:
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
 
+def capture_sizes(limit: int) -> list[int]:
+    """Token counts with a CUDA graph, up to `limit`: 1, 2, 4, then by 8 below 256 and by 16 from 256 on.
+
+    vLLM's default list (vllm/config/compilation.py, cudagraph_capture_sizes): 35 sizes for 256, 11 for 64.
+    """
+    sizes = [*(1, 2, 4), *range(8, min(limit + 1, 256), 8), *range(256, limit + 1, 16)]
+    return [size for size in sizes if size <= limit]
+
+
 def list_engines() -> tuple[EngineProfile, ...]:
     """All shipped engine profiles, sorted by name."""
     return tuple(
@@ -224,7 +233,7 @@ def _based(profile: dict[Any, Any], path: Path) -> dict[Any, Any]:
     base_path = ENGINE_DIR / f"{name}.yaml"
     if not base_path.is_file():
         raise UnknownNameError("engine", name, [each.stem for each in ENGINE_DIR.glob("*.yaml")], f"{path}: base")
-    base = _read(base_path)
+    base = read_yaml(base_path, "engine profile")
     if "base" in base:
         raise ConfigError(f"{path}: base must be a profile that has no base itself, got {name!r}")
     taken = {key: {**base[key], "mark": "assumed", "source": f"assumed as for {name}"} for key in _UNITS}

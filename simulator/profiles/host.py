@@ -12,10 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from hwprofiles import HOST_DIR
-from simulator.config import shown
+from simulator.config import read_yaml, shown
 from simulator.errors import ConfigError, UnknownNameError
 from simulator.profiles.engine import MARKS, EngineProfile
 
@@ -24,7 +22,6 @@ _LAYERS: Final = "launch_layers"
 _MOST_MS: Final = 1e6
 """[ms] largest accepted time, 17 minutes."""
 _MOST_SCALE: Final = 1000.0
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
@@ -118,12 +115,7 @@ def load_host(name_or_path: str | Path = REFERENCE) -> Host:
 
 @functools.cache
 def _load(path: Path) -> Host:
-    try:
-        with path.open(encoding="utf-8") as stream:
-            profile = yaml.load(stream, Loader=_Loader)  # a safe loader in both cases
-    except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not a readable host profile: {error}") from error
-    return parse_host(profile, path)
+    return parse_host(read_yaml(path, "host profile"), path)
 
 
 def parse_host(profile: object, path: Path) -> Host:

@@ -184,7 +184,7 @@ def _plain_base(base: Scenario) -> dict[str, Any]:
 
 
 def _manifest(spec: SweepSpec, work: Work, points: Points) -> dict[str, Any]:
-    from simulator import __version__
+    from simulator.version import __version__
 
     axes = [block.model_dump(mode="json", exclude_none=True) for block in spec.axes]
     what = {"base": work.base, "axes": axes, "replications": spec.replications,
