@@ -26,7 +26,7 @@ Z90: Final = 1.645
 MAD_TO_SD: Final = 1.4826
 BLOCKS_HALF_WIDTH: Final = 0.01
 """The memory parts are solved from two block counts, so they leave no residual: 1 % is assumed."""
-FACTORS: Final = {"measured": 1.0, "fitted": 1.5, "scaled": 2.0, "datasheet": 3.0, "textbook": 0.0}
+FACTORS: Final = {"measured": 1.0, "extrapolated": 1.5, "fitted": 1.5, "scaled": 2.0, "datasheet": 3.0, "textbook": 0.0}
 """Widening by profile mark; assumed, not measured."""
 
 

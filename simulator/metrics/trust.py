@@ -8,8 +8,12 @@ replicate (simulator.metrics.stability).
 from typing import Any, Final
 
 from simulator.cost.ranges import extrapolations
+from simulator.profiles.engine import EngineProfile, load_engine
+from simulator.profiles.model import load_model
+from simulator.profiles.shape import ModelShape
 from simulator.profiles.uncertainty import load_uncertainty
 from simulator.result import Result
+from simulator.scenario.setup import Setup
 
 _PLACES: Final = {
     "output_tokens_per_s": ("throughput", "output_tokens_per_s"),
@@ -18,24 +22,53 @@ _PLACES: Final = {
     "e2e_mean_s": ("e2e_s", "mean"), "e2e_p99_s": ("e2e_s", "p99"),
 }
 """Metric of the uncertainty file -> (section, key) of a summary."""
-_WEAKER: Final = ("measured", "fitted", "scaled", "datasheet")
+_WEAKER: Final = ("measured", "extrapolated", "fitted", "scaled", "datasheet")
 
 
-def mark_of(result: Result) -> str:
-    """The weakest of the marks of GPU, engine and host; an engine or host that was not measured counts as scaled."""
-    setup = result.setup
+def never_run(setup: Setup) -> str:
+    """Why a measured GPU's profile is extrapolated here: no engine was run with this model, tensor parallelism and
+    engine version on it. Empty where one was (of the same sizes, whatever the checkpoint's name and weight format),
+    and for profiles that are not marked measured."""
+    tp = setup.scenario.hardware.tensor_parallel
+    asked = (_sizes(setup.model), tp, _version(setup.engine))
+    runs = setup.gpu.engine_runs
+    known = {(_sizes(load_model(run.model)), run.tensor_parallel, _version(load_engine(run.engine)))
+             for run in runs}
+    if setup.gpu.mark != "measured" or asked in known:
+        return ""
+    listed = ", ".join(f"{run.model} TP{run.tensor_parallel} ({run.engine})" for run in runs) or "none"
+    return (f"{setup.model.name} TP{tp} on {setup.engine.name} {setup.engine.version}: no such run on "
+            f"{setup.gpu.name}; runs behind its profile: {listed}")
+
+
+def _sizes(model: ModelShape) -> tuple[object, ...]:
+    return (model.layers, model.hidden, model.intermediate, model.heads, model.kv_heads, model.head_dim, model.vocab,
+            model.latent, model.experts)
+
+
+def _version(engine: EngineProfile) -> tuple[str, str]:
+    return engine.name, engine.version
+
+
+def gpu_mark(setup: Setup) -> str:
+    """The mark of the GPU profile, extrapolated where `never_run` has a reason."""
+    return "extrapolated" if never_run(setup) else setup.gpu.mark
+
+
+def mark_of(setup: Setup) -> str:
+    """The weakest of the marks of GPU (gpu_mark), engine and host; an engine or host not measured counts as scaled."""
     if setup.gpu.mark == "textbook":
         return "textbook"
-    if result.scenario.cost_model == "roofline":
+    if setup.scenario.cost_model == "roofline":
         return "datasheet"
     engine = setup.engine.mark if setup.engine.mark in ("measured", "fitted") else "scaled"
     host = "measured" if setup.host.mark == "measured" and setup.host.cpu_scale == 1.0 else "scaled"
-    return max(setup.gpu.mark, engine, host, key=_WEAKER.index)
+    return max(gpu_mark(setup), engine, host, key=_WEAKER.index)
 
 
 def trust(result: Result, summary: dict[str, Any]) -> dict[str, Any]:
     """{"mark", "interval_90": {"ttft_s.mean": [low, high], ...}, "extrapolated": [sentences]} for a summary."""
-    mark, setup, trace = mark_of(result), result.setup, result.trace
+    mark, setup, trace = mark_of(result.setup), result.setup, result.trace
     known = load_uncertainty()
     intervals = {}
     for metric, (section, key) in _PLACES.items():
@@ -45,6 +78,8 @@ def trust(result: Result, summary: dict[str, Any]) -> dict[str, Any]:
     beyond: list[str] = []
     if mark != "textbook":
         longest = int((trace.prompt + trace.output).max())
-        beyond = extrapolations(setup.gpu, result.scenario.hardware.tensor_parallel, setup.limits.max_num_seqs,
+        reason = never_run(setup)
+        beyond = [reason] if reason else []
+        beyond += extrapolations(setup.gpu, result.scenario.hardware.tensor_parallel, setup.limits.max_num_seqs,
                                 setup.limits.max_num_batched_tokens, longest)
     return {"mark": mark, "interval_90": intervals, "extrapolated": beyond}

@@ -16,6 +16,7 @@ import numpy as np
 
 from simulator.cost.step import FP_BITS, Cost
 from simulator.errors import ServecastError
+from simulator.metrics.trust import mark_of, never_run
 from simulator.planning.spec import Candidate, PlanSpec, scenario_of
 from simulator.profiles.uncertainty import load_uncertainty
 from simulator.scenario.setup import Setup, prepare
@@ -38,7 +39,7 @@ class StepError:
 
 
 def step_error(setup: Setup, given: float | None = None) -> StepError:
-    """The 90 % interval of mean TPOT, which is step time over steps, widened by the GPU profile's mark.
+    """The 90 % interval of mean TPOT, which is step time over steps, widened by the mark of what is run.
 
     The roofline model gets DATASHEET_ERROR.
     """
@@ -48,13 +49,12 @@ def step_error(setup: Setup, given: float | None = None) -> StepError:
         return StepError(0.0, "textbook GPU: step times are exact")
     if setup.scenario.cost_model == "roofline":
         return StepError(DATASHEET_ERROR, "roofline from the datasheet")
-    known = load_uncertainty()
-    if setup.gpu.mark not in known.factor:
-        return StepError(DATASHEET_ERROR, f"{setup.gpu.name}: no interval for mark {setup.gpu.mark}")
-    relative = known.half_width["tpot_mean_s"] * known.factor[setup.gpu.mark]
+    known, mark, reason = load_uncertainty(), mark_of(setup), never_run(setup)
+    relative = known.half_width["tpot_mean_s"] * known.factor[mark]
     return StepError(
         relative,
-        f"{setup.gpu.name} is {setup.gpu.mark}: 90 % interval of mean TPOT (hwprofiles/uncertainty.yaml)",
+        f"{setup.gpu.name} is {mark}: 90 % interval of mean TPOT (hwprofiles/uncertainty.yaml)"
+        + (f"; {reason}" if reason else ""),
     )
 
 

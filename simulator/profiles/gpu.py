@@ -17,9 +17,20 @@ PEAK_DTYPES: Final = ("bf16", "fp16", "fp8", "int8", "fp4")
 _UNITS: Final = {"memory": "MiB", "memory_bandwidth": "GB/s", "sm_count": "count",
                  "link_bandwidth": "GB/s per direction", "tdp": "W", "price": "USD/h"}
 _TEXTS: Final = ("name", "vendor", "mark", "link_kind")
-_KEYS: Final = frozenset({*_UNITS, *_TEXTS, "aliases", "peak_dense", "measured"})
+_OPTIONAL: Final = frozenset({"aliases", "engine_runs", "measured"})
+_KEYS: Final = frozenset({*_UNITS, *_TEXTS, "peak_dense", *_OPTIONAL})
 _MOST: Final = 1e9
 """Largest accepted number of a profile, in its unit (MiB, GB/s, TFLOP/s, W, USD)."""
+
+
+@dataclass(frozen=True)
+class EngineRun:
+    """A model, tensor parallelism and engine that were run on a GPU; `model` and `engine` are names of profiles."""
+
+    model: str
+    tensor_parallel: int
+    engine: str
+    source: str
 
 
 @dataclass(frozen=True)
@@ -41,6 +52,7 @@ class Gpu:
     price_date: str
     sources: Mapping[str, str] = field(hash=False)         # field of the profile -> source
     measured: dict[str, object] = field(default_factory=dict, hash=False)
+    engine_runs: tuple[EngineRun, ...] = ()                # what an engine was run with on this GPU
     path: Path = Path()
 
     @property
@@ -104,7 +116,7 @@ def parse_gpu(profile: object, path: Path) -> Gpu:
     if not isinstance(profile, dict):
         raise ConfigError(f"{path}: a GPU profile is a mapping, got {type(profile).__name__}")
     unknown = sorted(str(key) for key in profile if key not in _KEYS)
-    missing = sorted(key for key in _KEYS - {"aliases", "measured"} if key not in profile)
+    missing = sorted(key for key in _KEYS - _OPTIONAL if key not in profile)
     if unknown or missing:
         raise ConfigError(f"{path}: unknown keys {shown(unknown)}, missing keys {missing}; accepted: {sorted(_KEYS)}; "
                           "servecast hardware NAME prints a profile to start from")
@@ -125,7 +137,7 @@ def parse_gpu(profile: object, path: Path) -> Gpu:
         memory_gbps=numbers["memory_bandwidth"], peak_tflops=peaks, sm_count=int(numbers["sm_count"]),
         link_kind=str(profile["link_kind"]), link_gbps=numbers["link_bandwidth"], tdp_w=numbers["tdp"],
         price_usd_h=numbers["price"], price_date=str(profile["price"].get("date", "")), sources=sources,
-        measured=measured, path=path)
+        measured=measured, engine_runs=_engine_runs(profile.get("engine_runs") or [], path), path=path)
 
 
 def _peaks(block: object, path: Path, sources: dict[str, str]) -> dict[str, float]:
@@ -141,6 +153,21 @@ def _peaks(block: object, path: Path, sources: dict[str, str]) -> dict[str, floa
         peaks["bf16"] = peaks["fp16"]
         sources["peak_dense.bf16"] = f"the GPU has no bf16, models run in fp16: {block['fp16']['source']}"
     return peaks
+
+
+def _engine_runs(rows: object, path: Path) -> tuple[EngineRun, ...]:
+    """The runs a profile lists."""
+    expected = "must be a list of {model, tensor_parallel, engine, source}"
+    if not isinstance(rows, list):
+        raise ConfigError(f"{path}: engine_runs {expected}, got {shown(rows)}")
+    for row in rows:
+        if not isinstance(row, dict) or set(row) != {"model", "tensor_parallel", "engine", "source"}:
+            raise ConfigError(f"{path}: engine_runs {expected}, got {shown(row)}")
+        if type(row["tensor_parallel"]) is not int or row["tensor_parallel"] < 1:
+            raise ConfigError(f"{path}: engine_runs: tensor_parallel must be a whole number >= 1, "
+                              f"got {shown(row['tensor_parallel'])}")
+    return tuple(EngineRun(str(row["model"]), row["tensor_parallel"], str(row["engine"]), str(row["source"]))
+                 for row in rows)
 
 
 def _number(entry: object, key: str, unit: str, path: Path) -> float:

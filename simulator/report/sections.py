@@ -147,7 +147,7 @@ def _trust_lines(known: dict[str, Any]) -> list[str]:
         for label, key in labels
         for low, high in ([known["interval_90"][key]] if key in known["interval_90"] else [])
     ]
-    lines = [f"90 % interval for the model's error ({known['mark']} profile): {', '.join(ranges)}."] if ranges else []
+    lines = [f"90 % interval for the model's error ({known['mark']}): {', '.join(ranges)}."] if ranges else []
     return lines + [f"Not measured: {line}." for line in known["extrapolated"]]
 
 

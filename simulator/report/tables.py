@@ -45,7 +45,7 @@ def _trust(summary: Summary) -> Text:
         for low, high in ([known["interval_90"][key]] if key in known["interval_90"] else [])
     ]
     if ranges:
-        text.append(f"90 % interval for the model's error ({known['mark']} profile): " + ", ".join(ranges))
+        text.append(f"90 % interval for the model's error ({known['mark']}): " + ", ".join(ranges))
     for line in known["extrapolated"]:
         text.append(f"\nnot measured: {line}")
     return text
@@ -56,7 +56,7 @@ def _headline(summary: Summary) -> Text:
     text = Text(summary["name"], style="bold")
     text.append(
         f"  {made['policy']}, {scenario['model']} on {scenario['cluster']['replicas']} x "
-        f"{scenario['hardware']['tensor_parallel']} {made['gpu']['name']} ({made['gpu']['mark']})",
+        f"{scenario['hardware']['tensor_parallel']} {made['gpu']['name']} ({summary['trust']['mark']})",
         style="dim",
     )
     return text

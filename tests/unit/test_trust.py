@@ -1,11 +1,19 @@
 """Intervals around predictions and notes on what was not measured."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from simulator import scenario_from, simulate
+from simulator.errors import ConfigError
+from simulator.planning.bounds import StepError, step_error
+from simulator.profiles.gpu import list_gpus, load_gpu, parse_gpu
 from simulator.profiles.uncertainty import load_uncertainty
+from simulator.scenario.setup import prepare
+
+ROOT = Path(__file__).resolve().parents[2]
 
 REQUESTS: dict[str, Any] = {"requests": {"output": [20, 30, 40], "prompt": 100, "arrival_s": [0.0, 1.0, 2.0]}}
 
@@ -32,6 +40,66 @@ def test_weaker_profiles_have_wider_intervals_and_say_what_is_scaled() -> None:
     other_engine = summary(hardware="h100-sxm", engine="vllm-0.15")
     assert width(measured) < width(other_engine) < width(datasheet)
     assert any("scaled from" in line for line in datasheet["trust"]["extrapolated"])
+
+
+@pytest.mark.parametrize(("gpu", "model", "tp", "mark"), [
+    ("h100-sxm", "llama-3.1-8b", 1, "measured"),
+    ("h100-sxm", "qwen2.5-14b", 1, "measured"),
+    ("h100-sxm", "llama-3.1-8b", 2, "extrapolated"),
+    ("h100-sxm", "llama-3.1-70b", 4, "extrapolated"),
+    ("h200-sxm", "llama-3.1-8b", 2, "measured"),
+    ("h200-sxm", "qwen2.5-14b", 2, "measured"),
+    ("h200-sxm", "qwen2.5-14b", 1, "extrapolated"),
+    ("h200-sxm", "qwen3-30b-a3b", 1, "measured"),
+    ("l40s", "llama-3.1-8b", 1, "fitted"),
+])
+def test_only_what_was_run_is_measured(gpu: str, model: str, tp: int, mark: str) -> None:
+    """The series of calibration/measurements: their folders are named after model, GPU and tensor parallelism."""
+    known = summary(model=model, hardware={"gpu": gpu, "tensor_parallel": tp})["trust"]
+    assert known["mark"] == mark
+    reasons = [line for line in known["extrapolated"] if line.startswith(f"{model} TP{tp} on vllm 0.24: no such run")]
+    assert len(reasons) == (mark == "extrapolated")
+
+
+def test_listed_runs_are_those_of_the_committed_measurements() -> None:
+    """run.yaml of every series names GPU, model, tensor parallelism and version; expert parallel and drafts are other
+    set-ups."""
+    found = set()
+    for path in (ROOT / "calibration" / "measurements").glob("*/*/run.yaml"):
+        run = yaml.safe_load(path.read_text())
+        engine = run["engine"]
+        if engine.get("speculative") is None and not engine.get("enable_expert_parallel"):
+            model, version = run["model"].removesuffix(".config.json"), engine["version"].rpartition(".")[0]
+            found.add((run["hardware"]["gpu"], model, engine["tensor_parallel_size"], f"vllm-{version}"))
+    listed = {(gpu.name, run.model, run.tensor_parallel, run.engine) for gpu in list_gpus() for run in gpu.engine_runs}
+    assert listed == found
+
+
+def test_the_interval_follows_the_weaker_mark() -> None:
+    done = summary(model="llama-3.1-70b", hardware={"gpu": "h100-sxm", "tensor_parallel": 4})
+    _, high = done["trust"]["interval_90"]["tpot_s.mean"]
+    known = load_uncertainty()
+    assert known.factor["extrapolated"] > known.factor["measured"]
+    assert high / done["tpot_s"]["mean"] == pytest.approx(
+        1 + known.half_width["tpot_mean_s"] * known.factor["extrapolated"])
+
+
+def test_a_plan_takes_the_error_of_the_weaker_mark() -> None:
+    def error(**more: Any) -> StepError:
+        return step_error(prepare(scenario_from({"workload": REQUESTS, "max_model_len": 4096, **more})))
+
+    measured, other = error(hardware="h100-sxm"), error(hardware={"gpu": "h100-sxm", "tensor_parallel": 4})
+    assert measured.relative < other.relative and "no such run" not in measured.source
+    assert "is extrapolated" in other.source and "llama-3.1-8b TP4 on vllm 0.24: no such run" in other.source
+    assert "is scaled" in error(hardware="h100-sxm", engine="vllm-0.15").source
+
+
+@pytest.mark.parametrize("rows", [{"model": "x"}, [{"model": "x"}],
+                                  [{"model": "x", "tensor_parallel": "2", "engine": "vllm-0.24", "source": "y"}]])
+def test_a_bad_list_of_runs_is_refused(rows: object) -> None:
+    profile = yaml.safe_load(load_gpu("h100-sxm").path.read_text()) | {"engine_runs": rows}
+    with pytest.raises(ConfigError, match=r"mine.yaml: engine_runs.* must be"):
+        parse_gpu(profile, Path("mine.yaml"))
 
 
 def test_textbook_examples_have_no_interval() -> None:

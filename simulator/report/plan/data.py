@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from simulator.metrics.trust import gpu_mark
 from simulator.planning.answer import Answer
 from simulator.planning.measure import key_of
 from simulator.planning.plan import Choice, Plan
@@ -277,14 +278,14 @@ def provenance(plan: Plan) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     seen: set[tuple[str, str]] = set()
     for found in plan.ready.values():
-        if found.setup is None or (found.setup.gpu.name, found.setup.engine.version) in seen:
+        if found.setup is None or (found.setup.gpu.name, found.error.source) in seen:
             continue
         setup = found.setup
-        seen.add((setup.gpu.name, setup.engine.version))
+        seen.add((setup.gpu.name, found.error.source))
         rows.append(
             {
                 "gpu": setup.gpu.name,
-                "gpu_mark": setup.gpu.mark,
+                "gpu_mark": gpu_mark(setup),
                 "unverified": list(setup.gpu.unverified),
                 "engine": f"{setup.engine.name} {setup.engine.version}",
                 "engine_mark": setup.engine.mark,
