@@ -45,10 +45,16 @@ def fit(
     engine: Annotated[
         Path | None, typer.Option("--engine", metavar="ENGINE.yaml", help="Engine profile to update.")
     ] = None,
+    host: Annotated[
+        Path | None, typer.Option("--host", metavar="HOST.yaml", help="Host profile to update.")
+    ] = None,
+    h200: Annotated[
+        Path | None, typer.Option("--h200", metavar="GPU.yaml", help="H200 profile whose measured: is replaced.")
+    ] = None,
     plot: Annotated[Path | None, typer.Option("--plot", metavar="F.svg", help="Fit against points.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fit a GPU profile, and from step logs an engine profile, to measurements."""
+    """Fit a GPU profile, and from step logs those of engine and host, to measurements."""
     from calibration.fit import MEASUREMENTS, operator_block, write_measured
 
     source = MEASUREMENTS if measurements is None else measurements
@@ -58,29 +64,43 @@ def fit(
             write_measured(out, block)
         print_json(block)
         return
-    _fit_folder(source, out, engine, plot, as_json)
+    _fit_folder(source, out, engine, host, h200, plot, as_json)
 
 
 def _fit_folder(
-    source: Path, out: Path | None, engine: Path | None, plot: Path | None, as_json: bool
+    source: Path, out: Path | None, engine: Path | None, host: Path | None, h200: Path | None,
+    plot: Path | None, as_json: bool
 ) -> None:
-    from calibration.fit import calibrate, engine_values, measured_block, write_engine, write_measured
+    from calibration.fit import (
+        calibrate,
+        engine_values,
+        host_values,
+        measured_block,
+        write_measured,
+        write_numbers,
+    )
+    from calibration.fit_h200 import calibrate_h200, h200_block
     from calibration.validate import fit_figure
 
     found = calibrate(source)
-    block, numbers = measured_block(found), engine_values(found)
+    second = calibrate_h200(found, source)
+    block, numbers, times = measured_block(found), engine_values(found), host_values(found, second.workers)
     if out is not None:
         write_measured(out, block)
+    if h200 is not None:
+        write_measured(h200, h200_block(second))
     if engine is not None:
-        write_engine(engine, numbers)
+        write_numbers(engine, numbers)
+    if host is not None:
+        write_numbers(host, times)
     if plot is not None:
         fit_figure(found.steps.gaps).savefig(plot)
-    _print_fit(found, block, numbers, as_json)
+    _print_fit(found, {"gpu": block, "h200": h200_block(second), "engine": numbers, "host": times}, as_json)
 
 
-def _print_fit(found: "Calibration", block: dict[str, Any], numbers: dict[str, float], as_json: bool) -> None:
+def _print_fit(found: "Calibration", numbers: dict[str, dict[str, Any]], as_json: bool) -> None:
     if as_json:
-        print_json({"gpu": block, "engine": numbers})
+        print_json(numbers)
     else:
         show(found.summary())
 
@@ -95,13 +115,20 @@ def validate(
     report: Annotated[
         Path | None, typer.Option("--report", metavar="F.html", help="Write one HTML page.")
     ] = None,
+    host: Annotated[
+        str, typer.Option("--host", metavar="HOST", help="fast, measured, slow, or a host profile.")
+    ] = "measured",
+    cpu_scale: Annotated[
+        float, typer.Option("--cpu-scale", min=0.01, max=100, help="Multiplies the host's CPU times.")
+    ] = 1.0,
 ) -> None:
     """Predict measured runs from their settings alone and show predicted against measured."""
     from calibration.harness import write_atomically
     from calibration.validate import table
     from calibration.validate import validate as compare
+    from simulator.profiles.host import load_host
 
-    result = compare(folders)
+    result = compare(folders, load_host(host).scaled(cpu_scale))
     if json_file is not None:
         write_atomically(json_file, json.dumps(result, indent=1, allow_nan=False) + "\n")
     if report is not None:
@@ -109,4 +136,6 @@ def validate(
 
         write_atomically(report, validation_page(result, folders))
     inside, width = result["inside_interval_pct"], result["median_width_pct"]
+    for entry in result["refused"]:
+        note(f"{entry['run']} left out: {entry['reason']}")
     show(table(result), f"inside the 90 % interval: {inside} %; median half-width {width} %")

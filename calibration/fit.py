@@ -15,14 +15,13 @@ from typing import Any, Final
 import numpy as np
 import yaml
 
-from calibration.fit_host import HostFit, MemoryFit, fit_host, fit_memory
+from calibration.fit_host import HostFit, MemoryFit, WorkerFit, fit_host, fit_memory
 from calibration.fit_operators import DecodeFit, GemmFit, fit_decode, fit_gemm, fit_prefill
 from calibration.fit_steps import FREE, StepFit, fit_steps, with_values
 from calibration.harness import write_atomically
 from calibration.measured import find_runs, load_run
 from calibration.operators import (
     Operators,
-    all_reduce_curve,
     elementwise_bandwidth,
     layer_start_us,
     load_operators,
@@ -37,16 +36,26 @@ FIT_RUNS: Final = (
     "llama8b-h100/batch_*",
     "llama8b-h100/ctx_*",
     "llama8b-h100/prefill_*",
+    *(
+        f"{series}/{kind}_*"
+        for series in (
+            "llama8b-h200-tp2-b",
+            "llama8b-h200-tp2-sync",
+            "llama8b-h200-fp8",
+            "llama8b-h200-fp8kv",
+            "qwen14b-h200-tp2-b",
+        )
+        for kind in ("batch", "ctx", "pre", "prefill")
+    ),
 )
+H100_RUNS: Final = FIT_RUNS[:4]
 COLD_RUNS: Final = ("llama8b-h100-sync/pre_*",)
 """First runs of a prompt size: one-off kernel selection in them."""
-TRAFFIC_RUN: Final = "llama8b-h100-sync/conv_r10"
 FIT_BLOCKS: Final = ("llama8b-h100/batch_b1", "llama8b-h100-seqs32/conv_burst200")
 """Runs whose block counts (not times) give the memory parts: 128 and 32 sequences."""
 HARNESS: Final = "ops-h100.json"
-PAIR: Final = "ops-h100-pair.json"
 LIBRARY: Final = "operators-h100.json"
-"""Our harness's measurements (products, elementwise kernels; all-reduce of two GPUs) and those of FA3 (attention)."""
+"""Our harness's measurements (products, elementwise kernels) and those of FA3 (attention)."""
 TRAFFIC: Final = 2.0 * (8 * 4096 + 2 * (4096 + 1024) + 4 * 1024 + 3 * 14336)
 """[bytes] one token moves through a layer's elementwise kernels (cost.calibrated), Llama-3.1-8B."""
 KV_BYTES: Final = 4096
@@ -109,19 +118,22 @@ def calibrate(measurements: Path = MEASUREMENTS, gpu_name: str = "h100-sxm") -> 
     gemm = fit_gemm(harness.gemm)
     decode = fit_decode(library.decode, KV_BYTES)
     prefill = fit_prefill(library.prefill, PAIR_FLOPS)
-    runs = [load_run(folder) for folder in find_runs([measurements])]
+    runs = [
+        load_run(folder)
+        for folder in find_runs([measurements])
+        if _matches(f"{folder.parent.name}/{folder.name}", (*H100_RUNS, *FIT_BLOCKS))
+    ]
     fit = [run for run in runs if used_for_fit(run.name) and not first_of_its_size(run.name)]
     ahead = [run for run in fit if run.engine.async_scheduling]
     sync = [run for run in fit if not run.engine.async_scheduling]
-    traffic = next((run for run in sync if run.name == TRAFFIC_RUN), None)
     blocks = [run for run in runs if run.name in FIT_BLOCKS]
-    if traffic is None or not ahead or len(blocks) != len(FIT_BLOCKS):
-        raise CalibrationError(f"{measurements}: needs the runs {', '.join((*FIT_RUNS, *FIT_BLOCKS))}")
+    if not sync or not ahead or len(blocks) != len(FIT_BLOCKS):
+        raise CalibrationError(f"{measurements}: needs the runs {', '.join((*H100_RUNS, *FIT_BLOCKS))}")
     base = with_values(load_gpu(gpu_name), operator_values(gemm, decode, harness))
     steps = fit_steps(ahead, base, priors(gemm, harness, library))
     fitted = with_values(base, {**steps.values, "mixed_lengths": UNEVEN_US})
     return Calibration(
-        gemm, decode, prefill, steps, fit_host(sync, ahead, traffic, fitted), fit_memory(blocks), fitted
+        gemm, decode, prefill, steps, fit_host(sync, ahead, fitted), fit_memory(blocks), fitted
     )
 
 
@@ -135,7 +147,7 @@ def operator_values(gemm: GemmFit, decode: DecodeFit, harness: Operators) -> dic
         "fp8_gain": harness.fp8_gain or 1.0,
         "layer_fixed": 0.0,
         "step_fixed": 0.0,
-        "elementwise_bandwidth": gemm.gemm.bandwidth / 1e12,
+        "elementwise_bandwidth": (elementwise_bandwidth(harness, TRAFFIC) or gemm.gemm.bandwidth) / 1e12,
         "decode_bandwidth": decode.bandwidth / 1e12,
         "decode_sequence": decode.sequence_s * 1e6,
         "mixed_lengths": 0.0,
@@ -157,12 +169,9 @@ def priors(gemm: GemmFit, harness: Operators, library: Operators) -> dict[str, t
     prefill = float(np.median([row["TFLOPs"] for row in library.prefill if row["length"] >= 1024]))
     start, rate = gemm.gemm.start_s * 1e6, gemm.gemm.rate / 1e12
     fixed = layer_start_us(harness) or 4.0 * start
-    moved = (elementwise_bandwidth(harness, TRAFFIC) or gemm.gemm.bandwidth) / 1e12
     return {
-        "gemm_start": (start, 0.3 * start),
         "layer_fixed": (fixed, 0.3 * fixed),
         "gemm_rate": (rate, 0.1 * rate),
-        "elementwise_bandwidth": (moved, 0.15 * moved),
         "decode_bandwidth": (best, 0.1),
         "sample_sequence": (2.0, 3.0),
         "prefill_rate": (prefill, 0.15 * prefill),
@@ -181,14 +190,14 @@ def measured_block(fit: Calibration) -> dict[str, Any]:
     ops = f"calibration/measurements/{LIBRARY}"
     block: dict[str, Any] = {}
     curves = {
-        key: entry
-        for key, entry in load_gpu(fit.gpu.path.stem).measured.items()
-        if key not in UNITS or key.startswith("all_reduce")
+        key: kept
+        for key, kept in load_gpu(fit.gpu.path.stem).measured.items()
+        if key not in UNITS or key.startswith(("all_reduce", "fp8_kv"))
     }
     for key in UNITS:
         if key in FREE:
             error = decode.median() if key not in ("gemm_rate", "prefill_rate") else prefill.median()
-            block[key] = _entry(
+            block[key] = entry(
                 fit.steps.values[key],
                 key,
                 logs,
@@ -196,12 +205,12 @@ def measured_block(fit: Calibration) -> dict[str, Any]:
                 error,
                 f"1..128 sequences, 1..2048 tokens; standard error {fit.steps.errors[key]:.2g}",
             )
-    block["fp8_gain"] = _entry(
+    block["fp8_gain"] = entry(
         gpu_times(fit.gpu).fp8_gain, "fp8_gain", f"calibration/measurements/{HARNESS}", "measured", 0.05, "m 1024..8192"
     )
-    for key in ("gemm_bandwidth", "gemm_exponent"):
-        value = getattr(fit.gemm.gemm, key.removeprefix("gemm_")) / UNITS[key][1]
-        block[key] = _entry(
+    for key in ("gemm_start", "gemm_bandwidth", "gemm_exponent"):
+        value = getattr(fit.gemm.gemm, "start_s" if key == "gemm_start" else key.removeprefix("gemm_")) / UNITS[key][1]
+        block[key] = entry(
             value,
             key,
             f"calibration/measurements/{HARNESS}",
@@ -209,7 +218,15 @@ def measured_block(fit: Calibration) -> dict[str, Any]:
             fit.gemm.mean_error,
             f"m {fit.gemm.rows[0]}..{fit.gemm.rows[1]}",
         )
-    block["decode_sequence"] = _entry(
+    block["elementwise_bandwidth"] = entry(
+        gpu_times(fit.gpu).elementwise_bandwidth / 1e12,
+        "elementwise_bandwidth",
+        f"calibration/measurements/{HARNESS}",
+        "fitted",
+        0.1,
+        "growth of a layer's elementwise kernels up to 2048 rows",
+    )
+    block["decode_sequence"] = entry(
         fit.decode.sequence_s * 1e6,
         "decode_sequence",
         ops,
@@ -217,7 +234,7 @@ def measured_block(fit: Calibration) -> dict[str, Any]:
         fit.decode.mean_error,
         "batch 1..256, context 512..32768",
     )
-    block["mixed_lengths"] = _entry(
+    block["mixed_lengths"] = entry(
         UNEVEN_US,
         "mixed_lengths",
         "steps of unequal against equal sequences, llama8b-h100-sync",
@@ -226,21 +243,20 @@ def measured_block(fit: Calibration) -> dict[str, Any]:
         "",
     )
     for key in ("step_fixed", "prefill_token"):
-        block[key] = _entry(0.0, key, "contained in the other components", "assumed", 0.0, "")
-    pair = MEASUREMENTS / PAIR
-    measured = all_reduce_curve(pair, 2) if pair.is_file() else None
-    return block | curves | ({"all_reduce_2": measured} if measured else {})
+        block[key] = entry(0.0, key, "contained in the other components", "assumed", 0.0, "")
+    return block | curves
 
 
-def _entry(value: float, key: str, source: str, mark: str, error: float, valid: str) -> dict[str, Any]:
-    entry = {
+def entry(value: float, key: str, source: str, mark: str, error: float, valid: str) -> dict[str, Any]:
+    """One component of a `measured:` block; `error` is relative, `value` in the profile's unit."""
+    found = {
         "value": float(f"{value:.5g}"),
         "unit": UNITS[key][0],
         "mark": mark,
         "source": source,
         "error_pct": round(100 * float(error), 2),
     }
-    return {**entry, "range": valid} if valid else entry
+    return {**found, "range": valid} if valid else found
 
 
 def write_measured(path: Path, block: Mapping[str, Any]) -> None:
@@ -250,40 +266,33 @@ def write_measured(path: Path, block: Mapping[str, Any]) -> None:
     except OSError as error:
         raise CalibrationError(f"{path}: not a readable GPU profile: {error}") from error
     lines = ["", "measured:"]
-    for key, entry in block.items():
-        text = yaml.safe_dump(entry, default_flow_style=True, sort_keys=False, width=10_000).strip()
+    for key, content in block.items():
+        text = yaml.safe_dump(content, default_flow_style=True, sort_keys=False, width=10_000).strip()
         lines.append(f"  {key}: {text.removesuffix('...').strip()}")
     write_atomically(path, head + "\n".join(lines) + "\n")
 
 
+def host_values(fit: Calibration, workers: WorkerFit) -> dict[str, float]:
+    """Numbers of the measured host's profile [ms]."""
+    both = vars(fit.host) | vars(workers)
+    times = {key.removesuffix("_s"): value for key, value in both.items()}
+    return {key: round(value * 1e3, 4) for key, value in (times | {"eager_stall": fit.eager_stall_s}).items()}
+
+
 def engine_values(fit: Calibration) -> dict[str, float]:
-    """Numbers of the engine profile, in its units (ms, MiB, KiB)."""
-    host = fit.host
-    times = {
-        "decode_prep": host.decode_prep_s,
-        "prefill_prep": host.prefill_prep_s,
-        "sequence_cpu": host.sequence_cpu_s,
-        "piecewise_cpu": host.piecewise_cpu_s,
-        "eager_cpu": host.eager_cpu_s,
-        "eager_cpu_sync": host.eager_cpu_sync_s,
-        "eager_cpu_worker": host.eager_cpu_worker_s,
-        "eager_stall": fit.eager_stall_s,
-        "frontend_in": host.frontend_in_s,
-        "frontend_out": host.frontend_out_s,
-    }
-    values = {key: round(value * 1e3, 4) for key, value in times.items()}
-    return values | {
+    """Numbers of the engine profile, in its units (MiB, KiB)."""
+    return {
         "graph_layer_memory": round(fit.memory.graph_layer_bytes / 2**20, 4),
         "workspace_per_hidden": round(fit.memory.workspace_per_hidden_bytes / 2**10, 2),
     }
 
 
-def write_engine(path: Path, values: Mapping[str, float]) -> None:
-    """Set numbers of an engine profile in place; unit, mark and source of each line are kept."""
+def write_numbers(path: Path, values: Mapping[str, float]) -> None:
+    """Set numbers of an engine or host profile in place; unit, mark and source of each line are kept."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise CalibrationError(f"{path}: not a readable engine profile: {error}") from error
+        raise CalibrationError(f"{path}: not a readable profile: {error}") from error
     for key, value in values.items():
         text, count = re.subn(rf"(?m)^({key}: {{value: )[^,]+,", rf"\g<1>{value:g},", text)
         if count != 1:
@@ -322,6 +331,6 @@ def operator_block(path: Path) -> dict[str, Any]:
     if operators.fp8_gain is not None:
         numbers["fp8_gain"] = (operators.fp8_gain, 0.05, "m 1024 and more")
     return {
-        key: _entry(value / UNITS[key][1], key, path.name, "fitted", off, valid)
+        key: entry(value / UNITS[key][1], key, path.name, "fitted", off, valid)
         for key, (value, off, valid) in numbers.items()
     }

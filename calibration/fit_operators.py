@@ -68,7 +68,8 @@ def fit_gemm(rows: Sequence[Mapping[str, Any]]) -> GemmFit:
         return np.log(_gemm(p, m, n, k) / seconds)
 
     start = np.log(np.array([max(float(seconds.min()) / 4, 1e-7), bandwidth, rate, 3.0]))
-    found = least_squares(residual, start, loss="soft_l1", f_scale=0.05)
+    exact = {"jac": "3-point", "xtol": 1e-12, "ftol": 1e-14, "gtol": 1e-12}
+    found = least_squares(residual, start, loss="soft_l1", f_scale=0.05, **exact)
     error = float(np.mean(np.abs(np.exp(residual(found.x)) - 1)))
     return GemmFit(_time(found.x), error, (int(m.min()), int(m.max())), len(rows))
 

@@ -25,19 +25,16 @@ from simulator.profiles.gpu import Gpu
 
 Array = npt.NDArray[np.float64]
 
-FREE: Final = (
-    "gemm_start",
-    "layer_fixed",
-    "gemm_rate",
-    "elementwise_bandwidth",
-    "decode_bandwidth",
-    "sample_sequence",
-    "prefill_rate",
-)
-"""Components fitted here, in profile units."""
+FREE: Final = ("layer_fixed", "gemm_rate", "decode_bandwidth", "sample_sequence", "prefill_rate")
+"""Components fitted here, in profile units: those that a step log can tell apart. It cannot tell a product's start
+from the fixed time of its layer (four starts and one fixed time only add up), nor elementwise traffic from the
+products' rate (both grow with the tokens of a step): product start and elementwise bandwidth stay as the operators
+alone give them. Left free, both pairs move the gaps by less than a seventh of their error per prior width."""
 DECODE_ERROR: Final = 0.01
 PREFILL_ERROR: Final = 0.03
 """Relative errors the gaps are weighed by: repeatability of decode steps and of single prefill steps."""
+DIFFERENCE: Final = 1e-2
+"""Relative step of the central differences: wide against the whole nanoseconds that step times are rounded to."""
 FIRST_PREFILL: Final = 5
 FULL_STEP: Final = 1800
 """[tokens] from here a prefill step is longer on the GPU than its launch."""
@@ -139,40 +136,78 @@ def with_values(gpu: Gpu, values: Mapping[str, float]) -> Gpu:
     return dataclasses.replace(gpu, measured=measured)
 
 
-def fit_steps(runs: Sequence[MeasuredRun], gpu: Gpu, priors: Mapping[str, tuple[float, float]]) -> StepFit:
-    """Fit FREE on the gaps of `runs` (one model, one GPU); `priors` gives (value, standard error) for each.
+def fit_steps(
+    runs: Sequence[MeasuredRun],
+    gpu: Gpu,
+    priors: Mapping[str, tuple[float, float]],
+    start: Mapping[str, float] | None = None,
+) -> StepFit:
+    """Fit the components named by `priors` (value, standard error) on the gaps of `runs`, all on one kind of GPU.
 
-    All other components are those of `gpu`.
+    All other components are those of `gpu`. The search starts from the priors, or from `start`.
     """
-    table = gaps_of(runs)
-    setup = setup_of(runs[0])
-    centre = np.array([priors[key][0] for key in FREE])
-    width = np.array([priors[key][1] for key in FREE])
+    groups = _alike(runs)
+    tables = [gaps_of(group) for group in groups]
+    table = pd.concat(tables, ignore_index=True)
+    free = tuple(priors)
+    centre = np.array([priors[key][0] for key in free])
+    width = np.array([priors[key][1] for key in free])
     scale = np.where(table.kind == 0, DECODE_ERROR / table.weight, PREFILL_ERROR)
     gaps = table.gap_s.to_numpy()
 
     def relative(x: Array) -> Array:
-        values = dict(zip(FREE, x, strict=True))
-        cost = _cost(runs[0], setup, with_values(gpu, values))
-        off: Array = gpu_seconds(cost, table) / gaps - 1.0
+        values = with_values(gpu, dict(zip(free, x, strict=True)))
+        times = [
+            gpu_seconds(_cost(group[0], setup_of(group[0]), values), part)
+            for group, part in zip(groups, tables, strict=True)
+        ]
+        off: Array = np.concatenate(times) / gaps - 1.0
         return off
 
     def residual(x: Array) -> Array:
         return np.concatenate([relative(x) / scale, (x - centre) / width])
 
     bounds = (np.maximum(centre - 6 * width, 1e-6), centre + 6 * width)
-    found = least_squares(residual, centre, bounds=bounds, loss="soft_l1", x_scale=width, diff_step=1e-4)
+    found = least_squares(
+        residual,
+        centre if start is None else np.clip([start[key] for key in free], *bounds),
+        bounds=bounds,
+        loss="soft_l1",
+        x_scale=width,
+        jac="3-point",
+        diff_step=DIFFERENCE,
+        xtol=1e-10,
+        ftol=1e-12,
+        gtol=1e-10,
+    )
     spread = np.sqrt(np.diag(np.linalg.inv(found.jac.T @ found.jac)))
     return StepFit(
-        dict(zip(FREE, map(float, found.x), strict=True)),
-        dict(zip(FREE, map(float, spread), strict=True)),
+        dict(zip(free, map(float, found.x), strict=True)),
+        dict(zip(free, map(float, spread), strict=True)),
         table.assign(error=relative(found.x)),
     )
 
 
+def _alike(runs: Sequence[MeasuredRun]) -> list[list[MeasuredRun]]:
+    """Runs with one model and one set of settings together: they share their step times."""
+    groups: dict[tuple[object, ...], list[MeasuredRun]] = {}
+    for run in runs:
+        e = run.engine
+        key = (run.model.name, e.tensor_parallel_size, e.weight_dtype, e.kv_cache_dtype, e.max_num_seqs,
+               e.max_num_batched_tokens)
+        groups.setdefault(key, []).append(run)
+    return list(groups.values())
+
+
 def _cost(run: MeasuredRun, setup: Profiles, gpu: Gpu) -> Cost:
-    """Cost without stalls: what a step takes when its launch never waits."""
-    return cost_of(run, Profiles(gpu, setup.engine.replace(eager_stall_s=0.0), setup.model))
+    """Cost of the GPU alone: a CPU that takes no time."""
+    host = dataclasses.replace(setup.host, cpu_scale=0.0)
+    return cost_of(run, Profiles(gpu, setup.engine, setup.model, host))
+
+
+def step_cost(run: MeasuredRun, gpu: Gpu) -> Cost:
+    """Step times of a run's settings on `gpu`, the CPU taking no time."""
+    return _cost(run, setup_of(run), gpu)
 
 
 def step_table(run: MeasuredRun, gpu: Gpu | None = None) -> pd.DataFrame:

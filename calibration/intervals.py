@@ -8,12 +8,14 @@ are about the simulator's own means, so nothing of the test runs' errors enters.
 `python -m calibration.intervals` writes hwprofiles/uncertainty.yaml from the shipped measurements.
 """
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from calibration.accepted import NotModelledError
 from calibration.fit import MEASUREMENTS, first_of_its_size, used_for_fit
 from calibration.harness import write_atomically
 from calibration.measured import MeasuredRun, find_runs, load_run, measured_metrics
@@ -26,6 +28,15 @@ BLOCKS_HALF_WIDTH: Final = 0.01
 """The memory parts are solved from two block counts, so they leave no residual: 1 % is assumed."""
 FACTORS: Final = {"measured": 1.0, "fitted": 1.5, "scaled": 2.0, "datasheet": 3.0, "textbook": 0.0}
 """Widening by profile mark; assumed, not measured."""
+
+
+def modelled_runs(measurements: Path) -> list[MeasuredRun]:
+    """The committed runs but for those of what is not modelled."""
+    runs = []
+    for folder in find_runs([measurements]):
+        with contextlib.suppress(NotModelledError):
+            runs.append(load_run(folder))
+    return runs
 
 
 def log_errors(runs: Sequence[MeasuredRun]) -> dict[str, list[float]]:
@@ -83,5 +94,5 @@ def write_uncertainty(path: Path, widths: Mapping[str, float]) -> None:
 
 
 if __name__ == "__main__":
-    measured = [load_run(folder) for folder in find_runs([MEASUREMENTS])]
+    measured = modelled_runs(MEASUREMENTS)
     write_uncertainty(PATH, half_widths(log_errors(measured), repeat_spread(measured)))

@@ -17,6 +17,7 @@ import pandas as pd
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
+from calibration.accepted import WIDTHS, check_columns, check_keys
 from simulator.config import shown
 from simulator.errors import CalibrationError
 
@@ -32,7 +33,8 @@ STEP_COLUMNS: Final = (
     "n_waiting",
     "t_output_s",
 )
-KINDS: Final = ("open", "grouped", "closed")
+STEP_LOGS: Final = ("steps.csv", "steps.csv.gz")
+KINDS: Final = tuple(WIDTHS)
 Count = Annotated[int, Field(ge=1, le=2**30)]
 Blocks = Annotated[int, Field(ge=2, le=2**30)]
 
@@ -54,6 +56,14 @@ class EngineSettings:
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
     dtype: str = "bfloat16"
     kv_cache_dtype: str = "bfloat16"
+    quantization: str | None = None
+    enable_prefix_caching: bool = False
+    cuda_graphs: bool = True
+
+    @property
+    def weight_dtype(self) -> str:
+        """Format of the layers' weights: that of the quantisation, else of the model."""
+        return self.quantization or self.dtype
 
     @property
     def profile(self) -> str:
@@ -99,11 +109,16 @@ def load_run(folder: Path) -> MeasuredRun:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, ValueError, RecursionError, TypeError) as error:
         raise CalibrationError(f"{path}: not readable: {error}") from error
-    engine = _engine(_section(content, "engine", path), path)
-    hardware = _section(content, "hardware", path)
-    kind, width = _arrivals(_section(content, "arrivals", path), path)
-    requests = _requests(folder)
-    steps = _table(folder / "steps.csv", STEP_COLUMNS) if (folder / "steps.csv").is_file() else None
+    section = _section(content, "engine", path)
+    hardware, arrivals = _section(content, "hardware", path), _section(content, "arrivals", path)
+    check_keys(content, EngineSettings.__dataclass_fields__, path)
+    engine = _engine(section, path)
+    kind, width = _arrivals(arrivals, path)
+    requests = _requests(folder, kind)
+    if kind == "sessions" and not {"session", "turn"} <= set(requests):
+        raise CalibrationError(f"{folder / 'requests.csv'}: arrivals.kind sessions needs columns session and turn")
+    log = next((folder / name for name in STEP_LOGS if (folder / name).is_file()), None)
+    steps = None if log is None else _table(log, STEP_COLUMNS)
     return MeasuredRun(
         path=folder.resolve(),
         engine=engine,
@@ -146,7 +161,7 @@ def _arrivals(section: dict[str, Any], path: Path) -> tuple[str, int]:
     kind = str(section.get("kind"))
     if kind not in KINDS:
         raise CalibrationError(f"{path}: arrivals.kind must be one of {', '.join(KINDS)}, got {kind!r}")
-    key = {"open": None, "grouped": "group_size", "closed": "concurrency"}[kind]
+    key = WIDTHS[kind]
     if key is None:
         return kind, 0
     width = section.get(key)
@@ -167,9 +182,11 @@ def _model(folder: Path, name: str) -> Path:
     return found
 
 
-def _requests(folder: Path) -> pd.DataFrame:
+def _requests(folder: Path, kind: str) -> pd.DataFrame:
     if (folder / "requests.csv").is_file():
-        return _table(folder / "requests.csv", REQUEST_COLUMNS)
+        table = _table(folder / "requests.csv", REQUEST_COLUMNS)
+        check_columns(table.columns, REQUEST_COLUMNS, kind, folder / "requests.csv")
+        return table
     detailed = sorted(folder.glob("*.json"))
     if len(detailed) != 1:
         raise CalibrationError(

@@ -1,11 +1,12 @@
 """Predict a measured run from its settings alone: profiles, scheduler, KV blocks; the compiled engine replays it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from calibration.accepted import NotModelledError
 from calibration.measured import MeasuredRun, metrics_of
 from policies.registry import policy_named
 from simulator.cost.calibrated import calibrated_cost
@@ -16,10 +17,14 @@ from simulator.errors import CalibrationError
 from simulator.profiles.capacity import KvCapacity, kv_capacity
 from simulator.profiles.engine import EngineProfile, load_engine
 from simulator.profiles.gpu import Gpu, load_gpu
+from simulator.profiles.host import Host, load_host
 from simulator.profiles.model import ModelShape, load_model
 from simulator.scenario.setup import LOADS
-from simulator.state import FINISHED, T_STEPS, Limits
+from simulator.state import FINISHED, Limits
 from simulator.units import column_to_ticks, to_seconds
+from simulator.workload.extras import Extras
+from simulator.workload.shared import shared_blocks
+from simulator.workload.trace import make_trace
 
 Seconds = npt.NDArray[np.float64]
 
@@ -32,11 +37,12 @@ class Prediction:
     num_gpu_blocks: int  # by the memory model, whatever the run used
     preemptions: int
     steps: int
+    found_tokens: int  # prompt tokens found in the prefix cache, as simulated
     ids: npt.NDArray[np.int64]
     arrival_s: Seconds
     first_s: Seconds
     last_s: Seconds
-    log: npt.NDArray[np.int64] | None
+    log: npt.NDArray[np.void] | None
 
 
 @dataclass(frozen=True)
@@ -46,14 +52,22 @@ class Profiles:
     gpu: Gpu
     engine: EngineProfile
     model: ModelShape
+    host: Host = field(default_factory=load_host)
 
 
-def setup_of(run: MeasuredRun) -> Profiles:
-    """Profiles named by run.yaml. Raises UnknownNameError for a GPU or engine without one."""
+def setup_of(run: MeasuredRun, host: Host | None = None) -> Profiles:
+    """Profiles named by run.yaml, on `host` (default: the measured one). Raises UnknownNameError for a GPU or engine
+    without one, NotModelledError for a model whose step times are not modelled."""
     engine = load_engine(run.engine.profile)
     if run.engine.async_scheduling is not None:
         engine = engine.replace(schedule_ahead=int(run.engine.async_scheduling))
-    return Profiles(load_gpu(run.gpu), engine, load_model(run.model))
+    if not run.engine.cuda_graphs:
+        engine = engine.replace(graph_tokens_max=0)
+    model = load_model(run.model)
+    beyond = model.beyond_dense(run.engine.max_model_len or int(run.requests.prompt_tokens.max()))
+    if beyond:
+        raise NotModelledError(f"{run.model}: {model.name} has {' and '.join(beyond)}: step times are not modelled")
+    return Profiles(load_gpu(run.gpu), engine, model, host or load_host())
 
 
 def cost_of(run: MeasuredRun, setup: Profiles) -> Cost:
@@ -64,10 +78,11 @@ def cost_of(run: MeasuredRun, setup: Profiles) -> Cost:
         setup.engine,
         setup.model,
         e.tensor_parallel_size,
-        e.dtype,
+        e.weight_dtype,
         e.kv_cache_dtype,
         e.max_num_seqs,
         e.max_num_batched_tokens,
+        setup.host,
     )
 
 
@@ -79,7 +94,7 @@ def capacity_of(run: MeasuredRun, setup: Profiles) -> KvCapacity:
         setup.engine,
         setup.model,
         e.tensor_parallel_size,
-        e.dtype,
+        e.weight_dtype,
         e.kv_cache_dtype,
         e.max_num_seqs,
         e.max_num_batched_tokens,
@@ -114,7 +129,8 @@ def predict(
         metrics,
         blocks,
         int(job.req.preempted.sum()),
-        int(job.stats[0][T_STEPS]),
+        int(job.stats["steps"][0]),
+        int(job.req.found.sum()),
         _ordered(run).id.to_numpy(dtype=np.int64),
         arrival,
         first,
@@ -127,7 +143,7 @@ def _ordered(run: MeasuredRun) -> pd.DataFrame:
     """Requests in the order they are submitted: by arrival, or by id where the client's habit decides."""
     return (
         run.requests
-        if run.kind == "open"
+        if run.kind in ("open", "sessions")
         else run.requests.sort_values("id", kind="stable", ignore_index=True)
     )
 
@@ -136,21 +152,19 @@ def _job(run: MeasuredRun, setup: Profiles, cost: Cost, blocks: int, log: bool) 
     table = _ordered(run)
     arrival = column_to_ticks(table.arrival_s.to_numpy() - table.arrival_s.min())
     output = table.output_tokens.to_numpy(dtype=np.int64)
-    cached = (
-        table.cached_tokens.to_numpy(dtype=np.int64)
-        if "cached_tokens" in table
-        else np.zeros(len(table), dtype=np.int64)
-    )
-    columns = request_columns(
-        arrival,
-        table.prompt_tokens.to_numpy(dtype=np.int64),
-        output,
-        output,
-        cached,
-        np.zeros(0, dtype=np.int64),
-    )
-    job = array_job(columns, limits_of(run, setup.engine, blocks), cost, 1, log)
-    job.load, job.width = LOADS[run.kind], run.width
+    prompt = table.prompt_tokens.to_numpy(dtype=np.int64)
+    nothing = np.zeros(len(table), dtype=np.int64)
+    talks = run.engine.enable_prefix_caching and run.kind == "sessions"
+    cached = table.cached_tokens.to_numpy(dtype=np.int64) if "cached_tokens" in table and not talks else nothing
+    extras = Extras(session=table.session.to_numpy(np.int64), turn=table.turn.to_numpy(np.int64)) if talks else Extras()
+    limits = limits_of(run, setup.engine, blocks)._replace(prefix=int(run.engine.enable_prefix_caching))
+    if cached.any():  # what was found is given, not what it was
+        limits = limits._replace(prefix=0)
+    shared = shared_blocks(make_trace(arrival, prompt, output, extras=extras), limits.block_size)
+    columns = request_columns(arrival, prompt, output, output, cached, np.zeros(0, dtype=np.int64),
+                              shared.ends if limits.prefix else None)
+    job = array_job(columns, limits, cost, 1, log, shared.numbers)
+    job.load, job.width = LOADS["open" if run.kind == "sessions" else run.kind], run.width
     return job
 
 

@@ -279,3 +279,29 @@ def fit_step_fixed(run: MeasuredRun, requests: int = 30, highest_us: float = 500
         tpot = float(np.mean((found.last_s - found.first_s)[:requests] / outputs))
         low, high = (middle, high) if tpot < wanted else (low, middle)
     return low
+
+
+VLLM_REDUCE_LIMIT: Final = {2: 8 * 2**20, 4: 8 * 2**20, 8: 2**18}
+"""[bytes] below which vLLM takes its own all-reduce on Hopper, by GPUs: the least of CustomAllreduce.max_size (8 MiB)
+and CUSTOM_ALL_REDUCE_MAX_SIZES (vllm/distributed/device_communicators); NCCL from there."""
+
+
+def vllm_reduce_entry(data: Path, gpus: int, stem: str = "h100") -> dict[str, Any]:
+    """Profile entry `all_reduce_N`: vLLM's own kernel in a CUDA graph up to its limit, NCCL above, from the
+    aiconfigurator table `op_allreduce_{stem}_aic.csv` in `data`."""
+    table = _read(data / f"op_allreduce_{stem}_aic.csv")
+    rows = table[(table.kernel == "vLLM_custom_graph") & (table.op == "all_reduce") & (table.num_gpus == gpus)]
+    rows = rows[(rows.size_bytes >= 2048) & (rows.size_bytes <= 2**28)].sort_values("size_bytes")
+    points = [(int(size), round(float(us), 2)) for size, us in zip(rows.size_bytes, rows.latency_us, strict=True)]
+    limit = VLLM_REDUCE_LIMIT[gpus]
+    below = [point for point in points if point[0] < limit]
+    (size, us), (before, less) = below[-1], below[-2]
+    edge = (limit - 1, round(us + (limit - size) * (us - less) / (size - before), 2))
+    above = [point for point in points if point[0] >= limit]
+    return {
+        "points": [list(point) for point in (*below, edge, *above)],
+        "unit": "[bytes, us]",
+        "mark": "measured",
+        "source": f"{AIC}; vLLM all-reduce in a CUDA graph below {limit // 1024} KiB (its last doubling extrapolated), "
+        "NCCL above",
+    }

@@ -42,6 +42,8 @@ Inside the interval: {{ result.inside_interval_pct }} % of run-metric pairs; med
 {% endfor %}</tbody><tfoot><tr><th>mean absolute</th>{% for m in metrics %}
 <th>{% if m in result.mean_abs_error_pct %}{{ '%.2f'|format(result.mean_abs_error_pct[m]) }}{% endif %}</th>
 {% endfor %}<th></th></tr></tfoot></table></div>
+{% if result.refused %}<h2>Not modelled</h2><ul>{% for run in result.refused %}
+<li>{{ run.run }}: {{ run.reason }}</li>{% endfor %}</ul>{% endif %}
 {% for figure in figures %}<figure>{{ figure }}</figure>{% endfor %}
 </body></html>
 """
@@ -50,7 +52,9 @@ Inside the interval: {{ result.inside_interval_pct }} % of run-metric pairs; med
 def validation_page(result: dict[str, Any], folders: Iterable[Path], most_figures: int = 8) -> str:
     """HTML of a validation; figures of the first runs that were not used for fitting."""
     unused = {entry["run"] for entry in result["runs"] if not entry["used_for_fit"]}
-    runs = [load_run(folder) for folder in find_runs([Path(folder) for folder in folders])]
+    refused = {entry["run"] for entry in result.get("refused", ())}
+    found = find_runs([Path(folder) for folder in folders])
+    runs = [load_run(path) for path in found if f"{path.parent.name}/{path.name}" not in refused]
     shown = [run for run in runs if run.name in unused and len(run.requests) > 1] or runs
     drawn = [(run.name, figure) for run in shown[: most_figures // 2] for figure in figures(run)]
     # drawn by matplotlib from numbers and escaped labels

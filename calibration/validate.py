@@ -12,28 +12,47 @@ import numpy as np
 from matplotlib.figure import Figure
 from rich.table import Table
 
+from calibration.accepted import NotModelledError
 from calibration.fit import used_for_fit
 from calibration.measured import MeasuredRun, find_runs, load_run, measured_metrics
 from calibration.predict import Prediction, predict, setup_of
+from simulator.errors import ConfigError, ServecastError
+from simulator.profiles.host import Host
 from simulator.profiles.uncertainty import METRICS, load_uncertainty
-from simulator.state import LOG_FIELDS
+from simulator.state import LogRow, dtype_of
 from simulator.units import NS_PER_S
 
 Report = dict[str, Any]
 
 
-def validate(folders: Iterable[Path]) -> Report:
-    """Predict every run in or below `folders`. Raises CalibrationError where a run cannot be read.
+def validate(folders: Iterable[Path], host: Host | None = None) -> Report:
+    """Predict every run in or below `folders`, on `host` (default: the measured one).
 
-    Keys: runs (run, used_for_fit, metrics {name: predicted, measured, error_pct, low, high}, preemptions),
+    Raises CalibrationError where a run cannot be read, or where every
+    one uses what is not modelled.
+
+    Keys: refused (run, reason: what is not modelled), runs (run, used_for_fit,
+    metrics {name: predicted, measured, error_pct, low, high}, preemptions),
     mean_abs_error_pct, inside_interval_pct, median_width_pct.
     """
-    runs = [load_run(folder) for folder in find_runs([Path(folder) for folder in folders])]
-    return report([(run, predict(run)) for run in runs])
+    pairs: list[tuple[MeasuredRun, Prediction]] = []
+    refused: list[tuple[Path, ServecastError]] = []
+    for folder in find_runs([Path(folder) for folder in folders]):
+        try:
+            run = load_run(folder)
+            pairs.append((run, predict(run, setup_of(run, host))))
+        except (NotModelledError, ConfigError) as error:
+            refused.append((folder, error))
+    if not pairs:
+        raise refused[0][1]
+    reasons = [
+        {"run": f"{folder.parent.name}/{folder.name}", "reason": str(error)} for folder, error in refused
+    ]
+    return report(pairs) | {"refused": reasons}
 
 
 def report(pairs: Sequence[tuple[MeasuredRun, Prediction]]) -> Report:
-    """The report of `validate` for runs already predicted."""
+    """The report of `validate` for runs already predicted, without `refused`."""
     entries = [_entry(run, prediction) for run, prediction in pairs]
     unused = [entry for entry in entries if not entry["used_for_fit"]]
     cells = [cell for entry in unused for cell in entry["metrics"].values()]
@@ -140,11 +159,11 @@ def _scatter(run: MeasuredRun, prediction: Prediction) -> Figure:
 
 def _over_time(run: MeasuredRun, prediction: Prediction) -> Figure:
     figure = Figure(figsize=(9, 4.2), layout="constrained")
-    log = prediction.log if prediction.log is not None else np.zeros((0, len(LOG_FIELDS)), dtype=np.int64)
-    rows = log[log[:, LOG_FIELDS.index("steps")] > 0]
-    start = rows[:, LOG_FIELDS.index("start")] / NS_PER_S
+    log = prediction.log if prediction.log is not None else np.zeros(0, dtype=dtype_of(LogRow))
+    rows = log[log["steps"] > 0]
+    start = rows["start"] / NS_PER_S
     for axes, name in zip(figure.subplots(2, 1, sharex=True), ("running", "waiting"), strict=True):
-        axes.step(start, rows[:, LOG_FIELDS.index(name)], where="post", linewidth=1, label="predicted")
+        axes.step(start, rows[name], where="post", linewidth=1, label="predicted")
         if run.steps is not None:
             axes.step(
                 run.steps.t_schedule_s, run.steps[f"n_{name}"], where="post", linewidth=1, label="measured"

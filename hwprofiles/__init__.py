@@ -1,8 +1,9 @@
-"""Data shipped with servecast: GPU, engine and model profiles. Every number carries unit and source."""
+"""Data shipped with servecast: GPU, engine, host and model profiles. Every number carries unit and source."""
 
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 GPU_DIR = ROOT / "gpu"
 ENGINE_DIR = ROOT / "engine"
+HOST_DIR = ROOT / "host"
 MODEL_DIR = ROOT / "models"

@@ -12,7 +12,8 @@ algorithm 3 (stall-free batching); vLLM 0.24 vllm/v1/core/sched/scheduler.py, Sc
 from policies.queues import admit, plan, preempt_last, take_after, wanted
 from simulator.jit import jitable
 from simulator.kv import fits, grow
-from simulator.state import HEAD, N_RUNNING, N_WAITING, Column, Limits, Replica, Requests
+from simulator.prefix import borrowed, find, make_room, remember
+from simulator.state import Column, Limits, Replica, Requests
 
 
 @jitable
@@ -36,16 +37,17 @@ def _continue_running(req: Requests, rep: Replica, lim: Limits, budget: int) -> 
     """Plan running sequences in order; returns what is left of the budget and whether any was preempted."""
     k = 0
     preempted = False
-    while k < rep.c[N_RUNNING] and budget > 0:
+    while k < rep.c.n_running and budget > 0:
         i = rep.running[k]
         tokens = _chunk(lim, wanted(req, i), budget)
         if tokens > 0:
-            while k < rep.c[N_RUNNING] and not grow(req, rep, lim, i, req.computed[i] + tokens, 0):
+            while k < rep.c.n_running and not grow(req, rep, lim, i, req.computed[i] + tokens, 0):
                 preempt_last(req, rep, lim)
                 preempted = True
-            if k >= rep.c[N_RUNNING]:
+            if k >= rep.c.n_running:
                 break
             plan(rep, i, tokens)
+            remember(req, rep, lim, i, req.computed[i] + tokens)
             budget -= tokens
         k += 1
     return budget, preempted
@@ -54,18 +56,20 @@ def _continue_running(req: Requests, rep: Replica, lim: Limits, budget: int) -> 
 @jitable
 def _admit_waiting(req: Requests, rep: Replica, lim: Limits, budget: int) -> None:
     """Admit from the head of the queue while slots, budget and KV blocks last."""
-    while rep.c[N_WAITING] > 0 and budget > 0 and rep.c[N_RUNNING] < lim.max_num_seqs:
-        i = rep.c[HEAD]
-        keep_free = lim.watermark_blocks if rep.c[N_RUNNING] > 0 else 0
-        start = min(req.cached[i], req.prompt[i] + req.planned[i] - 1)
-        whole = req.prompt[i] + req.planned[i]
+    while rep.c.n_waiting > 0 and budget > 0 and rep.c.n_running < lim.max_num_seqs:
+        i = rep.c.head
+        keep_free = lim.watermark_blocks if rep.c.n_running > 0 else 0
+        whole = req.prompt[i] + req.done[i]  # a token still in flight since a preemption is not counted yet
+        start = find(req, rep, lim, i, whole)
         tokens = _chunk(lim, whole - start, budget)
-        if lim.reserve_prompt == 1 and not fits(req, rep, lim, i, whole, keep_free):
+        spared = borrowed(req, rep, lim, i, start)
+        if lim.reserve_prompt == 1 and not fits(req, rep, lim, i, whole, keep_free - spared):
             break
-        if not grow(req, rep, lim, i, start + tokens, keep_free):
+        if not make_room(req, rep, lim, i, start, start + tokens, keep_free):
             break
         take_after(req, rep, -1)
         req.computed[i] = start
         admit(req, rep, i)
         plan(rep, i, tokens)
+        remember(req, rep, lim, i, start + tokens)
         budget -= tokens

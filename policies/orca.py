@@ -11,20 +11,21 @@ algorithm 1 (`max_tokens` reserved in n_rsrv, section 4.2).
 from policies.queues import admit, plan, take_after, wanted
 from simulator.jit import jitable
 from simulator.kv import grow
-from simulator.state import HEAD, N_RUNNING, N_WAITING, Column, Limits, Replica, Requests
+from simulator.prefix import find
+from simulator.state import Column, Limits, Replica, Requests
 
 
 @jitable
 def schedule(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
     """Fill rep.batch and rep.tokens for the next iteration; may admit."""
-    while rep.c[N_WAITING] > 0 and rep.c[N_RUNNING] < lim.max_num_seqs:
-        i = rep.c[HEAD]
+    while rep.c.n_waiting > 0 and rep.c.n_running < lim.max_num_seqs:
+        i = rep.c.head
         if not grow(req, rep, lim, i, req.prompt[i] + req.limit[i], 0):
             break
         take_after(req, rep, -1)
-        req.computed[i] = min(req.cached[i], req.prompt[i] - 1)
+        req.computed[i] = find(req, rep, lim, i, req.prompt[i])
         admit(req, rep, i)
-    for k in range(rep.c[N_RUNNING]):
+    for k in range(rep.c.n_running):
         i = rep.running[k]
         tokens = wanted(req, i)
         if tokens > 0:

@@ -5,63 +5,61 @@ its head. All functions change their arguments in place and allocate nothing.
 """
 
 from simulator.jit import jitable
-from simulator.kv import release
-from simulator.state import (
-    HEAD,
-    HOLD,
-    KV_TOKENS,
-    N_BATCH,
-    N_RUNNING,
-    N_WAITING,
-    NOBODY,
-    RUNNING,
-    TAIL,
-    VERSION,
-    WAITING,
-    Limits,
-    Replica,
-    Requests,
-)
+from simulator.prefix import disown, give_up
+from simulator.state import RUNNING, WAITING, Limits, Replica, Requests
 
 
 @jitable
 def push_back(req: Requests, rep: Replica, i: int) -> None:
     """Append request i to the waiting queue."""
     req.next[i] = -1
-    if rep.c[TAIL] < 0:
-        rep.c[HEAD] = i
+    if rep.c.tail < 0:
+        rep.c.head = i
     else:
-        req.next[rep.c[TAIL]] = i
-    rep.c[TAIL] = i
-    rep.c[N_WAITING] += 1
+        req.next[rep.c.tail] = i
+    rep.c.tail = i
+    rep.c.n_waiting += 1
     req.status[i] = WAITING
 
 
 @jitable
 def push_front(req: Requests, rep: Replica, i: int) -> None:
     """Put request i before all that wait."""
-    req.next[i] = rep.c[HEAD]
-    rep.c[HEAD] = i
-    if rep.c[TAIL] < 0:
-        rep.c[TAIL] = i
-    rep.c[N_WAITING] += 1
+    req.next[i] = rep.c.head
+    rep.c.head = i
+    if rep.c.tail < 0:
+        rep.c.tail = i
+    rep.c.n_waiting += 1
     req.status[i] = WAITING
 
 
 @jitable
 def take_after(req: Requests, rep: Replica, before: int) -> int:
     """Take the request behind `before` (-1: the head) out of the waiting queue and return it."""
-    i = rep.c[HEAD] if before < 0 else req.next[before]
+    i = rep.c.head if before < 0 else req.next[before]
     after = req.next[i]
     if before < 0:
-        rep.c[HEAD] = after
+        rep.c.head = after
     else:
         req.next[before] = after
     if after < 0:
-        rep.c[TAIL] = before
+        rep.c.tail = before
     req.next[i] = -1
-    rep.c[N_WAITING] -= 1
+    rep.c.n_waiting -= 1
     return i
+
+
+@jitable
+def take_out(req: Requests, rep: Replica, lim: Limits, i: int) -> None:
+    """Take request i, somewhere in the waiting queue, out of it for good."""
+    disown(req, rep, lim, i)
+    before = -1
+    at = rep.c.head
+    while at != i:
+        before = at
+        at = req.next[at]
+    take_after(req, rep, before)
+    rep.c.version += 1
 
 
 @jitable
@@ -75,10 +73,10 @@ def wanted(req: Requests, i: int) -> int:
 @jitable
 def plan(rep: Replica, i: int, tokens: int) -> None:
     """Add request i with `tokens` tokens to the step being planned."""
-    n = rep.c[N_BATCH]
+    n = rep.c.n_batch
     rep.batch[n] = i
     rep.tokens[n] = tokens
-    rep.c[N_BATCH] = n + 1
+    rep.c.n_batch = n + 1
 
 
 @jitable
@@ -87,16 +85,16 @@ def admit(req: Requests, rep: Replica, i: int) -> None:
 
     A decision that admits is not repeated: HOLD is 0.
     """
-    rep.c[HOLD] = 0
+    rep.c.hold = 0
     slot = 0
     while rep.slots[slot] >= 0:
         slot += 1
     rep.slots[slot] = i
     req.slot[i] = slot
-    rep.running[rep.c[N_RUNNING]] = i
-    rep.c[N_RUNNING] += 1
-    rep.c[VERSION] += 1
-    rep.c[KV_TOKENS] += req.computed[i]
+    rep.running[rep.c.n_running] = i
+    rep.c.n_running += 1
+    rep.c.version += 1
+    rep.c.kv_tokens += req.computed[i]
     req.status[i] = RUNNING
 
 
@@ -104,28 +102,24 @@ def admit(req: Requests, rep: Replica, i: int) -> None:
 def vacate(req: Requests, rep: Replica, lim: Limits, i: int) -> None:
     """Take slot and KV memory from request i; the caller removes it from `running`."""
     rep.slots[req.slot[i]] = -1
-    rep.c[KV_TOKENS] -= req.computed[i]
-    release(req, rep, lim, i)
+    rep.c.kv_tokens -= req.computed[i]
+    give_up(req, rep, lim, i)
 
 
 @jitable
 def preempt_last(req: Requests, rep: Replica, lim: Limits) -> int:
     """Preempt the last admitted sequence by recomputation and return it.
 
-    Its KV is dropped, tokens in flight are lost, visible ones are kept and become part of what must be
-    computed again; it waits at the head of the queue. The next decision may differ from this one: HOLD is 0.
+    Its KV is dropped; its tokens, visible or still in flight, are kept and become part of what must be computed
+    again; it waits at the head of the queue. The next decision may differ from this one: HOLD is 0.
+    As vLLM 0.24 vllm/v1/core/sched/scheduler.py, Scheduler._preempt_request.
     """
-    rep.c[HOLD] = 0
-    rep.c[VERSION] += 1
-    rep.c[N_RUNNING] -= 1
-    i = rep.running[rep.c[N_RUNNING]]
+    rep.c.hold = 0
+    rep.c.version += 1
+    rep.c.n_running -= 1
+    i = rep.running[rep.c.n_running]
     vacate(req, rep, lim, i)
-    for k in range(len(rep.flight)):
-        for row in range(len(rep.slots)):
-            if rep.flight[k][row] == i:
-                rep.flight[k][row] = NOBODY
     req.computed[i] = 0
-    req.planned[i] = req.done[i]
     req.preempted[i] += 1
     push_front(req, rep, i)
     return i
@@ -137,14 +131,14 @@ def retire_finished(req: Requests, rep: Replica, lim: Limits) -> None:
 
     What is freed can change the next decision only when somebody waits for it.
     """
-    if rep.c[N_WAITING] > 0:
-        rep.c[VERSION] += 1
+    if rep.c.n_waiting > 0:
+        rep.c.version += 1
     kept = 0
-    for k in range(rep.c[N_RUNNING]):
+    for k in range(rep.c.n_running):
         i = rep.running[k]
         if req.status[i] == RUNNING:
             rep.running[kept] = i
             kept += 1
         else:
             vacate(req, rep, lim, i)
-    rep.c[N_RUNNING] = kept
+    rep.c.n_running = kept

@@ -30,6 +30,10 @@ class Policy:
     knobs: tuple[str, ...]
     retire: Step = retire_default
     whole_prompt: bool = False
+    watermark: float | None = None
+    """Share of KV blocks kept free when admitting, where the policy has its own default."""
+    prefix_cache: bool = False
+    """Whether it looks for known blocks when admitting."""
 
     @property
     def summary(self) -> str:
@@ -51,9 +55,10 @@ POLICIES: Final = {
         Policy("static", static, static.schedule, (_SEQS, "batch_window_s", "length_bucket", "stream"),
                retire=static.retire),
         Policy("orca", orca, orca.schedule, (_SEQS,)),
-        Policy("vllm_v0", vllm_v0, vllm_v0.schedule, (_SEQS, _BUDGET, "watermark"), whole_prompt=True),
+        Policy("vllm_v0", vllm_v0, vllm_v0.schedule, (_SEQS, _BUDGET, "watermark"), whole_prompt=True,
+               watermark=0.01),  # vLLM 0.6 vllm/core/block_manager_v2.py, BlockSpaceManagerV2.__init__
         Policy("chunked", chunked, chunked.schedule,
-               (_SEQS, _BUDGET, "long_prefill_token_threshold", "watermark", "reserve_full_prompt")),
+               (_SEQS, _BUDGET, "long_prefill_token_threshold", "watermark", "reserve_full_prompt"), prefix_cache=True),
     )
 }
 

@@ -6,7 +6,7 @@
 from typing import Final
 
 from simulator.jit import jitable
-from simulator.state import OUTSTANDING, Column
+from simulator.state import Column
 
 ROUND_ROBIN: Final = 0
 RANDOM: Final = 1
@@ -28,6 +28,6 @@ def route(code: int, i: int, pick: Column, counters: Column, replicas: int) -> i
         return pick[i] % replicas
     best = 0
     for r in range(1, replicas):
-        if counters[r][OUTSTANDING] < counters[best][OUTSTANDING]:
+        if counters[r].outstanding < counters[best].outstanding:
             best = r
     return best

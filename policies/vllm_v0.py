@@ -2,29 +2,46 @@
 
 A step is either whole prompts or decodes. As long as waiting requests can be admitted (slots, token budget,
 and KV blocks with `watermark` of them kept free) the step computes their prompts and every running sequence
-stands still; only otherwise does each running sequence get its next token. A sequence that finds no block
-preempts the last admitted one by recomputation.
+stands still; only otherwise does each running sequence get its next token. A decode wants one free block, whether
+it will need it or not; where there is none the last admitted sequence is preempted by recomputation.
 
-Source: vLLM 0.6 vllm/core/scheduler.py, Scheduler._schedule_default (chunked prefill off).
+A prompt that leaves no watermark even when alone is refused, as one above the token budget is. A sequence that has
+outgrown either by its own tokens and is to be recomputed goes alone; vLLM would end it with what it has.
+
+Source: vLLM 0.6 vllm/core/scheduler.py, Scheduler._schedule_default (chunked prefill off), and
+vllm/core/block_manager_v2.py, can_allocate and can_append_slots.
 """
 
 from policies.queues import admit, plan, preempt_last, take_after, wanted
 from simulator.jit import jitable
-from simulator.kv import grow
-from simulator.state import HEAD, N_BATCH, N_RUNNING, N_WAITING, Column, Limits, Replica, Requests
+from simulator.kv import grow, reservation
+from simulator.prefix import find
+from simulator.state import Column, Limits, Replica, Requests
 
 
 @jitable
 def schedule(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
     """Fill rep.batch and rep.tokens for the next step; may admit and preempt."""
+    _prefill(req, rep, lim)
+    if rep.c.n_batch == 0:
+        _decode(req, rep, lim)
+        if rep.c.n_running == 0:  # the last one has preempted itself: the engine asks again at once
+            _prefill(req, rep, lim)
+
+
+@jitable
+def _prefill(req: Requests, rep: Replica, lim: Limits) -> None:
+    """Admit from the head of the queue while slots, budget and KV blocks last, and plan whole prompts."""
     budget = lim.max_num_batched_tokens
-    while rep.c[N_WAITING] > 0 and rep.c[N_RUNNING] < lim.max_num_seqs:
-        i = rep.c[HEAD]
+    while rep.c.n_waiting > 0 and rep.c.n_running < lim.max_num_seqs:
+        i = rep.c.head
         whole = req.prompt[i] + req.planned[i]
-        start = min(req.cached[i], whole - 1)
-        keep_free = lim.watermark_blocks if rep.c[N_RUNNING] > 0 else 0
-        if whole - start > budget and rep.c[N_BATCH] > 0:
+        start = find(req, rep, lim, i, whole)
+        if whole - start > budget and rep.c.n_batch > 0:
             break
+        keep_free = lim.watermark_blocks
+        if rep.c.n_running == 0 and reservation(req, lim, i, whole) > lim.num_blocks - keep_free:
+            keep_free = 0
         if not grow(req, rep, lim, i, whole, keep_free):
             break
         take_after(req, rep, -1)
@@ -32,20 +49,34 @@ def schedule(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
         admit(req, rep, i)
         plan(rep, i, whole - start)
         budget -= whole - start
-    if rep.c[N_BATCH] == 0:
-        _decode(req, rep, lim)
 
 
 @jitable
 def _decode(req: Requests, rep: Replica, lim: Limits) -> None:
-    """One token for every running sequence, preempting from the end where blocks run out."""
+    """One token for every running sequence, preempting from the end where no block is free."""
     k = 0
-    while k < rep.c[N_RUNNING]:
+    while k < rep.c.n_running:
         i = rep.running[k]
         if wanted(req, i) > 0:
-            while k < rep.c[N_RUNNING] and not grow(req, rep, lim, i, req.computed[i] + 1, 0):
+            while k < rep.c.n_running and not _may_append(rep, lim):
                 preempt_last(req, rep, lim)
-            if k >= rep.c[N_RUNNING]:
+            if k >= rep.c.n_running:
                 break
+            grow(req, rep, lim, i, req.computed[i] + 1, 0)
             plan(rep, i, 1)
         k += 1
+    _hold(rep, lim)
+
+
+@jitable
+def _may_append(rep: Replica, lim: Limits) -> bool:
+    """True when the next token of a running sequence may be computed; a contiguous reservation holds all of them."""
+    return lim.contiguous == 1 or rep.c.free_blocks > 0
+
+
+@jitable
+def _hold(rep: Replica, lim: Limits) -> None:
+    """The decision stands while a block is sure to be free: each sequence takes one in every block_size steps."""
+    if lim.contiguous == 0 and rep.c.n_batch > 0:
+        sure = max(rep.c.free_blocks - 1, 0) // rep.c.n_batch * lim.block_size
+        rep.c.hold = min(rep.c.hold, sure)

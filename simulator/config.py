@@ -6,6 +6,7 @@ YAML is data: yaml's safe loader builds dicts, lists and scalars, nothing else. 
 
 import difflib
 import re
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -13,13 +14,13 @@ from typing import Any, Final, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from simulator.errors import ConfigError
+from simulator.errors import ConfigError, ServecastError
 
 M = TypeVar("M", bound=BaseModel)
 Key = tuple[str | int, ...]
 
 
-SHORT_FORMS: Final = {"hardware": "gpu", "load": "kind", "engine": "name", "policy": "name"}
+SHORT_FORMS: Final = {"hardware": "gpu", "load": "kind", "engine": "name", "host": "name", "policy": "name"}
 """Sections of a scenario that may be one text, and the key it stands for."""
 
 
@@ -155,6 +156,13 @@ def validate(model: type[M], document: Document, data: Mapping[str, Any] | None 
         raise ConfigError(f"{document.where(key)}: {_problem(model, first, key)}") from None
 
 
+def placed(document: Document, error: ServecastError, section: str) -> ServecastError:
+    """The error with `file:line: ` in front when it starts with a key of `section`."""
+    text = str(error)
+    key = text.split(" ")[0].split(":")[0]
+    return type(error)(f"{document.where(tuple(key.split('.')))}: {text}") if key.startswith(section) else error
+
+
 def _named_key(model: type[BaseModel], message: str) -> Key:
     """The dotted key that a message of a whole-file check starts with, () when it starts with none."""
     name = message.removeprefix("Value error, ").split(" ")[0].rstrip(":")
@@ -185,10 +193,26 @@ def _problem(model: type[BaseModel], error: Any, key: Key) -> str:
     return f"{name} {message}, got {shown(value)}"
 
 
+_SHORT: Final = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 77
+_SHORT.maxlevel, _SHORT.maxdict = 3, 6
+
+
 def shown(value: Any) -> str:
-    """A value as it stands in a message: cut where it is long."""
-    text = repr(value)
+    """A value as it stands in a message: cut where it is long, and never written out whole before."""
+    if isinstance(value, str):
+        text = repr(value if len(value) < 80 else value[:80])
+        return text if len(text) < 80 and len(value) < 80 else text[:77] + "..."
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"a number of {value.bit_length()} bits"
+    text = _SHORT.repr(value)
     return text if len(text) < 80 else text[:77] + "..."
+
+
+def listed(names: Iterable[Any], most: int = 30) -> str:
+    """Names joined by commas for a message: long ones are cut, and no more than `most`."""
+    texts = [name if len(name) <= 60 else name[:57] + "..." for name in (str(each)[:61] for each in names)]
+    return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
 
 
 def _fields_at(model: type[BaseModel], loc: Sequence[str | int]) -> list[str]:

@@ -21,7 +21,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 _ROOT = Path(__file__).resolve().parent.parent
 _JITABLE_SOURCES = ("policies/*.py", "simulator/engines/*.py", "simulator/cost/step.py", "simulator/kv.py",
-                    "simulator/state.py", "simulator/units.py", "simulator/jit.py")
+                    "simulator/prefix.py", "simulator/state.py", "simulator/units.py", "simulator/jit.py")
 
 
 def jitable(function: F) -> F:

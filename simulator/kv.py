@@ -9,16 +9,7 @@ fragmentation what is free but too scattered.
 """
 
 from simulator.jit import jitable
-from simulator.state import (
-    FREE_BLOCKS,
-    LARGEST_GAP,
-    N_EXTENTS,
-    SCATTERED,
-    SCATTERED_FOR,
-    Limits,
-    Replica,
-    Requests,
-)
+from simulator.state import Limits, Replica, Requests
 
 
 @jitable
@@ -39,7 +30,7 @@ def reservation(req: Requests, lim: Limits, i: int, tokens: int) -> int:
 @jitable
 def fits(req: Requests, rep: Replica, lim: Limits, i: int, tokens: int, keep_free: int) -> bool:
     """True when the blocks for `tokens` tokens of request i are free and `keep_free` would be left."""
-    return reservation(req, lim, i, tokens) - req.blocks[i] <= rep.c[FREE_BLOCKS] - keep_free
+    return reservation(req, lim, i, tokens) - req.blocks[i] <= rep.c.free_blocks - keep_free
 
 
 @jitable
@@ -50,30 +41,30 @@ def grow(req: Requests, rep: Replica, lim: Limits, i: int, tokens: int, keep_fre
     more = reservation(req, lim, i, tokens) - req.blocks[i]
     if more <= 0:
         return True
-    if more > rep.c[FREE_BLOCKS] - keep_free:
+    if more > rep.c.free_blocks - keep_free:
         return False
     if lim.contiguous == 1 and not _place(req, rep, lim, i, more):
-        if rep.c[SCATTERED_FOR] != i:  # once a request, however often it is tried
-            rep.c[SCATTERED_FOR] = i
-            rep.c[SCATTERED] += 1
+        if rep.c.scattered_for != i:  # once a request, however often it is tried
+            rep.c.scattered_for = i
+            rep.c.scattered += 1
         return False
     req.blocks[i] += more
-    rep.c[FREE_BLOCKS] -= more
+    rep.c.free_blocks -= more
     return True
 
 
 @jitable
 def release(req: Requests, rep: Replica, lim: Limits, i: int) -> None:
     """Return every block of request i."""
-    rep.c[FREE_BLOCKS] += req.blocks[i]
+    rep.c.free_blocks += req.blocks[i]
     req.blocks[i] = 0
     if lim.contiguous == 1:
         kept = 0
-        for k in range(rep.c[N_EXTENTS]):
+        for k in range(rep.c.n_extents):
             if rep.extents[k] != i:
                 rep.extents[kept] = rep.extents[k]
                 kept += 1
-        rep.c[N_EXTENTS] = kept
+        rep.c.n_extents = kept
         _measure_gaps(req, rep, lim)
 
 
@@ -82,7 +73,7 @@ def _place(req: Requests, rep: Replica, lim: Limits, i: int, size: int) -> bool:
     """First fit: the lowest free run of `size` blocks becomes request i's extent."""
     start = 0
     at = 0
-    count = rep.c[N_EXTENTS]
+    count = rep.c.n_extents
     while at < count:
         other = rep.extents[at]
         if req.extent[other] - start >= size:
@@ -94,7 +85,7 @@ def _place(req: Requests, rep: Replica, lim: Limits, i: int, size: int) -> bool:
     for k in range(count, at, -1):
         rep.extents[k] = rep.extents[k - 1]
     rep.extents[at] = i
-    rep.c[N_EXTENTS] = count + 1
+    rep.c.n_extents = count + 1
     req.extent[i] = start
     req.blocks[i] = size
     _measure_gaps(req, rep, lim)
@@ -107,11 +98,11 @@ def _measure_gaps(req: Requests, rep: Replica, lim: Limits) -> None:
     """Write the longest free run of blocks to LARGEST_GAP."""
     start = 0
     largest = 0
-    for k in range(rep.c[N_EXTENTS]):
+    for k in range(rep.c.n_extents):
         other = rep.extents[k]
         gap = req.extent[other] - start
         if gap > largest:
             largest = gap
         start = req.extent[other] + req.blocks[other]
     tail = lim.num_blocks - start
-    rep.c[LARGEST_GAP] = tail if tail > largest else largest
+    rep.c.largest_gap = tail if tail > largest else largest

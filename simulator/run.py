@@ -9,47 +9,37 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from simulator.cost.reach import LAST_TICK
 from simulator.cost.step import Cost
 from simulator.engines.job import Job
-from simulator.errors import NoProgressError
+from simulator.errors import ConfigError, NoProgressError
 from simulator.scenario.setup import Setup, build_job, in_submission_order, prepare
 from simulator.scenario.spec import Scenario
-from simulator.state import (
-    FREE_BLOCKS,
-    HEAD,
-    LOG_FIELDS,
-    N_FLIGHT,
-    N_RUNNING,
-    N_WAITING,
-    SCATTERED,
-    T_FRAGMENTED,
-    T_PREEMPTIONS,
-    WAKE,
-    Requests,
-)
-from simulator.units import NEVER
+from simulator.state import RUNNING, Requests
+from simulator.units import NEVER, NS_PER_S
 from simulator.workload.build import build_trace
 from simulator.workload.trace import Trace
 
 Engine = Literal["fast", "reference"]
 Int64s = npt.NDArray[np.int64]
+Records = npt.NDArray[np.void]
 
 
 @dataclass(frozen=True)
 class Result:
     """What a simulation leaves: request columns (N,), totals per replica, ITL histogram, optional step log.
 
-    `totals` (R, state.TOTALS), `itl` (state.ITL_BINS,), `rows_time` (S+1,) wall ns by number of scheduled
-    sequences, `log` (rows, len(state.LOG_FIELDS)) sorted by (end, replica, start) or None. All int64.
+    `totals` (R,) of state.Totals, `itl` (state.ITL_BINS,), `rows_time` (S+1,) wall ns by number of scheduled
+    sequences, `log` (rows,) of state.LogRow sorted by (end, replica, start) or None. All int64.
     """
 
     setup: Setup
     trace: Trace
     requests: Requests
-    totals: Int64s
+    totals: Records
     itl: Int64s
     rows_time: Int64s
-    log: Int64s | None
+    log: Records | None
     replication: int = 0
 
     @property
@@ -64,6 +54,13 @@ class Result:
 
         return summarize(self)
 
+    @cached_property
+    def host_sensitivity(self) -> list[dict[str, Any]]:
+        """The run on other hosts, where that matters (simulator.metrics.hosts)."""
+        from simulator.metrics.hosts import host_sensitivity
+
+        return host_sensitivity(self)
+
     def provenance(self) -> dict[str, Any]:
         """Which versions, profiles, trace and seed stand behind the numbers. No wall-clock time, no paths."""
         from simulator import __version__
@@ -73,9 +70,11 @@ class Result:
             "servecast": __version__, "python": platform.python_version(), "numpy": np.__version__,
             "seed": self.scenario.seed, "replication": self.replication,
             "trace": {"source": self.trace.meta.source, "sha256": self.trace.meta.sha256,
-                      "rows_read": self.trace.meta.rows_read, "rows_dropped": dict(self.trace.meta.rows_dropped)},
+                      "rows_read": self.trace.meta.rows_read, "rows_dropped": dict(self.trace.meta.rows_dropped),
+                      "not_simulated": list(self.trace.meta.not_used)},
             "gpu": {"name": setup.gpu.name, "mark": setup.gpu.mark},
             "engine": {"name": setup.engine.name, "version": setup.engine.version, "mark": setup.engine.mark},
+            "host": {"name": setup.host.name, "mark": setup.host.mark, "cpu_scale": setup.host.cpu_scale},
             "cost_model": "unit" if setup.gpu.name == "unit" else self.scenario.cost_model,
             "policy": setup.policy.name, "policy_reference": setup.policy.reference,
         }
@@ -106,8 +105,8 @@ def simulate(scenario: Scenario, engine: Engine = "fast", *, trace: Trace | None
 
         job = run_reference(job, ready.policy)
     _check_progress(job)
-    job.stats[:, T_FRAGMENTED] = np.asarray(job.reps.c)[:, SCATTERED]
-    job.stats[:, T_PREEMPTIONS] = np.bincount(np.maximum(job.req.replica, 0), weights=job.req.preempted,
+    job.stats["fragmented"] = job.reps.c["scattered"]
+    job.stats["preemptions"] = np.bincount(np.maximum(job.req.replica, 0), weights=job.req.preempted,
                                               minlength=job.replicas)
     return Result(ready, trace, job.req, job.stats, job.itl, job.rows_time, _sorted_log(job) if log else None,
                   replication)
@@ -115,19 +114,21 @@ def simulate(scenario: Scenario, engine: Engine = "fast", *, trace: Trace | None
 
 def _check_progress(job: Job) -> None:
     """Raise NoProgressError when, with no horizon, something waits and nothing will ever move it."""
-    if job.until != NEVER:
+    if job.until < LAST_TICK:
         return
     for r, c in enumerate(job.reps.c):
-        if c[N_WAITING] > 0 and c[N_FLIGHT] == 0 and c[WAKE] == NEVER:
-            head = int(c[HEAD])
+        if c["n_waiting"] > 0 and c["n_flight"] == 0 and c["wake"] == NEVER:
+            head = int(c["head"])
             raise NoProgressError(
-                f"replica {r} stands still: {c[N_WAITING]} requests wait, {c[N_RUNNING]} hold slots, nothing runs; "
+                f"replica {r} stands still: {c['n_waiting']} requests wait, {c['n_running']} hold slots, nothing runs; "
                 f"the first waiting has prompt {job.req.prompt[head]}, max_tokens {job.req.limit[head]}; "
-                f"{c[FREE_BLOCKS]} of {job.lim.num_blocks} KV blocks free, {job.lim.max_num_seqs} slots")
+                f"{c['free_blocks']} of {job.lim.num_blocks} KV blocks free, {job.lim.max_num_seqs} slots")
+    unfinished = int((np.asarray(job.req.status) <= RUNNING).sum())
+    if unfinished:
+        raise ConfigError(f"{unfinished} requests are not finished after {LAST_TICK / NS_PER_S / 86400 / 365:.0f} "
+                          "simulated years; set horizon_s")
 
 
-def _sorted_log(job: Job) -> Int64s:
-    from simulator.engines.clients import LOG_ROWS
-
-    rows = np.asarray(job.log[: job.ctl[LOG_ROWS]], dtype=np.int64).reshape(-1, len(LOG_FIELDS))
-    return rows[np.lexsort((rows[:, 1], rows[:, 0], rows[:, 2]))]
+def _sorted_log(job: Job) -> Records:
+    rows = job.logged
+    return rows[np.lexsort((rows["start"], rows["replica"], rows["end"]))]

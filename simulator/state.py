@@ -3,9 +3,11 @@
 Shapes: N requests, R replicas, S = max_num_seqs, D = schedule-ahead depth. Ticks are int64 nanoseconds; NEVER
 marks a tick that has not come. The compiled engine stores columns as numpy arrays (counts int32, ticks int64),
 the SimPy engine as plain lists of Python integers, which cannot overflow; the code that works on them
-indexes one element at a time and so runs on both.
+indexes one element at a time and so runs on both. Scalars that belong together are one record of int64: an element
+of a structured numpy array there, an object with slots here; `rep.c.now` reads both.
 """
 
+from dataclasses import dataclass, fields
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -24,7 +26,7 @@ class Requests(NamedTuple):
     prompt: Column       # [tokens] prompt length [input]
     output: Column       # [tokens] true output length; policies must not read it unless named oracle_* [input]
     limit: Column        # [tokens] outputs after which planning stops: max_tokens, or the output length [input]
-    cached: Column       # [tokens] prompt tokens found in the prefix cache when admitted [input]
+    cached: Column       # [tokens] prompt tokens in the prefix cache; whole blocks of them are used [input]
     pick: Column         # random draw for the random router, empty unless used [input]
     queued: Column       # [tick]   entry into a replica's waiting queue [engine]
     scheduled: Column    # [tick]   first time in a batch [engine]
@@ -32,7 +34,7 @@ class Requests(NamedTuple):
     last: Column         # [tick]   latest, in the end last, token at the client [engine; ditto]
     itl_max: Column      # [ns]     longest gap between two tokens [engine]
     computed: Column     # [tokens] whose KV is computed or planned to be [engine, preempt]
-    planned: Column      # [tokens] outputs planned, in flight or done [engine, preempt]
+    planned: Column      # [tokens] outputs planned, in flight or done [engine]
     done: Column         # [tokens] outputs visible [engine]
     blocks: Column       # [blocks] KV blocks held [kv]
     extent: Column       # [blocks] first block of a contiguous reservation [kv]
@@ -41,11 +43,26 @@ class Requests(NamedTuple):
     preempted: Column    # times preempted [preempt]
     status: Column       # one of the status codes below [engine, admit, preempt]
     next: Column         # next in the waiting queue, -1 at its end [queues]
+    # The prefix cache; these five are empty unless it is on.
+    chain_end: Column    # end of its shared leading blocks in prefix.chain; they begin where i - 1's end [input]
+    found: Column        # [tokens] found in the prefix cache when first admitted [prefix]
+    known: Column        # [blocks] of the shared ones that are registered while it runs [prefix]
+    settled: Column      # [tokens] computed and visible when last planned: full blocks are known [prefix, engine]
+    own: Column          # node with its private blocks since it was preempted, -1 = none [prefix]
 
 
 COUNT_FIELDS: Final = ("prompt", "output", "limit", "cached", "computed", "planned", "done", "blocks", "extent",
-                       "slot", "replica", "preempted", "status", "next")
+                       "slot", "replica", "preempted", "status", "next", "found", "known",
+                       "settled", "own")
 """Columns that fit int32; the others are ticks (int64)."""
+LARGEST_COUNT: Final = 2**31 - 1
+"""Most tokens of a request, and most KV blocks of a replica; checked where they come in."""
+
+COMPLETE: Final = 0
+ARRIVE: Final = 2
+TIMER: Final = 3
+SCHEDULE: Final = 4
+"""Phases of a tick; 1 is kept for transfers between replicas."""
 
 # Status of a request.
 FUTURE: Final = 0
@@ -60,77 +77,112 @@ STATUS_NAMES: Final = ("future", "waiting", "running", "finished", "rejected: lo
                        "rejected: prompt longer than max_num_batched_tokens")
 
 
+@dataclass(slots=True)
+class Counters:
+    """Scalars of a replica, rep.c."""
+
+    now: int = 0            # [tick] the only clock a policy may read
+    n_running: int = 0
+    n_waiting: int = 0
+    head: int = 0           # first waiting request, -1 = none
+    tail: int = 0
+    n_batch: int = 0        # entries of batch / tokens that the policy has filled
+    free_blocks: int = 0
+    wake: int = 0           # [tick] the policy asks to be called again, NEVER = no
+    hold: int = 0           # steps for which the policy promises the same pure-decode decision, barring events
+    version: int = 0        # changes with all that can change a decision: arrival, admission, preemption,
+                            # a finish while somebody waits
+    pad_rows: int = 0       # finished sequences computed all the same (static batch)    [policy writes]
+    pad_context: int = 0    # [tokens] context read for padding                          [policy writes]
+    pad_tokens: int = 0     # [tokens] prefill padding                                   [policy writes]
+    pad_pairs: int = 0      # query-key pairs of prefill padding                         [policy writes]
+    n_flight: int = 0       # steps in flight
+    first_flight: int = 0   # ring index of the oldest
+    kv_tokens: int = 0      # [tokens] computed and held in KV memory
+    n_extents: int = 0
+    largest_gap: int = 0    # [blocks] longest free run (contiguous layout)
+    outstanding: int = 0    # requests routed here and not ended
+    event_tick: int = 0     # [tick] of this replica's next event
+    event_phase: int = 0
+    gpu_free: int = 0       # [tick] G of the last launched step
+    cpu_free: int = 0       # [tick] L of the last launched step
+    last_output: int = 0    # [tick] output of the last collected step
+    visible: int = 0        # [tick] at the client, of the step being collected
+    n_ended: int = 0        # requests that ended in the step being collected
+    log_row: int = 0        # row of the step log that may be extended, -1 = none
+    log_version: int = 0    # `version` of the steps in it
+    bound: int = 0          # [tick] `outstanding` cannot change before this (compiled engine)
+    scattered: int = 0      # admissions refused although enough blocks were free in all (contiguous layout)
+    scattered_for: int = 0  # the request last counted there
+    # The prefix cache: its free queue (prefix.nodes).
+    kept: int = 0           # [blocks] in it
+    oldest: int = -1
+    newest: int = -1
+    spare: int = -1         # first node given back
+    n_nodes: int = 0        # nodes ever used
+
+
+@dataclass(slots=True)
+class StepInFlight:
+    """A step in flight, rep.steps[k]."""
+
+    start: int = 0           # [tick] scheduled
+    gpu_end: int = 0         # [tick]
+    yields: int = 0          # rows of flight[k]
+    decode: int = 0          # decode sequences
+    context: int = 0         # [tokens] their summed context
+    prefill: int = 0         # prefill sequences
+    prefill_tokens: int = 0
+    pairs: int = 0
+    running: int = 0         # slots held
+    waiting: int = 0
+    blocks: int = 0          # KV blocks in use
+    kv_tokens: int = 0
+    gpu_ns: int = 0
+    version: int = 0
+    plain: int = 0           # 1 = pure decode in which every row gets a token
+    pad_rows: int = 0
+    gap: int = 0             # [blocks] free but not in the longest free run
+
+
+@dataclass(slots=True)
+class Node:
+    """An entry of the free queue of the prefix cache, prefix.nodes[k]: one shared block, or a run of private ones."""
+
+    before: int = -1
+    after: int = -1
+    owner: int = 0           # the preempted request of private blocks, prefix.DEAD or prefix.SHARED
+    count: int = 0           # [blocks]
+    chain: int = -1          # number of a shared block
+    refs: int = 0            # requests that hold it
+    twin: int = -1           # next node with the same tokens
+
+
+class Prefix(NamedTuple):
+    """What the prefix cache of a replica knows; L shared leading blocks of all requests with K different numbers."""
+
+    chain: Column        # (L,) number of each, one request after the other; the same for every replica [input]
+    held: Column         # (L,) node of each while its request runs
+    found: Column        # (K,) oldest node with that number, -1 = none
+    nodes: Column        # (num_blocks or fewer,) Node
+
+
 class Replica(NamedTuple):
-    """One replica as its policy sees it. `c` holds the scalars, by the index names below."""
+    """One replica as its policy sees it."""
 
     running: Column      # (S,) requests holding a slot, in order of admission
     slots: Column        # (S,) request in each slot, -1 = empty
     extents: Column      # (S,) requests by the place of their contiguous reservation
     batch: Column        # (S,) requests of the step being planned          [policy writes]
     tokens: Column       # (S,) tokens to compute for each of them          [policy writes]
-    flight: Column       # (D+1, S) per step in flight: requests that get a token from it, or NOBODY
-    steps: Column        # (D+1, STEP_FIELDS) per step in flight: its counts and clocks
-    c: Column            # (COUNTERS,) scalars
+    flight: Column       # (D+1, S) per step in flight: requests that get a token from it
+    steps: Column        # (D+1,) StepInFlight: counts and clocks of each
+    prefix: Prefix
+    c: Counters          # scalars
 
 
 NOBODY: Final = 2**32 - 1
-"""In rep.flight: the sequence was preempted, its token is dropped."""
-
-# Scalars of a replica, rep.c[NAME].
-NOW: Final = 0             # [tick] the only clock a policy may read
-N_RUNNING: Final = 1
-N_WAITING: Final = 2
-HEAD: Final = 3            # first waiting request, -1 = none
-TAIL: Final = 4
-N_BATCH: Final = 5         # entries of batch / tokens that the policy has filled
-FREE_BLOCKS: Final = 6
-WAKE: Final = 7            # [tick] the policy asks to be called again, NEVER = no
-HOLD: Final = 8            # steps for which the policy promises the same pure-decode decision, barring events
-VERSION: Final = 9         # changes with all that can change a decision: arrival, admission, preemption,
-                           # a finish while somebody waits
-PAD_ROWS: Final = 10       # finished sequences computed all the same (static batch)    [policy writes]
-PAD_CONTEXT: Final = 11    # [tokens] context read for padding                          [policy writes]
-PAD_TOKENS: Final = 12     # [tokens] prefill padding                                   [policy writes]
-PAD_PAIRS: Final = 13      # query-key pairs of prefill padding                         [policy writes]
-N_FLIGHT: Final = 14       # steps in flight
-FIRST_FLIGHT: Final = 15   # ring index of the oldest
-KV_TOKENS: Final = 16      # [tokens] computed and held in KV memory
-N_EXTENTS: Final = 17
-LARGEST_GAP: Final = 18    # [blocks] longest free run (contiguous layout)
-OUTSTANDING: Final = 19    # requests routed here and not ended
-EVENT_TICK: Final = 20     # [tick] of this replica's next event
-EVENT_PHASE: Final = 21
-GPU_FREE: Final = 22       # [tick] G of the last launched step
-CPU_FREE: Final = 23       # [tick] L of the last launched step
-LAST_OUTPUT: Final = 24    # [tick] output of the last collected step
-VISIBLE: Final = 25        # [tick] at the client, of the step being collected
-N_ENDED: Final = 26        # requests that ended in the step being collected
-LOG_ROW: Final = 27        # row of the step log that may be extended, -1 = none
-LOG_VERSION: Final = 28    # VERSION of the steps in it
-BOUND: Final = 29          # [tick] OUTSTANDING cannot change before this (compiled engine)
-SCATTERED: Final = 30      # admissions refused although enough blocks were free in all (contiguous layout)
-SCATTERED_FOR: Final = 31  # the request last counted there
-COUNTERS: Final = 32
-
-# A step in flight, rep.steps[k][NAME].
-S_START: Final = 0         # [tick] scheduled
-S_GPU_END: Final = 1       # [tick]
-S_YIELD: Final = 2         # rows of flight[k]
-S_DECODE: Final = 3        # decode sequences
-S_CONTEXT: Final = 4       # [tokens] their summed context
-S_PREFILL: Final = 5       # prefill sequences
-S_PREFILL_TOKENS: Final = 6
-S_PAIRS: Final = 7
-S_RUNNING: Final = 8       # slots held
-S_WAITING: Final = 9
-S_BLOCKS: Final = 10       # KV blocks in use
-S_KV_TOKENS: Final = 11
-S_GPU_NS: Final = 12
-S_VERSION: Final = 13
-S_PLAIN: Final = 14        # 1 = pure decode in which every row gets a token
-S_PAD_ROWS: Final = 15
-S_GAP: Final = 16          # [blocks] free but not in the longest free run
-STEP_FIELDS: Final = 17
+"""Fill of id columns where nobody is."""
 
 
 class Limits(NamedTuple):
@@ -150,41 +202,80 @@ class Limits(NamedTuple):
     length_bucket: int                  # [tokens] static: batch prompts of one bucket only; 0 = off
     stream: int                         # 0 = static: return everything at the end of the batch
     schedule_ahead: int                 # D: steps planned before the oldest output is seen
-    whole_prompt: int                   # 1 = a prompt above the token budget can never run
+    whole_prompt: int                   # 1 = a prompt above the token budget, or leaving no watermark, can never run
+    prefix: int = 0                     # 1 = blocks of earlier requests with the same tokens are used again
 
 
-# Totals of a replica, stats[r][NAME]. "w" is the wall time of a step: output minus the later of its start
-# and the output before.
-T_STEPS: Final = 0
-T_OUTPUT: Final = 1            # [tokens]
-T_PREFILL: Final = 2           # [tokens] computed by prefill, recomputation included
-T_WASTED: Final = 3            # rows computed for nobody: after the end of a sequence, dropped by preemption
-T_PAD_ROWS: Final = 4
-T_PAD_TOKENS: Final = 5
-T_PREEMPTIONS: Final = 6
-T_WALL: Final = 7              # [ns] sum of w
-T_GPU: Final = 8               # [ns]
-T_DENSE: Final = 9             # [ns] of it GEMMs, norms, head, collectives
-T_DECODE_ATTENTION: Final = 10
-T_PREFILL_ATTENTION: Final = 11
-T_ROWS: Final = 12             # [rows ns]    scheduled sequences x w
-T_RUNNING: Final = 13          # [slots ns]   held slots x w
-T_WAITING: Final = 14          # [requests ns / 1024] as all below, so that sums stay within int64
-T_BLOCKS: Final = 15           # [blocks ns / 1024]
-T_KV_TOKENS: Final = 16        # [tokens ns / 1024]
-T_GAPS: Final = 17             # [blocks ns / 1024] free blocks outside the longest free run
-T_WALL_SHORT: Final = 18       # [ns / 1024]
-T_EAGER: Final = 19            # steps launched kernel by kernel
-T_PEAK_BLOCKS: Final = 20
-T_PEAK_RUNNING: Final = 21
-T_PEAK_WAITING: Final = 22
-T_FRAGMENTED: Final = 23       # SCATTERED at the end
-T_LAST: Final = 24             # [tick] of the last output
-TOTALS: Final = 25
+@dataclass(slots=True)
+class Totals:
+    """Totals of a replica. "w" is the wall time of a step: output minus the later of its start and the output
+    before."""
 
-# The step log: one row for a run of equal steps.
-LOG_FIELDS: Final = ("replica", "start", "end", "steps", "decode", "context", "prefill", "prefill_tokens", "pairs",
-                     "running", "waiting", "blocks", "kv_tokens", "gpu_ns", "wall_ns", "pad_rows")
+    steps: int = 0
+    output: int = 0             # [tokens]
+    prefill: int = 0            # [tokens] computed by prefill, recomputation included
+    wasted: int = 0             # rows computed for nobody: after the end of a sequence
+    pad_rows: int = 0
+    pad_tokens: int = 0
+    preemptions: int = 0
+    wall: int = 0               # [ns] sum of w
+    gpu: int = 0                # [ns]
+    dense: int = 0              # [ns] of it GEMMs, norms, head, collectives
+    decode_attention: int = 0
+    prefill_attention: int = 0
+    rows: int = 0               # [rows ns]    scheduled sequences x w
+    running: int = 0            # [slots ns]   held slots x w
+    waiting: int = 0            # [requests ns / 1024] as all below, so that sums stay within int64
+    blocks: int = 0             # [blocks ns / 1024]
+    kv_tokens: int = 0          # [tokens ns / 1024]
+    gaps: int = 0               # [blocks ns / 1024] free blocks outside the longest free run
+    wall_short: int = 0         # [ns / 1024]
+    eager: int = 0              # steps launched kernel by kernel
+    peak_blocks: int = 0
+    peak_running: int = 0
+    peak_waiting: int = 0
+    fragmented: int = 0         # Counters.scattered at the end
+    last: int = 0               # [tick] of the last output
+
+
+@dataclass(slots=True)
+class LogRow:
+    """The step log: one row for a run of equal steps. [tick], [ns], [tokens] as in StepInFlight."""
+
+    replica: int = 0
+    start: int = 0
+    end: int = 0
+    steps: int = 0
+    decode: int = 0
+    context: int = 0
+    prefill: int = 0
+    prefill_tokens: int = 0
+    pairs: int = 0
+    running: int = 0
+    waiting: int = 0
+    blocks: int = 0
+    kv_tokens: int = 0
+    gpu_ns: int = 0
+    wall_ns: int = 0
+    pad_rows: int = 0
+
+
+@dataclass(slots=True)
+class Control:
+    """Scalars of a whole run."""
+
+    next: int = 0            # next request to arrive
+    released: int = 0        # requests whose arrival tick is known
+    group_left: int = 0      # grouped load: requests of the current group not ended
+    log_rows: int = 0        # rows of the step log written
+
+
+def dtype_of(record: type) -> np.dtype[np.void]:
+    """The record as an element of a numpy array: one int64 a field."""
+    return np.dtype([(field.name, np.int64) for field in fields(record)], align=True)
+
+
+LOG_FIELDS: Final = tuple(field.name for field in fields(LogRow))
 
 ITL_BITS: Final = 8
 """Histogram bins per octave = 2^8: a bin is at most 0.4 % wide."""
@@ -199,10 +290,7 @@ def log_bin_edges() -> npt.NDArray[np.float64]:
     return np.where(octave == 0, fine, (2**ITL_BITS + fine) * 2.0 ** (octave - 1))
 
 
-def empty_replica_counters(num_blocks: int) -> list[int]:
-    """Scalars of a replica before anything has happened, in order of the index names."""
-    c = [0] * COUNTERS
-    c[HEAD] = c[TAIL] = c[LOG_ROW] = c[SCATTERED_FOR] = -1
-    c[EVENT_TICK], c[EVENT_PHASE] = NEVER, 3
-    c[FREE_BLOCKS] = c[LARGEST_GAP] = num_blocks
-    return c
+def empty_replica_counters(num_blocks: int) -> Counters:
+    """Scalars of a replica before anything has happened."""
+    return Counters(head=-1, tail=-1, log_row=-1, scattered_for=-1, event_tick=NEVER, event_phase=TIMER,
+                    free_blocks=num_blocks, largest_gap=num_blocks)

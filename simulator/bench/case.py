@@ -16,7 +16,6 @@ from simulator.bench.work import Lengths, bare_loop, chat_lengths, chat_scenario
 from simulator.engines.fast import run_fast
 from simulator.engines.job import Job
 from simulator.scenario.setup import Setup, build_job, prepare
-from simulator.state import T_OUTPUT, T_STEPS
 from simulator.workload.store import open_columns, save_columns
 from simulator.workload.trace import Trace
 
@@ -53,7 +52,7 @@ def _row(case: Case, setup: Setup, trace: Trace, lengths: Lengths) -> dict[str, 
     for _ in range(case.repeats):
         job = build_job(setup, trace, True, False)
         seconds = min(seconds, _time_engine(job, setup))
-        steps, tokens = int(job.stats[:, T_STEPS].sum()), int(job.stats[:, T_OUTPUT].sum())
+        steps, tokens = int(job.stats["steps"].sum()), int(job.stats["output"].sum())
         del job
     peak = peak_mb()
     for _ in range(case.repeats):

@@ -3,20 +3,22 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from simulator.config import shown
 from simulator.errors import ConfigError, ServecastError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from simulator.scenario.spec import Scenario
-    from simulator.workload.trace import Trace
+    from simulator.workload.trace import Trace, TraceMeta
 
 SetOption = Annotated[list[str] | None, typer.Option(
     "--set", metavar="KEY=VALUE", help="Override a scenario key, e.g. policy.max_num_seqs=64; repeatable.")]
@@ -27,6 +29,12 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 
 ColumnOption = Annotated[list[str] | None, typer.Option(
     "--column", metavar="PART=NAME", help="Which column is which: arrival, prompt, output, ...; repeatable.")]
+TraceOption = Annotated[Path | None, typer.Option(
+    "--trace", metavar="FILE", help="Replay this trace instead of the file's workload.")]
+DropOption = Annotated[bool, typer.Option(
+    "--drop-bad-rows", help="Leave out and count trace rows that cannot be used, instead of refusing the file.")]
+WhereOption = Annotated[list[str] | None, typer.Option(
+    "--where", metavar="COLUMN=TEXT", help="Only trace rows whose column holds this text; repeatable.")]
 UnitOption = Annotated[str | None, typer.Option("--time-unit", help="Unit of the arrivals: s, ms, us, ns or iso.")]
 
 MARKS: Final = {"sweep": "axes", "plan": "candidates", "whatif": "overlays"}
@@ -78,6 +86,12 @@ def note(text: str, quiet: bool = False) -> None:
         print(text, file=sys.stderr)
 
 
+def note_traces(metas: Iterable["TraceMeta"], quiet: bool) -> None:
+    """One line on stderr a trace that lost rows, or says what is not simulated."""
+    for line in dict.fromkeys(f"{meta.source}: {meta.account}" for meta in metas if meta.notable):
+        note(line, quiet)
+
+
 def find_scenario(name: str) -> Path:
     """A file as given; else a shipped scenario by name (`chat`, `chat.yaml`, `scenarios/chat.yaml`)."""
     path = Path(name)
@@ -115,36 +129,64 @@ def _other_command(name: str, path: Path) -> str | None:
     return wrong if command != "run" else None
 
 
-def column_pairs(pairs: Sequence[str]) -> dict[str, str]:
+def column_pairs(pairs: Sequence[str], option: str = "--column", example: str = "arrival=timestamp") -> dict[str, str]:
     """`arrival=ts` -> {"arrival": "ts"}. Raises ConfigError."""
     for pair in pairs:
         if not all(pair.partition("=")):
-            raise ConfigError(f"--column {pair}: must read PART=NAME, e.g. arrival=timestamp")
+            what = "PART=NAME" if option == "--column" else "COLUMN=TEXT"
+            raise ConfigError(f"{option} {shown(pair)[1:-1]}: must read {what}, e.g. {example}")
     return dict(pair.split("=", 1) for pair in pairs)
 
 
+@dataclass(frozen=True)
+class TraceChoice:
+    """A trace file given on the command line (from the working directory) and how it is read."""
+
+    file: Path | None = None
+    columns: Sequence[str] | None = None
+    time_unit: str | None = None
+    drop_bad: bool = False
+    where: Sequence[str] | None = None
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """Keys of workload.trace that are set."""
+        options = {"columns": column_pairs(self.columns or ()) or None, "time_unit": self.time_unit,
+                   "where": column_pairs(self.where or (), "--where", "result=1") or None,
+                   "bad_rows": "drop" if self.drop_bad else None}
+        return {key: value for key, value in options.items() if value is not None}
+
+    def assignments(self, path: Path) -> tuple[list[str], list[str]]:
+        """`key=value` assignments for the YAML file at `path`: those before the user's own, those after.
+
+        The file replaces the workload's file, or a workload that is none.
+        """
+        before, after = _trace_assignments(path, self.file) if self.file else ([], [])
+        return before, after + [f"workload.trace.{key}={json.dumps(value)}" for key, value in self.reading.items()]
+
+    def explained(self, error: ConfigError) -> ConfigError:
+        """The error, or that options were given without a trace to read."""
+        lost = self.reading and self.file is None and "exactly one of trace" in str(error)
+        return ConfigError("--column, --time-unit, --drop-bad-rows, --where: there is no trace to read; "
+                           "accepted with --trace FILE") if lost else error
+
+
 def read_scenario(name: str, assignments: Sequence[str] = (), flags: Mapping[str, Any] | None = None,
-                  trace: Path | None = None, columns: Sequence[str] | None = None,
-                  time_unit: str | None = None) -> "Scenario":
+                  trace: TraceChoice | None = None) -> "Scenario":
     """Scenario file, overridden by `--set` assignments, overridden by explicit flags. Raises ConfigError.
 
-    `flags` maps dotted keys to values, None = not given. `trace` (from the working directory) replaces the
-    workload's file, or a workload that is no file; `columns` (PART=NAME), `time_unit` and `--set
-    workload.trace....` say how to read it.
+    `flags` maps dotted keys to values, None = not given. `trace` replaces the workload.
     """
     from simulator.scenario.spec import load_scenario
 
-    path = find_scenario(name)
+    path, chosen = find_scenario(name), trace or TraceChoice()
     _known(name, path)
-    before, after = _trace_assignments(path, trace) if trace else ([], [])
-    named = {"workload.trace.columns": column_pairs(columns or ()) or None, "workload.trace.time_unit": time_unit}
-    after += [f"{key}={json.dumps(value)}" for key, value in (named | dict(flags or {})).items() if value is not None]
+    before, after = chosen.assignments(path)
+    after += [f"{key}={json.dumps(value)}" for key, value in (flags or {}).items() if value is not None]
     try:
         return load_scenario(path, [*before, *assignments, *after])
     except ConfigError as error:
-        lost = "--column, --time-unit: there is no trace to read; accepted with --trace FILE"
-        drawn = (columns or time_unit) and not trace and "exactly one of trace" in str(error)
-        raise ConfigError(_other_command(name, path) or (lost if drawn else str(error))) from error
+        raise ConfigError(_other_command(name, path) or str(chosen.explained(error))) from error
 
 
 def _trace_assignments(path: Path, trace: Path) -> tuple[list[str], list[str]]:
@@ -166,15 +208,20 @@ def build_workload(scenario: "Scenario") -> "Trace":
 
     workload = scenario.parsed_workload()
     place = scenario.place("workload")
+    given = place == "--set: workload"
     try:
         if isinstance(workload, TraceFile) and not Path(workload.path).exists():
-            raise ConfigError(f"workload.trace.path: no such file {workload.path!r}; "
-                              "accepted: a trace file, also by --trace FILE")
+            accepted = "accepted: a trace file, also by --trace FILE"
+            raise ConfigError(f"{workload.path}: no such file (workload.trace.path); {accepted}" if given else
+                              f"workload.trace.path: no such file {workload.path!r}; {accepted}")
         return build_trace(workload, scenario.seed, 0, scenario.base)
     except OSError as error:
         raise ConfigError(f"{place}: cannot be read: {error}") from error
     except ServecastError as error:
-        raise type(error)(f"{place.removesuffix('workload')}{error}") from error
+        # A trace named on the command line speaks for itself.
+        own = given and isinstance(workload, TraceFile) and str(error).startswith(workload.path)
+        prefix = "" if own else place.removesuffix("workload")
+        raise type(error)(f"{prefix}{error}") from error
 
 
 @contextmanager

@@ -9,12 +9,17 @@ import typer
 
 from simulator.cli.common import (
     ColumnOption,
+    DropOption,
     JsonOption,
     OutOption,
     QuietOption,
     SetOption,
+    TraceChoice,
+    TraceOption,
     UnitOption,
+    WhereOption,
     note,
+    note_traces,
     print_json,
     read_scenario,
     show,
@@ -25,7 +30,6 @@ from simulator.cli.run import (
     LogOption,
     ReportOption,
     SeedOption,
-    TraceOption,
     check_out,
     simulate_scenario,
     wants_log,
@@ -55,15 +59,18 @@ ScenariosArgument = Annotated[list[str], typer.Argument(
 def compare(scenarios: ScenariosArgument,
             policies: PoliciesOption = None, assignments: SetOption = None, out: OutOption = None,
             trace: TraceOption = None, columns: ColumnOption = None, time_unit: UnitOption = None,
+            drop: DropOption = False, where: WhereOption = None,
             engine: EngineOption = EngineName.fast, report: ReportOption = True, log: LogOption = None,
             seed: SeedOption = None, as_json: JsonOption = False, quiet: QuietOption = False) -> None:
     """Run scenarios side by side; ratios are against the first. All see the same arrivals and lengths."""
-    read = [read_scenario(name, assignments or (), {"seed": seed}, trace, columns, time_unit) for name in scenarios]
+    chosen = TraceChoice(trace, columns, time_unit, drop, where)
+    read = [read_scenario(name, assignments or (), {"seed": seed}, chosen) for name in scenarios]
     names = policy_names(policies)
     stems = [Path(name).stem for name in scenarios]
     cases = under_policies(read, names, quiet) if names else distinct(read, stems)
     check_out(out)
     results = [simulate_scenario(case, engine, wants_log(log, report, out), quiet) for case in cases]
+    note_traces([result.trace.meta for result in results], quiet)
     if out is not None:
         from simulator.report.write import write_comparison
 

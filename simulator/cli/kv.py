@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from simulator.cli.common import JsonOption, note, print_json, show
-from simulator.errors import CapacityError
+from simulator.errors import CapacityError, ConfigError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -37,6 +37,8 @@ def kv(
         "--max-num-batched-tokens", min=1, max=2**22)] = None,
     utilization: Annotated[float | None, typer.Option("--gpu-memory-utilization", min=0.0, max=1.0)] = None,
     block_size: Annotated[int | None, typer.Option("--block-size", min=1, max=4096)] = None,
+    max_model_len: Annotated[int | None, typer.Option(
+        "--max-model-len", min=2, max=2**40, help="Refuse GPUs that cannot hold one sequence of this length.")] = None,
     request_tokens: Annotated[int, typer.Option(
         "--request-tokens", min=1, max=2**40, help="Prompt + output of one request, for how many fit at once.")] = 2048,
     as_json: JsonOption = False,
@@ -46,20 +48,34 @@ def kv(
     from simulator.profiles.engine import load_engine
     from simulator.profiles.gpu import load_gpu
     from simulator.profiles.model import load_model
+    from simulator.scenario.length import check_fits, check_positions
 
     shape, profile = load_model(model), load_engine(engine)
+    if max_model_len is not None:
+        try:
+            check_positions(shape, max_model_len)
+        except ConfigError as error:
+            raise ConfigError(f"--max-model-len: {error}") from None
     options = (tensor_parallel, weight_dtype, kv_dtype, max_num_seqs, max_num_batched_tokens, utilization,
                block_size)
     found, refused = [], []
     for gpu in [load_gpu(name) for name in gpus]:
         try:
-            found.append(kv_capacity(gpu, profile, shape, *options))
+            each = kv_capacity(gpu, profile, shape, *options)
+            if max_model_len is not None:
+                check_fits(max_model_len, each.tokens, each, given=True)
+            found.append(each)
         except CapacityError as error:
-            refused.append(error)
+            refused.append(CapacityError(f"--max-model-len: {error}" if str(error).startswith("must") else str(error)))
     if not found:
         raise refused[0]
-    for each in refused:
-        note(str(each))
+    for reason in refused:
+        note(str(reason))
+    if max_model_len is None:
+        for each in found:
+            if each.tokens < shape.max_positions and not shape.windows:
+                note(f"{each.gpu}: an engine would not start with {shape.name}'s {shape.max_positions:,} positions "
+                     f"(the default); max_model_len must be <= {each.tokens:,}")
     if as_json:
         print_json([_facts(each, request_tokens) for each in found])
     else:
@@ -93,7 +109,7 @@ def _table(found: list["KvCapacity"], tokens: int) -> "Table":
         ("KV bytes per token", [each.kv_bytes_per_token for each in found]),
         (f"block bytes ({first.block_size} tokens)", [each.block_bytes for each in found]),
         ("blocks", [each.num_gpu_blocks for each in found]),
-        ("tokens", [each.tokens for each in found]),
+        ("tokens, the most for max_model_len", [each.tokens for each in found]),
         (f"requests of {tokens:,} tokens at once", [requests_at_once(each, tokens) for each in found]),
     ):
         table.add_row(name, *(f"{value:,}" for value in values))

@@ -9,15 +9,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simulator.cli.common import (
+    ColumnOption,
+    DropOption,
     JsonOption,
     OutOption,
     QuietOption,
     SetOption,
+    TraceChoice,
+    TraceOption,
+    UnitOption,
+    WhereOption,
     console,
     note,
+    note_traces,
     print_json,
+    read_scenario,
     show,
 )
+from simulator.errors import ConfigError
 
 if TYPE_CHECKING:
     from simulator.planning.plan import Plan
@@ -43,6 +52,11 @@ def plan_command(
     file: Annotated[str, typer.Argument(metavar="PLAN", help="YAML file (docs/planning.md).")],
     assignments: SetOption = None,
     out: OutOption = None,
+    trace: TraceOption = None,
+    columns: ColumnOption = None,
+    time_unit: UnitOption = None,
+    drop: DropOption = False,
+    where: WhereOption = None,
     jobs: JobsOption = None,
     cache: CacheOption = True,
     quick: Annotated[
@@ -57,7 +71,12 @@ def plan_command(
     from simulator.planning.spec import load_plan
     from simulator.report.folder import check_target
 
-    spec = load_plan(_shipped(file), assignments or ())
+    path, chosen = _shipped(file), TraceChoice(trace, columns, time_unit, drop, where)
+    before, after = chosen.assignments(path)
+    try:
+        spec = load_plan(path, [*before, *(assignments or ()), *after])
+    except ConfigError as error:
+        raise chosen.explained(error) from error
     if out is not None:
         check_target(out)
     with _counter("planning", quiet) as progress:
@@ -71,6 +90,7 @@ def _deliver(found: "Plan", out: Path | None, as_json: bool, quiet: bool) -> Non
     from simulator.report.plan.data import plain
 
     data = plain(found)
+    note_traces([found.trace.meta], quiet)
     if out is not None:
         from simulator.report.plan.page import write_plan
 
@@ -91,15 +111,23 @@ def whatif_command(
     overlays: Annotated[str, typer.Argument(metavar="WHATIF", help="YAML of named overlays.")],
     assignments: SetOption = None,
     out: OutOption = None,
+    trace: TraceOption = None,
+    columns: ColumnOption = None,
+    time_unit: UnitOption = None,
+    drop: DropOption = False,
+    where: WhereOption = None,
     jobs: JobsOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Compare a scenario with named changes of it: a table of differences with intervals."""
-    from simulator.planning.whatif import compare, load_overlays, whatif_tables, write_whatif
+    from simulator.config import Document
+    from simulator.planning.whatif import asked_for, compare
     from simulator.report.folder import check_target
+    from simulator.report.plan.whatif import whatif_tables, write_whatif
 
-    asked = load_overlays(_shipped(base), _shipped(overlays), assignments or ())
+    chosen = TraceChoice(trace, columns, time_unit, drop, where)
+    asked = asked_for(read_scenario(base, assignments or (), None, chosen), Document(_shipped(overlays)))
     if out is not None:
         check_target(out)
     with _counter("what if", quiet) as progress:

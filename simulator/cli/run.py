@@ -8,13 +8,18 @@ import typer
 
 from simulator.cli.common import (
     ColumnOption,
+    DropOption,
     JsonOption,
     OutOption,
     QuietOption,
     SetOption,
+    TraceChoice,
+    TraceOption,
     UnitOption,
+    WhereOption,
     build_workload,
     note,
+    note_traces,
     print_json,
     progress_bar,
     read_scenario,
@@ -43,8 +48,6 @@ LogOption = Annotated[bool | None, typer.Option(
 SeedOption = Annotated[int | None, typer.Option("--seed", min=0, help="Seed of the random draws.")]
 BlocksOption = Annotated[int | None, typer.Option(
     "--num-gpu-blocks", min=2, help="KV blocks as the real engine printed them, instead of the prediction.")]
-TraceOption = Annotated[Path | None, typer.Option(
-    "--trace", metavar="FILE", help="Replay this trace instead of the scenario's workload.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -58,21 +61,22 @@ ScenarioArgument = Annotated[str, typer.Argument(
 
 def run(scenario: ScenarioArgument,
         assignments: SetOption = None, out: OutOption = None, trace: TraceOption = None,
-        columns: ColumnOption = None, time_unit: UnitOption = None,
+        columns: ColumnOption = None, time_unit: UnitOption = None, drop: DropOption = False, where: WhereOption = None,
         engine: EngineOption = EngineName.fast, report: ReportOption = True,
         log: LogOption = None, seed: SeedOption = None, num_gpu_blocks: BlocksOption = None,
         as_json: JsonOption = False, quiet: QuietOption = False) -> None:
     """Replay a scenario and print its latencies, throughput and verdict; with --out also write them."""
     flags = {"seed": seed, "kv.num_gpu_blocks": num_gpu_blocks}
-    chosen = read_scenario(scenario, assignments or (), flags, trace, columns, time_unit)
+    chosen = read_scenario(scenario, assignments or (), flags, TraceChoice(trace, columns, time_unit, drop, where))
     check_out(out)
     result = simulate_scenario(chosen, engine, wants_log(log, report, out), quiet)
+    note_traces([result.trace.meta], quiet)
     if out is not None:
         from simulator.report.write import write_result
 
         write_result(result, out, report=report)
     if as_json:
-        print_json(result.summary)
+        print_json(result.summary | {"host_sensitivity": result.host_sensitivity})
     elif not quiet:
         print_result(result)
     if out is not None:
@@ -106,8 +110,9 @@ def simulate_scenario(scenario: "Scenario", engine: EngineName, log: bool | None
 
 def print_result(result: "Result") -> None:
     """The summary table and, on a real GPU, where its memory goes."""
+    from simulator.metrics.hosts import host_sentences
     from simulator.report.tables import summary_table
 
-    show(summary_table(result.summary))
+    show(summary_table(result.summary), *host_sentences(result.host_sensitivity))
     if result.setup.capacity is not None:
         show(result.setup.capacity.text())

@@ -1,11 +1,20 @@
 """`servecast trace inspect`: what a trace file looks like, before it is replayed."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from simulator.cli.common import ColumnOption, JsonOption, UnitOption, column_pairs, print_json, show
+from simulator.cli.common import (
+    ColumnOption,
+    DropOption,
+    JsonOption,
+    TraceChoice,
+    UnitOption,
+    WhereOption,
+    print_json,
+    show,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -22,19 +31,18 @@ SortOption = Annotated[bool, typer.Option("--sort", help="Sort by arrival, stabl
 LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="Only the first so many requests.")]
 LongestOption = Annotated[int | None, typer.Option(
     "--max-model-len", min=2, help="Count the requests longer than this.")]
-DropOption = Annotated[bool, typer.Option("--drop-bad-rows", help="Leave out and count unusable rows.")]
 
 
 def inspect(file: FileArgument, layout: FormatOption = "auto", columns: ColumnOption = None,
             time_unit: UnitOption = None, sort: SortOption = False, limit: LimitOption = None,
-            max_model_len: LongestOption = None, drop: DropOption = False,
+            max_model_len: LongestOption = None, drop: DropOption = False, where: WhereOption = None,
             as_json: JsonOption = False) -> None:
     """Rates, burstiness, length percentiles, and what was left out and why."""
     from simulator.workload.inspect import inspect_table, inspect_trace
     from simulator.workload.load import load_trace
 
-    bad: Literal["error", "drop"] = "drop" if drop else "error"
-    trace = load_trace(file, layout, column_pairs(columns or []) or None, time_unit, sort, limit, bad_rows=bad)
+    reading = TraceChoice(file, columns, time_unit, drop, where).reading
+    trace = load_trace(file, layout, sort=sort, limit=limit, **reading)
     facts = inspect_trace(trace, max_model_len)
     if as_json:
         print_json(facts)

@@ -2,9 +2,8 @@
 
 A step on the GPU is, per layer, four products (cost.gemm), elementwise kernels limited by memory traffic,
 fixed kernel times and, with tensor parallelism, two all-reduces; then the head and sampling. Attention is
-linear: decode reads the KV cache, prefill computes query-key pairs. On the CPU a step is prepared, then
-launched: as one full graph (pure decode), as piecewise graphs, or kernel by kernel (eager) above the
-largest graph. Parameters come from a GPU profile (cost.gpu_times) and an engine profile (engine_profile);
+linear: decode reads the KV cache, prefill computes query-key pairs. The CPU's side is cost.launch. Parameters
+come from a GPU profile (cost.gpu_times), a host profile (profiles.host) and an engine profile (profiles.engine);
 how they were fitted and what they leave out is in docs/calibration.md.
 """
 
@@ -17,12 +16,14 @@ import numpy.typing as npt
 from simulator.cost.check import check_cost
 from simulator.cost.collective import all_reduce_s
 from simulator.cost.gpu_times import GpuTimes, gpu_times
+from simulator.cost.launch import Launch
 from simulator.cost.roofline import MAX_COLUMNS, padded, to_fp
 from simulator.cost.step import Cost
 from simulator.errors import ConfigError
 from simulator.profiles.engine import EngineProfile
 from simulator.profiles.gpu import Gpu
-from simulator.profiles.model import ACTIVATION_BYTES, WEIGHT_BYTES, ModelShape, dtype_name
+from simulator.profiles.host import Host, host_times, load_host
+from simulator.profiles.model import ACTIVATION_BYTES, KV_BYTES, WEIGHT_BYTES, ModelShape, dtype_name
 from simulator.units import NS_PER_S, to_ticks
 
 Array = npt.NDArray[np.float64]
@@ -32,8 +33,6 @@ PREFILL_SAMPLES: Final = 8
 """Rows through the head in a step with prefill: its decodes and finished prompts are few beside its tokens."""
 IMBALANCE_SCALE: Final = 5.0
 """[sequences] over which unequal contexts come to fill the GPU unevenly."""
-LAUNCH_FLOOR_S: Final = 0.3e-3
-"""[s] least preparation left before the GPU when the launch itself is the longer part."""
 
 
 def calibrated_cost(
@@ -45,8 +44,12 @@ def calibrated_cost(
     kv_dtype: str,
     max_num_seqs: int,
     max_num_batched_tokens: int,
+    host: Host | None = None,
 ) -> Cost:
-    """Fill a `Cost` for `model` on `tp` GPUs of one host. Raises ConfigError: bad limit, uneven split, overflow."""
+    """Fill a `Cost` for `model` on `tp` GPUs of `host` (default: the measured one).
+
+    Raises ConfigError: bad limit, uneven split, overflow.
+    """
     if max_num_seqs < 1 or max_num_batched_tokens < 1:
         raise ConfigError(
             "max_num_seqs and max_num_batched_tokens must be >= 1, "
@@ -57,11 +60,14 @@ def calibrated_cost(
     limits = engine.graph_limits(max_num_seqs)
     dense = np.stack([device.dense_s(tokens, kind, limit) for kind, limit in enumerate(limits)])
     dense[:, 0] = 0.0
-    host = _Host(engine, model.layers, tp)
-    eager = np.stack([tokens > limit for limit in limits])
-    cpu, prep, dense, eager = host.tables(dense, eager)
+    cpu_times = host_times(host or load_host(), engine)
+    old_runner = bool(engine.new_runner) and model.model_type not in engine.new_runner.split()
+    launch = Launch(
+        cpu_times, model.layers, tp, engine.schedule_ahead > 0, bool(engine.worker_processes), old_runner
+    )
+    cpu, prep, dense, eager = launch.tables(dense, np.stack([tokens > limit for limit in limits]))
     times = device.times
-    sequence = to_ticks(engine.sequence_cpu_s)
+    sequence = to_ticks(launch.sequence_s)
     return check_cost(
         Cost(
             dense_ns=_ns(dense),
@@ -69,7 +75,7 @@ def calibrated_cost(
             prep_ns=_ns(prep),
             eager=eager.astype(np.int64),
             slope_fp=to_fp(device.slope_s()),
-            decode_context_fp=to_fp(model.kv_bytes_per_token(kv_dtype, tp) / times.decode_bandwidth),
+            decode_context_fp=to_fp(model.kv_bytes_per_token(kv_dtype, tp) / device.kv_bandwidth(kv_dtype)),
             decode_seq_fp=to_fp(
                 times.decode_sequence_s * model.layers + times.sample_sequence_s * device.vocab_share
             ),
@@ -78,9 +84,9 @@ def calibrated_cost(
             prefill_seq_fp=to_fp(times.sample_sequence_s * device.vocab_share),
             cpu_seq_ns=np.int64(sequence),
             prep_seq_ns=np.int64(sequence),
-            frontend_in_ns=np.int64(to_ticks(engine.frontend_in_s)),
-            frontend_each_ns=np.int64(to_ticks(engine.frontend_each_s)),
-            frontend_out_ns=np.int64(to_ticks(engine.frontend_out_s)),
+            frontend_in_ns=np.int64(to_ticks(cpu_times.frontend_in_s)),
+            frontend_each_ns=np.int64(to_ticks(cpu_times.frontend_each_s)),
+            frontend_out_ns=np.int64(to_ticks(cpu_times.frontend_out_s)),
         )
     )
 
@@ -112,6 +118,11 @@ class _Device:
             return self.times.fp8_gain
         return self.gpu.peak_flops(self.weight_dtype) / self.gpu.peak_flops("bf16")
 
+    def kv_bandwidth(self, kv_dtype: str) -> float:
+        """[B/s] KV read by decode attention; 8-bit KV is read at fewer bytes a second (it is converted)."""
+        eight = KV_BYTES[dtype_name(kv_dtype, KV_BYTES)] == 1.0
+        return self.times.decode_bandwidth * (self.times.fp8_kv_rate if eight else 1.0)
+
     def elementwise_bytes(self) -> float:
         """[bytes per token and layer]: two norms with residual (read and write x and the residual each), rotary in
         place, the new keys and values copied to the cache, the MLP activation."""
@@ -128,6 +139,8 @@ class _Device:
         for gemm in self.model.gemm_shapes(self.tp):
             total = total + self.times.gemm.seconds(rows, gemm.n, gemm.k, size, self.rate_factor)
         total = total + rows * self.elementwise_bytes() / self.times.elementwise_bandwidth
+        if self.gpu.compute_dtype(self.weight_dtype) == "fp8":
+            total = total + np.interp(rows, *self.times.fp8_extra)
         return total + self.times.layer_fixed_s + 2.0 * self.reduce_s(rows)
 
     def reduce_s(self, rows: Array) -> Array:
@@ -152,66 +165,3 @@ class _Device:
         """[s/token] of a large batch."""
         ends = self.model.layers * self.layer_s(np.array([2.0**20, 2.0**21]))
         return float(ends[1] - ends[0]) / 2**20
-
-
-@dataclass(frozen=True)
-class _Host:
-    """CPU side of a step, in seconds."""
-
-    engine: EngineProfile
-    layers: int
-    tp: int
-
-    @property
-    def more_layers(self) -> int:
-        return self.layers - self.engine.launch_layers
-
-    @property
-    def in_workers(self) -> bool:
-        return self.tp > 1 and bool(self.engine.worker_processes)
-
-    def eager_s(self) -> float:
-        """[s] to launch a step kernel by kernel."""
-        engine = self.engine
-        base = engine.eager_cpu_s if engine.schedule_ahead > 0 else engine.eager_cpu_sync_s
-        if self.in_workers:
-            base = engine.eager_cpu_worker_s
-        collectives = 2 * self.layers * engine.collective_launch_s if self.tp > 1 else 0.0
-        return max(engine.prefill_prep_s, base + engine.eager_layer_s * self.more_layers + collectives)
-
-    def piecewise_s(self) -> float:
-        engine = self.engine
-        return max(
-            engine.prefill_prep_s, engine.piecewise_cpu_s + engine.piecewise_layer_s * self.more_layers
-        )
-
-    def tables(
-        self, dense: Array, eager: npt.NDArray[np.bool_]
-    ) -> tuple[Array, Array, Array, npt.NDArray[np.bool_]]:
-        """(cpu, prep, dense, eager), each (2, T+1), after the engine's process layout."""
-        engine = self.engine
-        prep = np.stack(
-            [np.full(dense.shape[1], engine.decode_prep_s), np.full(dense.shape[1], engine.prefill_prep_s)]
-        )
-        cpu = np.stack(
-            [
-                np.full(dense.shape[1], engine.decode_prep_s + engine.launch_tail_s),
-                np.full(dense.shape[1], self.piecewise_s()),
-            ]
-        )
-        cpu = np.where(eager, self.eager_s(), cpu)
-        if engine.schedule_ahead > 0:
-            dense = dense + np.where(eager, engine.eager_stall_s, 0.0)
-        if self.in_workers:
-            return self._in_workers(cpu, prep, dense, eager)
-        return cpu, np.minimum(prep, cpu), dense, eager
-
-    def _in_workers(
-        self, cpu: Array, prep: Array, dense: Array, eager: npt.NDArray[np.bool_]
-    ) -> tuple[Array, Array, Array, npt.NDArray[np.bool_]]:
-        """Launches run in worker processes: the scheduler is free after the preparation, and launches queue
-        behind each other as GPU work does, so a launch longer than the GPU's work takes its place."""
-        launch = np.where(eager, cpu, 0.0)
-        exposed = np.maximum(0.0, launch - dense)
-        short = np.where(exposed > 0.0, np.maximum(LAUNCH_FLOOR_S, prep - exposed), prep)
-        return short, short, np.maximum(dense, launch), np.zeros_like(eager)

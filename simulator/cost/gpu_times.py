@@ -28,6 +28,7 @@ UNITS: Final[Mapping[str, tuple[str, float]]] = {
     "gemm_rate": ("TFLOP/s", 1e12),
     "gemm_exponent": ("1", 1.0),
     "fp8_gain": ("1", 1.0),
+    "fp8_kv_rate": ("1", 1.0),
     "layer_fixed": ("us", 1e-6),
     "step_fixed": ("us", 1e-6),
     "elementwise_bandwidth": ("TB/s", 1e12),
@@ -52,6 +53,8 @@ class GpuTimes:
     name: str
     gemm: GemmTime
     fp8_gain: float  # how much faster products with 8-bit operands run when limited by arithmetic
+    fp8_kv_rate: float  # bytes of 8-bit KV read by decode attention per second, relative to 16-bit KV
+    fp8_extra: tuple[Curve, Curve]  # (rows, [s] per layer): products of 8-bit weights beyond the formula
     layer_fixed_s: float  # kernels of a layer besides its products: start and drain
     step_fixed_s: float  # per step, whatever is in it
     elementwise_bandwidth: float  # [B/s] norms, rotary, activation, residual
@@ -96,6 +99,8 @@ def gpu_times(gpu: Gpu) -> GpuTimes:
         name=gpu.name,
         gemm=gemm,
         fp8_gain=values["fp8_gain"],
+        fp8_kv_rate=values["fp8_kv_rate"],
+        fp8_extra=_fp8_extra(gpu),
         layer_fixed_s=values["layer_fixed"],
         step_fixed_s=values["step_fixed"],
         elementwise_bandwidth=values["elementwise_bandwidth"],
@@ -170,6 +175,16 @@ def _points(gpu: Gpu, key: str) -> Curve | None:
     if points.ndim != 2 or points.shape[1] != 2 or len(points) < 2 or np.any(np.diff(points[:, 0]) <= 0):
         raise ConfigError(f"{gpu.path}: measured.{key}.points must be two or more [x, y] with x increasing")
     return points
+
+
+def _fp8_extra(gpu: Gpu) -> tuple[Curve, Curve]:
+    """The curve `fp8_extra` ([rows, us per layer]): of the GPU, else of the reference GPU."""
+    points = _points(gpu, "fp8_extra")
+    if points is None:
+        points = _points(load_gpu(REFERENCE), "fp8_extra")
+    if points is None:
+        return np.zeros(1), np.zeros(1)
+    return points[:, 0], points[:, 1] * 1e-6
 
 
 def _all_reduce(gpu: Gpu) -> dict[int, tuple[Curve, Curve]]:

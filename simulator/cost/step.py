@@ -20,6 +20,8 @@ Whole = Any
 
 FP_BITS = 32
 """Linear coefficients are fixed-point int64 in 2^-32 ns: whole nanoseconds would be 1-3 % off per context token."""
+LOW = 2**FP_BITS - 1
+"""The low half of an int64."""
 
 
 class Cost(NamedTuple):
@@ -49,13 +51,15 @@ class Cost(NamedTuple):
 
 @jitable
 def scaled(count: int, coefficient_fp: int) -> int:
-    """count x coefficient [2^-32 ns] -> whole ns, each half rounded down.
+    """count x coefficient [2^-32 ns] -> whole ns, rounded down; both >= 0. Exact whenever the result fits int64.
 
-    No overflow for coefficients below 2^47 (32 us each) and counts below 2^79 / coefficient.
+    The product of up to 126 bits is made of 32-bit halves. That of the two low halves may wrap to a negative int64,
+    but its high 32 bits, all that is used of it, are right.
     """
-    high = count >> 16
-    low = count & 0xFFFF
-    return ((high * coefficient_fp) >> 16) + ((low * coefficient_fp) >> FP_BITS)
+    whole = coefficient_fp >> FP_BITS
+    part = coefficient_fp & LOW
+    lowest = (count & LOW) * part
+    return count * whole + (count >> FP_BITS) * part + ((lowest >> FP_BITS) & LOW)
 
 
 @jitable

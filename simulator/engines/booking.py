@@ -4,9 +4,7 @@ Event order at one tick: COMPLETE < ARRIVE < TIMER < SCHEDULE, then by replica o
 cause an arrival at the same tick, and a step sees every arrival of its tick.
 """
 
-from typing import Final
-
-from policies.queues import push_back
+from policies.queues import push_back, take_out
 from simulator.cost.step import (
     Cost,
     decode_attention_time,
@@ -17,88 +15,20 @@ from simulator.cost.step import (
 from simulator.jit import jitable
 from simulator.kv import reservation
 from simulator.state import (
-    CPU_FREE,
     FINISHED,
-    FIRST_FLIGHT,
-    FREE_BLOCKS,
     FUTURE,
-    GPU_FREE,
-    HOLD,
     ITL_BITS,
-    KV_TOKENS,
-    LARGEST_GAP,
-    LAST_OUTPUT,
-    N_BATCH,
-    N_ENDED,
-    N_FLIGHT,
-    N_RUNNING,
-    N_WAITING,
-    NOBODY,
-    NOW,
-    OUTSTANDING,
-    PAD_CONTEXT,
-    PAD_PAIRS,
-    PAD_ROWS,
-    PAD_TOKENS,
     REJECTED_BUDGET,
     REJECTED_KV,
     REJECTED_LENGTH,
     RUNNING,
-    S_BLOCKS,
-    S_CONTEXT,
-    S_DECODE,
-    S_GAP,
-    S_GPU_END,
-    S_GPU_NS,
-    S_KV_TOKENS,
-    S_PAD_ROWS,
-    S_PAIRS,
-    S_PLAIN,
-    S_PREFILL,
-    S_PREFILL_TOKENS,
-    S_RUNNING,
-    S_START,
-    S_VERSION,
-    S_WAITING,
-    S_YIELD,
-    T_BLOCKS,
-    T_DECODE_ATTENTION,
-    T_DENSE,
-    T_EAGER,
-    T_GAPS,
-    T_GPU,
-    T_KV_TOKENS,
-    T_LAST,
-    T_OUTPUT,
-    T_PAD_ROWS,
-    T_PAD_TOKENS,
-    T_PEAK_BLOCKS,
-    T_PEAK_RUNNING,
-    T_PEAK_WAITING,
-    T_PREFILL,
-    T_PREFILL_ATTENTION,
-    T_ROWS,
-    T_RUNNING,
-    T_STEPS,
-    T_WAITING,
-    T_WALL,
-    T_WALL_SHORT,
-    T_WASTED,
-    VERSION,
-    VISIBLE,
-    WAKE,
+    WAITING,
     Column,
     Limits,
     Replica,
     Requests,
 )
 from simulator.units import NEVER
-
-COMPLETE: Final = 0
-ARRIVE: Final = 2
-TIMER: Final = 3
-SCHEDULE: Final = 4
-"""Phases of a tick; 1 is kept for transfers between replicas."""
 
 
 @jitable
@@ -110,6 +40,8 @@ def refusal(req: Requests, lim: Limits, i: int) -> int:
     if lim.whole_prompt == 1 and req.prompt[i] > lim.max_num_batched_tokens:
         return REJECTED_BUDGET
     if reservation(req, lim, i, final) > lim.num_blocks:
+        return REJECTED_KV
+    if lim.whole_prompt == 1 and reservation(req, lim, i, req.prompt[i]) > lim.num_blocks - lim.watermark_blocks:
         return REJECTED_KV
     return FUTURE
 
@@ -123,22 +55,22 @@ def enqueue(req: Requests, rep: Replica, lim: Limits, stats: Column, i: int, r: 
         req.status[i] = code
         return False
     push_back(req, rep, i)
-    rep.c[VERSION] += 1
-    rep.c[OUTSTANDING] += 1
-    stats[T_PEAK_WAITING] = max(stats[T_PEAK_WAITING], rep.c[N_WAITING])
+    rep.c.version += 1
+    rep.c.outstanding += 1
+    stats.peak_waiting = max(stats.peak_waiting, rep.c.n_waiting)
     return True
 
 
 @jitable
 def clear_plan(rep: Replica) -> None:
     """Empty the plan before a policy fills it."""
-    rep.c[N_BATCH] = 0
-    rep.c[WAKE] = NEVER
-    rep.c[HOLD] = NEVER
-    rep.c[PAD_ROWS] = 0
-    rep.c[PAD_CONTEXT] = 0
-    rep.c[PAD_TOKENS] = 0
-    rep.c[PAD_PAIRS] = 0
+    rep.c.n_batch = 0
+    rep.c.wake = NEVER
+    rep.c.hold = NEVER
+    rep.c.pad_rows = 0
+    rep.c.pad_context = 0
+    rep.c.pad_tokens = 0
+    rep.c.pad_pairs = 0
 
 
 @jitable
@@ -147,32 +79,32 @@ def launch(rep: Replica, cost: Cost, step: Column, kind: int, tokens: int, rows:
 
     GPU: starts when it is free and the CPU has prepared the inputs. CPU: free when all kernels are launched.
     """
-    now = rep.c[NOW]
+    now = rep.c.now
     ready = now + table_at(cost.prep_ns, kind, tokens) + rows * cost.prep_seq_ns
     cpu_end = now + table_at(cost.cpu_ns, kind, tokens) + rows * cost.cpu_seq_ns
-    gpu_end = max(rep.c[GPU_FREE], ready) + gpu
+    gpu_end = max(rep.c.gpu_free, ready) + gpu
     eager = table_at(cost.eager, kind, tokens)
     if eager == 1:
         gpu_end = max(gpu_end, cpu_end)
-    rep.c[GPU_FREE] = gpu_end
-    rep.c[CPU_FREE] = cpu_end
-    step[S_START] = now
-    step[S_GPU_END] = gpu_end
-    step[S_GPU_NS] = gpu
+    rep.c.gpu_free = gpu_end
+    rep.c.cpu_free = cpu_end
+    step.start = now
+    step.gpu_end = gpu_end
+    step.gpu_ns = gpu
     return eager
 
 
 @jitable
 def ring_place(rep: Replica, lim: Limits, ahead: int) -> int:
     """Place in the ring of steps in flight, `ahead` (at most its length) behind the oldest."""
-    place = rep.c[FIRST_FLIGHT] + ahead
+    place = rep.c.first_flight + ahead
     return place if place <= lim.schedule_ahead else place - lim.schedule_ahead - 1
 
 
 @jitable
 def commit(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column) -> None:
     """SCHEDULE: turn the plan in rep.batch into a step in flight: advance its sequences, set its clocks."""
-    at = ring_place(rep, lim, rep.c[N_FLIGHT])
+    at = ring_place(rep, lim, rep.c.n_flight)
     flight = rep.flight[at]
     step = rep.steps[at]
     n_decode = 0
@@ -181,7 +113,7 @@ def commit(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column) 
     prefill_tokens = 0
     pairs = 0
     n_yield = 0
-    for k in range(rep.c[N_BATCH]):
+    for k in range(rep.c.n_batch):
         i = rep.batch[k]
         tokens = int(rep.tokens[k])
         before = int(req.computed[i])
@@ -194,57 +126,57 @@ def commit(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column) 
             prefill_tokens += tokens
             pairs += tokens * before + ((tokens * (tokens + 1)) >> 1)
             if req.scheduled[i] == NEVER:
-                req.scheduled[i] = rep.c[NOW]
+                req.scheduled[i] = rep.c.now
         req.computed[i] = before + tokens
         if before + tokens == known:
             req.planned[i] += 1
             flight[n_yield] = i
             n_yield += 1
-    rep.c[KV_TOKENS] += n_decode + prefill_tokens
-    step[S_YIELD] = n_yield
-    step[S_DECODE] = n_decode
-    step[S_CONTEXT] = context + rep.c[PAD_CONTEXT]
-    step[S_PREFILL] = n_prefill
-    step[S_PREFILL_TOKENS] = prefill_tokens
-    step[S_PAIRS] = pairs + rep.c[PAD_PAIRS]
-    step[S_RUNNING] = rep.c[N_RUNNING]
-    step[S_WAITING] = rep.c[N_WAITING]
-    step[S_BLOCKS] = lim.num_blocks - rep.c[FREE_BLOCKS]
-    step[S_KV_TOKENS] = rep.c[KV_TOKENS]
-    step[S_VERSION] = rep.c[VERSION]
-    step[S_PLAIN] = 1 if n_prefill == 0 and n_yield == n_decode else 0
-    step[S_PAD_ROWS] = rep.c[PAD_ROWS]
-    step[S_GAP] = rep.c[FREE_BLOCKS] - rep.c[LARGEST_GAP] if lim.contiguous == 1 else 0
+    rep.c.kv_tokens += n_decode + prefill_tokens
+    step.yields = n_yield
+    step.decode = n_decode
+    step.context = context + rep.c.pad_context
+    step.prefill = n_prefill
+    step.prefill_tokens = prefill_tokens
+    step.pairs = pairs + rep.c.pad_pairs
+    step.running = rep.c.n_running
+    step.waiting = rep.c.n_waiting
+    step.blocks = lim.num_blocks - rep.c.free_blocks
+    step.kv_tokens = rep.c.kv_tokens
+    step.version = rep.c.version
+    step.plain = 1 if n_prefill == 0 and n_yield == n_decode else 0
+    step.pad_rows = rep.c.pad_rows
+    step.gap = rep.c.free_blocks - rep.c.largest_gap if lim.contiguous == 1 else 0
     _price(rep, cost, stats, step)
-    rep.c[N_FLIGHT] += 1
+    rep.c.n_flight += 1
 
 
 @jitable
 def _price(rep: Replica, cost: Cost, stats: Column, step: Column) -> None:
     """Cost of the step just filled in, into its clocks and the totals."""
-    rows = step[S_DECODE] + step[S_PREFILL]
-    kind = 1 if step[S_PREFILL] > 0 else 0
-    tokens = step[S_DECODE] + rep.c[PAD_ROWS] + step[S_PREFILL_TOKENS] + rep.c[PAD_TOKENS]
+    rows = step.decode + step.prefill
+    kind = 1 if step.prefill > 0 else 0
+    tokens = step.decode + rep.c.pad_rows + step.prefill_tokens + rep.c.pad_tokens
     dense = dense_time(cost, kind, tokens)
-    decode = decode_attention_time(cost, step[S_DECODE] + rep.c[PAD_ROWS], step[S_CONTEXT])
+    decode = decode_attention_time(cost, step.decode + rep.c.pad_rows, step.context)
     prefill = 0
     if kind == 1:
-        prefill = prefill_attention_time(cost, step[S_PREFILL], step[S_PREFILL_TOKENS] + rep.c[PAD_TOKENS],
-                                         step[S_PAIRS])
-    stats[T_EAGER] += launch(rep, cost, step, kind, tokens, rows, dense + decode + prefill)
-    stats[T_DENSE] += dense
-    stats[T_DECODE_ATTENTION] += decode
-    stats[T_PREFILL_ATTENTION] += prefill
-    stats[T_GPU] += dense + decode + prefill
-    stats[T_PREFILL] += step[S_PREFILL_TOKENS]
-    stats[T_PAD_ROWS] += rep.c[PAD_ROWS]
-    stats[T_PAD_TOKENS] += rep.c[PAD_TOKENS]
+        prefill = prefill_attention_time(cost, step.prefill, step.prefill_tokens + rep.c.pad_tokens,
+                                         step.pairs)
+    stats.eager += launch(rep, cost, step, kind, tokens, rows, dense + decode + prefill)
+    stats.dense += dense
+    stats.decode_attention += decode
+    stats.prefill_attention += prefill
+    stats.gpu += dense + decode + prefill
+    stats.prefill += step.prefill_tokens
+    stats.pad_rows += rep.c.pad_rows
+    stats.pad_tokens += rep.c.pad_tokens
 
 
 @jitable
 def output_tick(rep: Replica) -> int:
     """[tick] when the output of the oldest step in flight can be collected."""
-    return max(rep.steps[rep.c[FIRST_FLIGHT]][S_GPU_END], rep.c[CPU_FREE], rep.c[NOW])
+    return max(rep.steps[rep.c.first_flight].gpu_end, rep.c.cpu_free, rep.c.now)
 
 
 @jitable
@@ -267,12 +199,12 @@ def weigh(stats: Column, rows_time: Column, step: Column, wall: int, short: int,
     `short` is the sum of each step's wall time >> 10. KV sums and held slots are left to the caller: within a
     run of equal steps they change.
     """
-    rows = step[S_DECODE] + step[S_PREFILL]
-    stats[T_STEPS] += count
-    stats[T_WALL] += wall
-    stats[T_ROWS] += rows * wall
-    stats[T_WAITING] += step[S_WAITING] * short
-    stats[T_WALL_SHORT] += short
+    rows = step.decode + step.prefill
+    stats.steps += count
+    stats.wall += wall
+    stats.rows += rows * wall
+    stats.waiting += step.waiting * short
+    stats.wall_short += short
     rows_time[rows] += wall
 
 
@@ -281,22 +213,24 @@ def collect(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column,
             rows_time: Column) -> int:
     """COMPLETE: hand the oldest step's tokens to their requests; returns the step's wall time [ns].
 
+    A token in flight when its request was preempted is delivered too, and takes the request out of the waiting
+    queue when it was its last (vLLM 0.24 vllm/v1/core/sched/scheduler.py, Scheduler.update_from_output).
     Sets VISIBLE and N_ENDED for the policy's `retire`; the step stays readable in its ring place.
     """
-    at = rep.c[FIRST_FLIGHT]
+    at = rep.c.first_flight
     flight = rep.flight[at]
     step = rep.steps[at]
-    now = rep.c[NOW]
+    now = rep.c.now
     visible = now + cost.frontend_out_ns
-    wall = now - max(rep.c[LAST_OUTPUT], step[S_START])
-    rep.c[VISIBLE] = visible
+    wall = now - max(rep.c.last_output, step.start)
+    rep.c.visible = visible
     ended = 0
     given = 0
     same_gap = -1
     same_bin = 0
-    for k in range(step[S_YIELD]):
+    for k in range(step.yields):
         i = flight[k]
-        if i == NOBODY or req.status[i] != RUNNING:
+        if req.status[i] > RUNNING:
             continue
         given += 1
         done = req.done[i] + 1
@@ -313,22 +247,24 @@ def collect(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column,
             req.last[i] = visible
         req.done[i] = done
         if done == req.output[i]:
+            if req.status[i] == WAITING:
+                take_out(req, rep, lim, i)
             req.status[i] = FINISHED
             ended += 1
     short = wall >> 10
     weigh(stats, rows_time, step, wall, short, 1)
-    stats[T_RUNNING] += step[S_RUNNING] * wall
-    stats[T_PEAK_RUNNING] = max(stats[T_PEAK_RUNNING], step[S_RUNNING])
-    stats[T_BLOCKS] += step[S_BLOCKS] * short
-    stats[T_KV_TOKENS] += step[S_KV_TOKENS] * short
-    stats[T_GAPS] += step[S_GAP] * short
-    stats[T_PEAK_BLOCKS] = max(stats[T_PEAK_BLOCKS], step[S_BLOCKS])
-    stats[T_OUTPUT] += given
-    stats[T_WASTED] += step[S_YIELD] - given
-    stats[T_LAST] = now
-    rep.c[LAST_OUTPUT] = now
-    rep.c[N_ENDED] = ended
-    rep.c[OUTSTANDING] -= ended
-    rep.c[FIRST_FLIGHT] = ring_place(rep, lim, 1)
-    rep.c[N_FLIGHT] -= 1
+    stats.running += step.running * wall
+    stats.peak_running = max(stats.peak_running, step.running)
+    stats.blocks += step.blocks * short
+    stats.kv_tokens += step.kv_tokens * short
+    stats.gaps += step.gap * short
+    stats.peak_blocks = max(stats.peak_blocks, step.blocks)
+    stats.output += given
+    stats.wasted += step.yields - given
+    stats.last = now
+    rep.c.last_output = now
+    rep.c.n_ended = ended
+    rep.c.outstanding -= ended
+    rep.c.first_flight = ring_place(rep, lim, 1)
+    rep.c.n_flight -= 1
     return wall

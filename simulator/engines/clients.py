@@ -1,17 +1,10 @@
 """Clients: when requests are submitted, and how they pass the front end into the engine's queue."""
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from simulator.cost.step import Cost
 from simulator.jit import jitable
-from simulator.state import Column, Requests
-
-# Scalars of a whole run, ctl[NAME].
-NEXT: Final = 0            # next request to arrive
-RELEASED: Final = 1        # requests whose arrival tick is known
-GROUP_LEFT: Final = 2      # grouped load: requests of the current group not ended
-LOG_ROWS: Final = 3
-FRONTEND_FREE: Final = 4   # [tick] when the first front end can take a request; one more place per further replica
+from simulator.state import Column, Control, Requests
 
 OPEN: Final = 0
 CLOSED: Final = 1
@@ -19,45 +12,55 @@ GROUPED: Final = 2
 """Kinds of load: arrivals as given; `width` requests in flight; groups of `width`, the next when one has ended."""
 
 
+class Clients(NamedTuple):
+    """Who submits requests, and the front ends they pass."""
+
+    ctl: Control
+    free: Column    # [tick] when each front end can take a request, one a replica
+    load: int
+    width: int      # requests in flight (closed), or in a group (grouped)
+
+
 @jitable
-def submit(req: Requests, cost: Cost, ctl: Column, tick: int) -> None:
+def submit(req: Requests, cost: Cost, clients: Clients, tick: int) -> None:
     """Release the next request at `tick`: through a front end into the engine's queue.
 
     There are as many front ends as replicas, used in turn; each takes one request at a time.
     """
-    i = ctl[RELEASED]
-    at = FRONTEND_FREE + i % (len(ctl) - FRONTEND_FREE)
+    i = clients.ctl.released
+    at = i % len(clients.free)
     req.arrival[i] = tick
-    ctl[at] = max(ctl[at], tick) + cost.frontend_each_ns
-    req.queued[i] = ctl[at] + cost.frontend_in_ns
-    ctl[RELEASED] = i + 1
+    clients.free[at] = max(clients.free[at], tick) + cost.frontend_each_ns
+    req.queued[i] = clients.free[at] + cost.frontend_in_ns
+    clients.ctl.released = i + 1
 
 
 @jitable
-def start_load(req: Requests, cost: Cost, ctl: Column, load: int, width: int) -> None:
+def start_load(req: Requests, cost: Cost, clients: Clients) -> None:
     """Release what is there at the start: everything (open), or the first `width` requests."""
     total = len(req.arrival)
-    count = total if load == OPEN else min(width, total)
+    count = total if clients.load == OPEN else min(clients.width, total)
     for i in range(count):
-        submit(req, cost, ctl, req.arrival[i] if load == OPEN else req.arrival[0])
-    ctl[GROUP_LEFT] = count
+        submit(req, cost, clients, req.arrival[i] if clients.load == OPEN else req.arrival[0])
+    clients.ctl.group_left = count
 
 
 @jitable
-def on_ended(req: Requests, cost: Cost, ctl: Column, load: int, width: int, ended: int, tick: int) -> None:
+def on_ended(req: Requests, cost: Cost, clients: Clients, ended: int, tick: int) -> None:
     """`ended` clients have their answer or refusal at `tick`; closed and grouped ones submit their next requests.
 
     Both take frontend_out_ns to arrive: ticks never go back, so requests enter in the order of submission.
     """
+    ctl = clients.ctl
     total = len(req.arrival)
     count = 0
-    if load == CLOSED:
+    if clients.load == CLOSED:
         count = ended
-    elif load == GROUPED:
-        ctl[GROUP_LEFT] -= ended
-        if ctl[GROUP_LEFT] == 0:
-            count = width
-            ctl[GROUP_LEFT] = min(width, total - ctl[RELEASED])
+    elif clients.load == GROUPED:
+        ctl.group_left -= ended
+        if ctl.group_left == 0:
+            count = clients.width
+            ctl.group_left = min(clients.width, total - ctl.released)
     for _ in range(count):
-        if ctl[RELEASED] < total:
-            submit(req, cost, ctl, tick)
+        if ctl.released < total:
+            submit(req, cost, clients, tick)

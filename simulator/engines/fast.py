@@ -13,41 +13,18 @@ from policies.registry import Policy
 from policies.routers import LEAST_OUTSTANDING, route
 from simulator.cost.step import Cost
 from simulator.engines.booking import (
-    ARRIVE,
-    COMPLETE,
-    SCHEDULE,
-    TIMER,
     clear_plan,
     collect,
     commit,
     enqueue,
     output_tick,
 )
-from simulator.engines.clients import LOG_ROWS, NEXT, OPEN, RELEASED, on_ended, start_load
-from simulator.engines.job import Job
+from simulator.engines.clients import OPEN, Clients, on_ended, start_load
+from simulator.engines.job import Job, check_sums
 from simulator.engines.leap import leap, leap_rows
 from simulator.engines.steplog import log_step
 from simulator.jit import compiled, jitable
-from simulator.state import (
-    BOUND,
-    CPU_FREE,
-    EVENT_PHASE,
-    EVENT_TICK,
-    FIRST_FLIGHT,
-    N_BATCH,
-    N_ENDED,
-    N_FLIGHT,
-    NOW,
-    S_BLOCKS,
-    S_GPU_NS,
-    S_KV_TOKENS,
-    VISIBLE,
-    WAKE,
-    Column,
-    Limits,
-    Replica,
-    Requests,
-)
+from simulator.state import ARRIVE, COMPLETE, SCHEDULE, TIMER, Column, Limits, Prefix, Replica, Requests
 from simulator.units import NEVER
 
 DONE = 0
@@ -57,17 +34,10 @@ LOG_FULL = 2
 
 
 @jitable
-def replica_view(reps: Replica, r: int) -> Replica:
-    """Replica r of columns that have a leading replica axis."""
-    return Replica(reps.running[r], reps.slots[r], reps.extents[r], reps.batch[r], reps.tokens[r], reps.flight[r],
-                   reps.steps[r], reps.c[r])
-
-
-@jitable
 def next_arrival(req: Requests, ctl: Column, until: int) -> int:
     """[tick] of the next arrival known so far, NEVER when there is none up to `until`."""
-    i = ctl[NEXT]
-    if i < len(req.arrival) and i < ctl[RELEASED] and req.queued[i] <= until:
+    i = ctl.next
+    if i < len(req.arrival) and i < ctl.released and req.queued[i] <= until:
         return req.queued[i]
     return NEVER
 
@@ -75,8 +45,8 @@ def next_arrival(req: Requests, ctl: Column, until: int) -> int:
 @jitable
 def behind(c: Column, arrival: int, until: int) -> bool:
     """True when the replica with scalars c has an event before (arrival, ARRIVE)."""
-    tick = c[EVENT_TICK]
-    return tick <= until and tick < NEVER and (tick < arrival or (tick == arrival and c[EVENT_PHASE] < ARRIVE))
+    tick = c.event_tick
+    return tick <= until and tick < NEVER and (tick < arrival or (tick == arrival and c.event_phase < ARRIVE))
 
 
 @jitable
@@ -84,9 +54,9 @@ def earliest(counters: Column, replicas: int) -> int:
     """Replica with the first event by (tick, phase, index)."""
     best = 0
     for r in range(1, replicas):
-        tick = counters[r][EVENT_TICK]
-        first = counters[best][EVENT_TICK]
-        if tick < first or (tick == first and counters[r][EVENT_PHASE] < counters[best][EVENT_PHASE]):
+        tick = counters[r].event_tick
+        first = counters[best].event_tick
+        if tick < first or (tick == first and counters[r].event_phase < counters[best].event_phase):
             best = r
     return best
 
@@ -103,12 +73,27 @@ def next_replica(req: Requests, counters: Column, ctl: Column, replicas: int, ro
         return r if behind(counters[r], arrival, until) else -1
     if arrival == NEVER or router == LEAST_OUTSTANDING:
         for r in range(start, replicas):
-            if counters[r][BOUND] <= arrival and behind(counters[r], arrival, until):
+            if counters[r].bound <= arrival and behind(counters[r], arrival, until):
                 return r
     if arrival == NEVER:
         return -1
-    r = route(router, ctl[NEXT], req.pick, counters, replicas)
+    r = route(router, ctl.next, req.pick, counters, replicas)
     return r if behind(counters[r], arrival, until) else -1
+
+
+@jitable
+def arrive(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column, clients: Clients, r: int,
+           tick: int) -> None:
+    """ARRIVE of the next request at replica r: it joins the queue and wakes the replica, or is refused."""
+    i = clients.ctl.next
+    clients.ctl.next = i + 1
+    if enqueue(req, rep, lim, stats, i, r):
+        rep.c.bound = 0
+        if rep.c.event_phase == TIMER:
+            rep.c.event_tick = tick
+            rep.c.event_phase = SCHEDULE
+    else:
+        on_ended(req, cost, clients, 1, tick + cost.frontend_out_ns)
 
 
 def _build(schedule: Callable[..., None], retire: Callable[..., None]) -> Callable[..., int]:
@@ -116,93 +101,93 @@ def _build(schedule: Callable[..., None], retire: Callable[..., None]) -> Callab
 
     @jitable
     def complete(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column, itl: Column,
-                 rows_time: Column, aux: Column, ctl: Column, log: Column, r: int, load: int, width: int) -> None:
+                 rows_time: Column, aux: Column, clients: Clients, log: Column, r: int) -> None:
         """COMPLETE of replica r."""
-        step = rep.steps[rep.c[FIRST_FLIGHT]]
+        step = rep.steps[rep.c.first_flight]
         wall = collect(req, rep, lim, cost, stats, itl, rows_time)
         if len(log) > 0:
-            log_step(log, ctl, rep, r, step, wall, 1, step[S_BLOCKS], step[S_KV_TOKENS], step[S_GPU_NS])
-        if rep.c[N_ENDED] > 0:
+            log_step(log, clients.ctl, rep, r, step, wall, 1, step.blocks, step.kv_tokens, step.gpu_ns)
+        if rep.c.n_ended > 0:
             retire(req, rep, lim, aux)
-            on_ended(req, cost, ctl, load, width, rep.c[N_ENDED], rep.c[VISIBLE])
+            on_ended(req, cost, clients, rep.c.n_ended, rep.c.visible)
 
     @jitable
     def plan(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column, aux: Column) -> None:
         """SCHEDULE of a replica: ask the policy, launch, and set the next event."""
         planned = False
-        if rep.c[N_FLIGHT] <= lim.schedule_ahead:
+        if rep.c.n_flight <= lim.schedule_ahead:
             clear_plan(rep)
             schedule(req, rep, lim, aux)
-            if rep.c[N_BATCH] > 0:
+            if rep.c.n_batch > 0:
                 commit(req, rep, lim, cost, stats)
                 planned = True
-        if planned and rep.c[N_FLIGHT] <= lim.schedule_ahead:
-            rep.c[EVENT_TICK] = rep.c[CPU_FREE]
-            rep.c[EVENT_PHASE] = SCHEDULE
-        elif rep.c[N_FLIGHT] == 0:
-            rep.c[EVENT_TICK] = rep.c[WAKE]
-            rep.c[EVENT_PHASE] = TIMER
+        if planned and rep.c.n_flight <= lim.schedule_ahead:
+            rep.c.event_tick = rep.c.cpu_free
+            rep.c.event_phase = SCHEDULE
+        elif rep.c.n_flight == 0:
+            rep.c.event_tick = rep.c.wake
+            rep.c.event_phase = TIMER
         else:
-            rep.c[EVENT_TICK] = output_tick(rep)
-            rep.c[EVENT_PHASE] = COMPLETE
+            rep.c.event_tick = output_tick(rep)
+            rep.c.event_phase = COMPLETE
 
     @jitable
     def advance(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column, itl: Column,
-                rows_time: Column, aux: Column, ctl: Column, log: Column, crossings: Column, r: int, load: int,
-                width: int, limit: int, until: int, leaps: bool) -> int:
+                rows_time: Column, aux: Column, clients: Clients, log: Column, crossings: Column, r: int, limit: int,
+                until: int, leaps: bool) -> int:
         """Do replica r's events before (limit, ARRIVE); only the first when clients wait for answers."""
         c = rep.c
         while behind(c, limit, until):
-            tick = c[EVENT_TICK]
-            if len(log) > 0 and ctl[LOG_ROWS] + lim.schedule_ahead + 2 > len(log):
+            tick = c.event_tick
+            if len(log) > 0 and clients.ctl.log_rows + lim.schedule_ahead + 2 > len(log):
                 return LOG_FULL
-            c[NOW] = tick
-            c[BOUND] = 0
-            if c[EVENT_PHASE] == COMPLETE:
-                complete(req, rep, lim, cost, stats, itl, rows_time, aux, ctl, log, r, load, width)
-                c[EVENT_PHASE] = SCHEDULE
+            c.now = tick
+            c.bound = 0
+            if c.event_phase == COMPLETE:
+                complete(req, rep, lim, cost, stats, itl, rows_time, aux, clients, log, r)
+                c.event_phase = SCHEDULE
             else:
                 rows = leap_rows(rep, lim) if leaps else 0
-                if rows == 0 or not leap(req, rep, lim, cost, stats, itl, rows_time, ctl, log, crossings, r, rows,
-                                         limit, until):
+                if rows == 0 or not leap(req, rep, lim, cost, stats, itl, rows_time, clients.ctl, log, crossings,
+                                         r, rows, limit, until):
                     plan(req, rep, lim, cost, stats, aux)
-            if load != OPEN:
+            if clients.load != OPEN:
                 return DONE
         return DONE
 
-    def run(req: Requests, reps: Replica, lim: Limits, cost: Cost, stats: Column, itl: Column, rows_time: Column,
-            aux: Column, ctl: Column, log: Column, replicas: int, router: int, load: int, width: int, until: int,
-            leaps: bool, stop_at: int, crossings: Column) -> int:
-        if ctl[RELEASED] == 0:
-            start_load(req, cost, ctl, load, width)
+    def run(req: Requests, reps: Column, lim: Limits, cost: Cost, stats: Column, itl: Column, rows_time: Column,
+            aux: Column, control: Column, frontends: Column, log: Column, replicas: int, router: int, load: int,
+            width: int, until: int, leaps: bool, stop_at: int, crossings: Column) -> int:
+        ctl = control[0]
+        clients = Clients(ctl, frontends, load, width)
+        if ctl.released == 0:
+            start_load(req, cost, clients)
         alone = load == OPEN or replicas == 1  # no other replica's event can cause an arrival here
         start = 0
         while True:
             arrival = next_arrival(req, ctl, until)
             r = next_replica(req, reps.c, ctl, replicas, router, load, arrival, until, start)
-            if r >= 0:
-                code = advance(req, replica_view(reps, r), lim, cost, stats[r], itl, rows_time, aux[r], ctl, log,
-                               crossings, r, load, width, arrival if alone else NEVER, until, leaps and alone)
+            routed = r < 0
+            if routed:
+                if arrival == NEVER:
+                    return DONE
+                if ctl.next >= stop_at:
+                    return PAUSED
+                r = route(router, ctl.next, req.pick, reps.c, replicas)
+            # replica r of the columns that have a leading replica axis; numba cannot return a record, so no function
+            rep = Replica(reps.running[r], reps.slots[r], reps.extents[r], reps.batch[r], reps.tokens[r],
+                          reps.flight[r], reps.steps[r],
+                          Prefix(reps.prefix.chain, reps.prefix.held, reps.prefix.found[r], reps.prefix.nodes[r]),
+                          reps.c[r])
+            if routed:
+                start = 0
+                arrive(req, rep, lim, cost, stats[r], clients, r, arrival)
+            else:
+                start = r + 1
+                code = advance(req, rep, lim, cost, stats[r], itl, rows_time, aux[r], clients, log, crossings, r,
+                               arrival if alone else NEVER, until, leaps and alone)
                 if code != DONE:
                     return code
-                start = r + 1
-                continue
-            start = 0
-            i = ctl[NEXT]
-            if arrival == NEVER:
-                return DONE
-            if i >= stop_at:
-                return PAUSED
-            r = route(router, i, req.pick, reps.c, replicas)
-            rep = replica_view(reps, r)
-            ctl[NEXT] = i + 1
-            if enqueue(req, rep, lim, stats[r], i, r):
-                rep.c[BOUND] = 0
-                if rep.c[EVENT_PHASE] == TIMER:
-                    rep.c[EVENT_TICK] = arrival
-                    rep.c[EVENT_PHASE] = SCHEDULE
-            else:
-                on_ended(req, cost, ctl, load, width, 1, arrival + cost.frontend_out_ns)
 
     return compiled(run)
 
@@ -221,13 +206,14 @@ def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[i
     crossings = np.zeros(job.lim.block_size, dtype=np.int64)
     while True:
         code = engine(job.req, job.reps, job.lim, job.cost, job.stats, job.itl, job.rows_time, job.aux, job.ctl,
-                      job.log, job.replicas, job.router, job.load, job.width, job.until, leaps, stop_at, crossings)
+                      job.frontends, job.log, job.replicas, job.router, job.load, job.width, job.until, leaps,
+                      stop_at, crossings)
         if code == DONE:
-            return
+            return check_sums(job)
         if code == LOG_FULL:
-            job.log = np.vstack([job.log, np.zeros_like(job.log)])
+            job.log = np.concatenate([job.log, np.zeros_like(job.log)])
         else:
             stop_at += slice_size
             if progress:
-                progress(int(job.ctl[NEXT]))
+                progress(int(job.ctl["next"][0]))
 

@@ -1,28 +1,43 @@
 """A simulation ready to run: columns, limits, cost, load and the accumulators an engine fills."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from simulator.cost.step import Cost
-from simulator.engines.clients import FRONTEND_FREE, OPEN
+from simulator.engines.clients import OPEN
+from simulator.errors import ConfigError, TraceError
 from simulator.state import (
     COUNT_FIELDS,
     ITL_BINS,
+    LARGEST_COUNT,
     NOBODY,
-    STEP_FIELDS,
-    TOTALS,
     Column,
+    Control,
+    Counters,
     Limits,
+    LogRow,
+    Node,
+    Prefix,
     Replica,
     Requests,
+    StepInFlight,
+    Totals,
+    dtype_of,
     empty_replica_counters,
 )
-from simulator.units import NEVER
+from simulator.units import NEVER, NS_PER_S
 
+PEAKS: Final = ("wall", "peak_running", "peak_waiting", "peak_blocks")
+"""Totals that bound the sums over time."""
 AUX_SIZE = 8
 """int64 numbers that a policy may keep per replica."""
+CACHE_COLUMNS = ("chain_end", "found", "known", "settled", "own")
+"""Columns of the requests that only a prefix cache needs."""
+ID_COLUMNS = tuple(name for name in Replica._fields if name not in ("steps", "prefix", "c"))
+"""Columns of a replica that hold whole numbers, not records."""
 
 
 @dataclass
@@ -39,6 +54,7 @@ class Job:
     rows_time: Any
     aux: Any
     ctl: Any
+    frontends: Any
     log: Any
     replicas: int = 1
     router: int = 0
@@ -46,12 +62,26 @@ class Job:
     width: int = 0
     until: int = NEVER
 
+    @property
+    def logged(self) -> npt.NDArray[np.void]:
+        """The rows of the step log that were written, in that order; for array jobs."""
+        rows: npt.NDArray[np.void] = self.log[: self.ctl["log_rows"][0]]
+        return rows
+
 
 def request_columns(arrival: Column, prompt: Column, output: Column, limit: Column, cached: Column,
-                    pick: Column) -> Requests:
-    """Requests as numpy columns, shape (N,); inputs are copied, counts become int32."""
+                    pick: Column, chain_ends: Column | None = None) -> Requests:
+    """Requests as numpy columns, shape (N,); inputs are copied, counts become int32. Raises TraceError beyond it.
+
+    `chain_ends`: with a prefix cache, where each request's shared blocks end (workload.shared); the columns of the
+    cache are empty without.
+    """
     n = len(arrival)
     given = {"arrival": arrival, "prompt": prompt, "output": output, "limit": limit, "cached": cached}
+    for name in COUNT_FIELDS:
+        if name in given and n and not 0 <= np.min(given[name]) <= np.max(given[name]) <= LARGEST_COUNT:
+            raise TraceError(f"{name} must be 0..{LARGEST_COUNT} tokens, got {np.min(given[name])} to "
+                             f"{np.max(given[name])}")
     columns: dict[str, Any] = {}
     for name in Requests._fields:
         dtype = np.int32 if name in COUNT_FIELDS else np.int64
@@ -59,15 +89,19 @@ def request_columns(arrival: Column, prompt: Column, output: Column, limit: Colu
             columns[name] = np.array(given[name], dtype=dtype)
         elif name == "pick":
             columns[name] = np.asarray(pick, dtype=np.int64)
+        elif name in CACHE_COLUMNS and chain_ends is None:
+            columns[name] = np.zeros(0, dtype=dtype)
+        elif name == "chain_end":
+            columns[name] = np.array(chain_ends, dtype=np.int64)
         else:
             start = {"queued": NEVER, "scheduled": NEVER, "first": NEVER, "last": NEVER, "slot": -1, "replica": -1,
-                     "next": -1}.get(name, 0)
+                     "next": -1, "own": -1}.get(name, 0)
             columns[name] = np.full(n, start, dtype=dtype)
     return Requests(**columns)
 
 
-def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool) -> Job:
-    """A job on numpy columns, for the compiled engine."""
+def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, chain: Column = ()) -> Job:
+    """A job on numpy columns, for the compiled engine; `chain` are the numbers of shared blocks (workload.shared)."""
     s, depth = lim.max_num_seqs, lim.schedule_ahead + 1
 
     def table(*shape: int, fill: int = 0) -> Any:
@@ -76,30 +110,79 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool) 
     def ids(*shape: int) -> Any:  # unsigned: numba then skips the test for a negative index
         return np.full(shape, NOBODY, dtype=np.uint32)
 
-    counters = np.tile(np.array(empty_replica_counters(lim.num_blocks), dtype=np.int64), (replicas, 1))
-    reps = Replica(ids(replicas, s), table(replicas, s, fill=-1), ids(replicas, s), ids(replicas, s),
-                   table(replicas, s), ids(replicas, depth, s), table(replicas, depth, STEP_FIELDS), counters)
-    return Job(req, reps, lim, cost, table(replicas, TOTALS), table(ITL_BINS), table(s + 1),
-               table(replicas, AUX_SIZE), table(FRONTEND_FREE + replicas), table(4096 if log else 0, 16), replicas)
+    def records(kind: type, *shape: int) -> Any:
+        return np.zeros(shape, dtype=dtype_of(kind))
+
+    counters = as_records([empty_replica_counters(lim.num_blocks)] * replicas, Counters)
+    reps: Any = Replica(ids(replicas, s), table(replicas, s, fill=-1), ids(replicas, s), ids(replicas, s),
+                        table(replicas, s), ids(replicas, depth, s), records(StepInFlight, replicas, depth),
+                        _prefix(req, lim, replicas, np.asarray(chain, dtype=np.int64)), counters)
+    return Job(req, reps, lim, cost, records(Totals, replicas), table(ITL_BINS), table(s + 1),
+               table(replicas, AUX_SIZE), records(Control, 1), table(replicas), records(LogRow, 4096 if log else 0),
+               replicas)
 
 
-def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool) -> Job:
+def _prefix(req: Requests, lim: Limits, replicas: int, chain: npt.NDArray[np.int64]) -> Prefix:
+    """An empty prefix cache a replica. Every node is a block, and a run of private blocks lies between two shared ones
+    or waits for a preempted request, so there are never more nodes than that."""
+    most = min(lim.num_blocks, 2 * chain.size + len(req.arrival)) + 1 if lim.prefix else 1
+    kinds = int(chain.max(initial=0)) + 1
+    return Prefix(chain, np.full(chain.size, -1, dtype=np.int64), np.full((replicas, kinds), -1, dtype=np.int64),
+                  np.zeros((replicas, most), dtype=dtype_of(Node)))
+
+
+def check_sums(job: Job) -> None:
+    """Raise ConfigError when a sum over the whole run could have left int64; called when a run is over.
+
+    Steps are times of at most `reach.LAST_TICK` in all, so `wall` itself is right; what it is multiplied with in the
+    other sums was never more than the peaks.
+    """
+    kept = [{name: int(t[name] if isinstance(t, np.void) else getattr(t, name)) for name in PEAKS} for t in job.stats]
+    busy = sum(totals["wall"] for totals in kept)
+    for totals in kept:
+        gaps = job.lim.num_blocks if job.lim.contiguous else 0
+        by_1024 = max(totals["peak_waiting"], totals["peak_blocks"] * job.lim.block_size, gaps)
+        if max(totals["peak_running"] * totals["wall"], by_1024 * (totals["wall"] >> 10), busy) >= 2**63:
+            raise ConfigError(
+                f"a replica is busy for {totals['wall'] / NS_PER_S / 86400:.3g} days with up to "
+                f"{totals['peak_running']} running and {totals['peak_waiting']} waiting requests: sums over time "
+                "exceed 2^63; set a shorter horizon_s")
+
+
+def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, chain: Column = ()) -> Job:
     """The same job on plain lists of Python integers, for the SimPy engine."""
-    job = array_job(req, lim, cost, replicas, log)
+    job = array_job(req, lim, cost, replicas, log, chain)
     columns = Requests(*(column.tolist() for column in req))
-    reps = [Replica(*(column[r].tolist() for column in job.reps)) for r in range(replicas)]
+    numbers, held = job.reps.prefix.chain.tolist(), job.reps.prefix.held.tolist()
+    caches = [Prefix(numbers, held, job.reps.prefix.found[r].tolist(), [Node() for _ in job.reps.prefix.nodes[r]])
+              for r in range(replicas)]
+    reps = [Replica(prefix=caches[r], c=empty_replica_counters(lim.num_blocks),
+                    steps=[StepInFlight() for _ in job.reps.steps[r]],
+                    **{name: getattr(job.reps, name)[r].tolist() for name in ID_COLUMNS}) for r in range(replicas)]
     fields: Any = (f if isinstance(f, np.ndarray) else int(f) for f in cost)
     plain = Cost(*fields)
-    return Job(columns, reps, lim, plain, job.stats.tolist(), job.itl.tolist(), job.rows_time.tolist(),
-               job.aux.tolist(), job.ctl.tolist(), [] if log else None, replicas)
+    return Job(columns, reps, lim, plain, [Totals() for _ in reps], job.itl.tolist(), job.rows_time.tolist(),
+               job.aux.tolist(), Control(), job.frontends.tolist(), [] if log else None, replicas)
 
 
 def as_arrays(job: Job) -> Job:
     """A list job with its results as numpy columns (dtypes as in an array job)."""
     req = Requests(*(np.array(column, dtype=np.int32 if name in COUNT_FIELDS else np.int64)
                      for name, column in zip(Requests._fields, job.req, strict=True)))
-    reps = Replica(*(np.array([getattr(rep, name) for rep in job.reps], dtype=np.int64) for name in Replica._fields))
+    ids = {name: np.array([getattr(rep, name) for rep in job.reps], dtype=np.int64) for name in ID_COLUMNS}
+    steps = np.array([as_records(rep.steps, StepInFlight) for rep in job.reps])
+    cache = Prefix(np.array(job.reps[0].prefix.chain), np.array(job.reps[0].prefix.held),
+                   np.array([rep.prefix.found for rep in job.reps]),
+                   np.array([as_records(rep.prefix.nodes, Node) for rep in job.reps]))
+    reps = Replica(prefix=cache, c=as_records([rep.c for rep in job.reps], Counters), steps=steps, **ids)
     numbers: dict[str, Any] = {
-        name: np.array(getattr(job, name), dtype=np.int64) for name in ("stats", "itl", "rows_time", "aux", "ctl")
+        name: np.array(getattr(job, name), dtype=np.int64) for name in ("itl", "rows_time", "aux", "frontends")
     }
-    return replace(job, req=req, reps=reps, **numbers)
+    return replace(job, req=req, reps=reps, stats=as_records(job.stats, Totals), ctl=as_records([job.ctl], Control),
+                   log=as_records(job.log or [], LogRow), **numbers)
+
+
+def as_records(objects: list[Any], kind: type) -> Any:
+    """Objects of a record class as one structured array."""
+    dtype = dtype_of(kind)
+    return np.array([tuple(getattr(o, name) for name in dtype.names or ()) for o in objects], dtype=dtype)

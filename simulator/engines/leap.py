@@ -6,63 +6,16 @@ steps would do, but each sequence is touched a fixed number of times. The result
 """
 
 from simulator.cost.step import Cost, decode_attention_time, dense_time, table_at
-from simulator.engines.booking import COMPLETE, SCHEDULE, itl_bin, ring_place, weigh
+from simulator.engines.booking import itl_bin, ring_place, weigh
 from simulator.engines.steplog import log_step
 from simulator.jit import jitable
-from simulator.state import (
-    BOUND,
-    CPU_FREE,
-    EVENT_PHASE,
-    EVENT_TICK,
-    FIRST_FLIGHT,
-    FREE_BLOCKS,
-    GPU_FREE,
-    HOLD,
-    KV_TOKENS,
-    LARGEST_GAP,
-    LAST_OUTPUT,
-    N_FLIGHT,
-    N_RUNNING,
-    NOW,
-    S_BLOCKS,
-    S_CONTEXT,
-    S_GAP,
-    S_GPU_END,
-    S_GPU_NS,
-    S_KV_TOKENS,
-    S_PAD_ROWS,
-    S_PLAIN,
-    S_RUNNING,
-    S_START,
-    S_VERSION,
-    S_YIELD,
-    STEP_FIELDS,
-    T_BLOCKS,
-    T_DECODE_ATTENTION,
-    T_DENSE,
-    T_EAGER,
-    T_GAPS,
-    T_GPU,
-    T_KV_TOKENS,
-    T_LAST,
-    T_OUTPUT,
-    T_PAD_ROWS,
-    T_PEAK_BLOCKS,
-    T_PEAK_RUNNING,
-    T_RUNNING,
-    VERSION,
-    VISIBLE,
-    Column,
-    Limits,
-    Replica,
-    Requests,
-)
+from simulator.state import COMPLETE, SCHEDULE, Column, Limits, Replica, Requests
 
 
 @jitable
 def leap_rows(rep: Replica, lim: Limits) -> int:
     """Sequences of the decision that would be repeated now, 0 when it would not be."""
-    if rep.c[N_FLIGHT] != lim.schedule_ahead:
+    if rep.c.n_flight != lim.schedule_ahead:
         return 0
     newest = ring_place(rep, lim, lim.schedule_ahead)
     rows = 0
@@ -70,8 +23,8 @@ def leap_rows(rep: Replica, lim: Limits) -> int:
         newest = newest - 1 if newest > 0 else lim.schedule_ahead
         step = rep.steps[newest]
         if k == 0:
-            rows = step[S_YIELD]
-        if step[S_PLAIN] == 0 or step[S_VERSION] != rep.c[VERSION] or step[S_YIELD] != rows:
+            rows = step.yields
+        if step.plain == 0 or step.version != rep.c.version or step.yields != rows:
             return 0
     return rows
 
@@ -93,30 +46,29 @@ def leap(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column, it
     most = _steps_possible(req, lim, flight, rows, crossings)
     if depth == 1:
         most -= 1  # without schedule-ahead the last output would be collected inside the leap
-    most = min(most, c[HOLD])
+    most = min(most, c.hold)
     if most < 1:
         return False
     if depth > 1:
-        for k in range(STEP_FIELDS):
-            rep.steps[free_place][k] = model[k]
+        rep.steps[free_place] = model
         for k in range(rows):
             rep.flight[free_place][k] = flight[k]
 
-    pads = model[S_PAD_ROWS]
+    pads = model.pad_rows
     tokens = rows + pads
     dense = dense_time(cost, 0, tokens)
     prep = table_at(cost.prep_ns, 0, tokens) + rows * cost.prep_seq_ns
     cpu = table_at(cost.cpu_ns, 0, tokens) + rows * cost.cpu_seq_ns
     eager = table_at(cost.eager, 0, tokens)
-    now = c[NOW]
-    context = model[S_CONTEXT]
-    free = c[FREE_BLOCKS]
-    running = c[N_RUNNING]
-    scattered = free - c[LARGEST_GAP] if lim.contiguous == 1 else 0
-    kv_tokens = c[KV_TOKENS]
-    gpu_free = c[GPU_FREE]
-    last_output = c[LAST_OUTPUT]
-    first_place = c[FIRST_FLIGHT]
+    now = c.now
+    context = model.context
+    free = c.free_blocks
+    running = c.n_running
+    scattered = free - c.largest_gap if lim.contiguous == 1 else 0
+    kv_tokens = c.kv_tokens
+    gpu_free = c.gpu_free
+    last_output = c.last_output
+    first_place = c.first_flight
     place = free_place
     phase = 0
     launched = 0
@@ -127,6 +79,7 @@ def leap(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column, it
     sums_wall = 0
     sums_short = 0
     longest = 0
+    seen = 0
     peak_blocks = 0
     sums_running = 0
     while launched < most and now < limit and now <= until:
@@ -145,39 +98,40 @@ def leap(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column, it
         if eager == 1:
             gpu_free = max(gpu_free, cpu_free)
         step = rep.steps[place]
-        step[S_START] = now
-        step[S_GPU_END] = gpu_free
-        step[S_GPU_NS] = gpu
-        step[S_CONTEXT] = context
-        step[S_RUNNING] = running
-        step[S_GAP] = scattered
-        step[S_BLOCKS] = lim.num_blocks - free
-        step[S_KV_TOKENS] = kv_tokens
-        c[CPU_FREE] = cpu_free
+        step.start = now
+        step.gpu_end = gpu_free
+        step.gpu_ns = gpu
+        step.context = context
+        seen = collected
+        step.running = running
+        step.gap = scattered
+        step.blocks = lim.num_blocks - free
+        step.kv_tokens = kv_tokens
+        c.cpu_free = cpu_free
         gpu_launched += gpu
         launched += 1
         place += 1
         if place == depth:
             place = 0
         old = rep.steps[first_place]
-        output = max(old[S_GPU_END], cpu_free, now)
+        output = max(old.gpu_end, cpu_free, now)
         if output > limit or output > until:
             next_tick = output
             next_phase = COMPLETE
             break
-        wall = output - max(last_output, old[S_START])
+        wall = output - max(last_output, old.start)
         short = wall >> 10
-        stats[T_BLOCKS] += old[S_BLOCKS] * short
-        stats[T_KV_TOKENS] += old[S_KV_TOKENS] * short
-        stats[T_GAPS] += old[S_GAP] * short
-        peak_blocks = max(peak_blocks, old[S_BLOCKS])
+        stats.blocks += old.blocks * short
+        stats.kv_tokens += old.kv_tokens * short
+        stats.gaps += old.gap * short
+        peak_blocks = max(peak_blocks, old.blocks)
         gap = output - last_output
-        sums_running += old[S_RUNNING] * wall
-        c[NOW] = output
+        sums_running += old.running * wall
+        c.now = output
         if len(log) > 0:
-            log_step(log, ctl, rep, r, old, wall, 1, old[S_BLOCKS], old[S_KV_TOKENS], old[S_GPU_NS])
+            log_step(log, ctl, rep, r, old, wall, 1, old.blocks, old.kv_tokens, old.gpu_ns)
         if collected == 0:
-            stats[T_PEAK_RUNNING] = max(stats[T_PEAK_RUNNING], old[S_RUNNING])
+            stats.peak_running = max(stats.peak_running, old.running)
         if lim.stream == 1:
             if collected == 0:
                 _first_output(req, itl, rep.flight[first_place], rows, output + cost.frontend_out_ns)
@@ -196,29 +150,29 @@ def leap(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column, it
     if launched == 0:
         return False
 
-    _finish_rows(req, lim, flight, rows, launched, collected, longest, last_output + cost.frontend_out_ns)
-    c[FREE_BLOCKS] = free
-    c[KV_TOKENS] = kv_tokens
-    c[GPU_FREE] = gpu_free
-    c[HOLD] -= launched
-    c[N_FLIGHT] += launched - collected
-    c[FIRST_FLIGHT] = first_place
-    c[EVENT_TICK] = next_tick
-    c[EVENT_PHASE] = next_phase
-    c[BOUND] = max(next_tick, gpu_free + (most - launched) * dense)
-    stats[T_GPU] += gpu_launched
-    stats[T_DENSE] += dense * launched
-    stats[T_DECODE_ATTENTION] += gpu_launched - dense * launched
-    stats[T_EAGER] += eager * launched
-    stats[T_PAD_ROWS] += pads * launched
+    _finish_rows(req, lim, flight, rows, launched, collected, seen, longest, last_output + cost.frontend_out_ns)
+    c.free_blocks = free
+    c.kv_tokens = kv_tokens
+    c.gpu_free = gpu_free
+    c.hold -= launched
+    c.n_flight += launched - collected
+    c.first_flight = first_place
+    c.event_tick = next_tick
+    c.event_phase = next_phase
+    c.bound = max(next_tick, gpu_free + (most - launched) * dense)
+    stats.gpu += gpu_launched
+    stats.dense += dense * launched
+    stats.decode_attention += gpu_launched - dense * launched
+    stats.eager += eager * launched
+    stats.pad_rows += pads * launched
     if collected > 0:
-        c[NOW] = last_output
-        c[LAST_OUTPUT] = last_output
-        c[VISIBLE] = last_output + cost.frontend_out_ns
-        stats[T_LAST] = last_output
-        stats[T_OUTPUT] += rows * collected
-        stats[T_PEAK_BLOCKS] = max(stats[T_PEAK_BLOCKS], peak_blocks)
-        stats[T_RUNNING] += sums_running
+        c.now = last_output
+        c.last_output = last_output
+        c.visible = last_output + cost.frontend_out_ns
+        stats.last = last_output
+        stats.output += rows * collected
+        stats.peak_blocks = max(stats.peak_blocks, peak_blocks)
+        stats.running += sums_running
         weigh(stats, rows_time, model, sums_wall, sums_short, collected)
     return True
 
@@ -259,9 +213,9 @@ def _first_output(req: Requests, itl: Column, flight: Column, rows: int, visible
 
 
 @jitable
-def _finish_rows(req: Requests, lim: Limits, flight: Column, rows: int, launched: int, collected: int, longest: int,
-                 visible: int) -> None:
-    """Write what a leap did to each of its sequences."""
+def _finish_rows(req: Requests, lim: Limits, flight: Column, rows: int, launched: int, collected: int, seen: int,
+                 longest: int, visible: int) -> None:
+    """Write what a leap did to each of its sequences; `seen` outputs were collected when it planned its last step."""
     size = lim.block_size
     for k in range(rows):
         i = flight[k]
@@ -271,6 +225,8 @@ def _finish_rows(req: Requests, lim: Limits, flight: Column, rows: int, launched
             spare += size
         req.computed[i] += launched
         req.planned[i] += launched
+        if lim.prefix == 1:
+            req.settled[i] = req.prompt[i] + req.done[i] + seen
         req.done[i] += collected
         if collected > 0 and lim.stream == 1:
             req.last[i] = visible

@@ -13,33 +13,16 @@ import simpy
 from policies.registry import Policy
 from policies.routers import route
 from simulator.engines.booking import (
-    ARRIVE,
-    COMPLETE,
-    SCHEDULE,
-    TIMER,
     clear_plan,
     collect,
     commit,
     enqueue,
     output_tick,
 )
-from simulator.engines.clients import LOG_ROWS, NEXT, RELEASED, on_ended, start_load
-from simulator.engines.job import Job, as_arrays
+from simulator.engines.clients import Clients, on_ended, start_load
+from simulator.engines.job import Job, as_arrays, check_sums
 from simulator.engines.steplog import log_step
-from simulator.state import (
-    CPU_FREE,
-    FIRST_FLIGHT,
-    LOG_FIELDS,
-    N_BATCH,
-    N_ENDED,
-    N_FLIGHT,
-    NOW,
-    S_BLOCKS,
-    S_GPU_NS,
-    S_KV_TOKENS,
-    VISIBLE,
-    WAKE,
-)
+from simulator.state import ARRIVE, COMPLETE, SCHEDULE, TIMER, LogRow
 from simulator.units import NEVER
 
 Steps = Generator[simpy.Event, Any, None]
@@ -60,13 +43,14 @@ class _Run:
 
     def __init__(self, job: Job, policy: Policy) -> None:
         self.job, self.policy = job, policy
+        self.clients = Clients(job.ctl, job.frontends, job.load, job.width)
         self.env = simpy.Environment(initial_time=0)
         self.bells = [self.env.event() for _ in job.reps]
         self.more = self.env.event()
 
     def run(self) -> None:
         job = self.job
-        start_load(job.req, job.cost, job.ctl, job.load, job.width)
+        start_load(job.req, job.cost, self.clients)
         self.env.process(self.source())
         for r in range(len(job.reps)):
             self.env.process(self.replica(r))
@@ -78,14 +62,14 @@ class _Run:
     def source(self) -> Steps:
         """Requests enter in order; closed and grouped loads wait here for the next to be released."""
         job = self.job
-        while job.ctl[NEXT] < len(job.req.arrival):
-            i = job.ctl[NEXT]
-            if i >= job.ctl[RELEASED]:
+        while job.ctl.next < len(job.req.arrival):
+            i = job.ctl.next
+            if i >= job.ctl.released:
                 self.more = self.env.event()
                 yield self.more
                 continue
             yield self.tick(job.req.queued[i], ARRIVE, i)
-            job.ctl[NEXT] = i + 1
+            job.ctl.next = i + 1
             self.arrive(i)
 
     def replica(self, r: int) -> Steps:
@@ -93,9 +77,9 @@ class _Run:
         rep, ahead = self.job.reps[r], self.job.lim.schedule_ahead
         yield from self.sleep(r)
         while True:
-            if rep.c[N_FLIGHT] <= ahead and self.plan(r) and rep.c[N_FLIGHT] <= ahead:
-                yield self.tick(rep.c[CPU_FREE], SCHEDULE, r)
-            elif rep.c[N_FLIGHT] == 0:
+            if rep.c.n_flight <= ahead and self.plan(r) and rep.c.n_flight <= ahead:
+                yield self.tick(rep.c.cpu_free, SCHEDULE, r)
+            elif rep.c.n_flight == 0:
                 yield from self.sleep(r)
             else:
                 yield self.tick(output_tick(rep), COMPLETE, r)
@@ -105,7 +89,7 @@ class _Run:
     def sleep(self, r: int) -> Steps:
         """Until a request arrives or the policy's wake-up comes; ends in the SCHEDULE phase of that tick."""
         self.bells[r] = self.env.event()
-        wake = self.job.reps[r].c[WAKE]
+        wake = self.job.reps[r].c.wake
         if wake < NEVER:
             yield self.bells[r] | self.tick(wake, TIMER, r)
         else:
@@ -124,10 +108,10 @@ class _Run:
     def plan(self, r: int) -> bool:
         """Let the policy plan a step and launch it; False when it plans nothing."""
         job, rep = self.job, self.job.reps[r]
-        rep.c[NOW] = int(self.env.now)
+        rep.c.now = int(self.env.now)
         clear_plan(rep)
         self.policy.schedule(job.req, rep, job.lim, job.aux[r])
-        if rep.c[N_BATCH] == 0:
+        if rep.c.n_batch == 0:
             return False
         commit(job.req, rep, job.lim, job.cost, job.stats[r])
         return True
@@ -135,20 +119,20 @@ class _Run:
     def complete(self, r: int) -> None:
         """Collect the oldest output, let the policy free what ended, tell the clients."""
         job, rep = self.job, self.job.reps[r]
-        rep.c[NOW] = int(self.env.now)
-        step = rep.steps[rep.c[FIRST_FLIGHT]]
+        rep.c.now = int(self.env.now)
+        step = rep.steps[rep.c.first_flight]
         wall = collect(job.req, rep, job.lim, job.cost, job.stats[r], job.itl, job.rows_time)
         if job.log is not None:
-            if job.ctl[LOG_ROWS] == len(job.log):
-                job.log.append([0] * len(LOG_FIELDS))
-            log_step(job.log, job.ctl, rep, r, step, wall, 1, step[S_BLOCKS], step[S_KV_TOKENS], step[S_GPU_NS])
-        if rep.c[N_ENDED] > 0:
+            if job.ctl.log_rows == len(job.log):
+                job.log.append(LogRow())
+            log_step(job.log, job.ctl, rep, r, step, wall, 1, step.blocks, step.kv_tokens, step.gpu_ns)
+        if rep.c.n_ended > 0:
             self.policy.retire(job.req, rep, job.lim, job.aux[r])
-            self.ended(rep.c[N_ENDED], rep.c[VISIBLE])
+            self.ended(rep.c.n_ended, rep.c.visible)
 
     def ended(self, count: int, tick: int) -> None:
         job = self.job
-        on_ended(job.req, job.cost, job.ctl, job.load, job.width, count, tick)
+        on_ended(job.req, job.cost, self.clients, count, tick)
         if not self.more.triggered:
             self.more.succeed()
 
@@ -156,4 +140,5 @@ class _Run:
 def run_reference(job: Job, policy: Policy) -> Job:
     """Run a list job to its end and return it with numpy columns."""
     _Run(job, policy).run()
+    check_sums(job)
     return as_arrays(job)

@@ -1,25 +1,7 @@
 """The step log: one row for a run of equal steps, columns in state.LOG_FIELDS."""
 
-from simulator.engines.clients import LOG_ROWS
 from simulator.jit import jitable
-from simulator.state import (
-    LOG_ROW,
-    LOG_VERSION,
-    NOW,
-    S_CONTEXT,
-    S_DECODE,
-    S_PAD_ROWS,
-    S_PAIRS,
-    S_PLAIN,
-    S_PREFILL,
-    S_PREFILL_TOKENS,
-    S_RUNNING,
-    S_START,
-    S_VERSION,
-    S_WAITING,
-    Column,
-    Replica,
-)
+from simulator.state import Column, Replica
 
 
 @jitable
@@ -30,30 +12,30 @@ def log_step(log: Column, ctl: Column, rep: Replica, r: int, step: Column, wall:
     `blocks` and `kv_tokens` are those of the last step, `gpu` and `wall` sums [ns]. Rows are merged when both
     are the same pure decode: same sequences, nobody arriving or leaving between.
     """
-    row = rep.c[LOG_ROW]
-    fits = row >= 0 and step[S_PLAIN] == 1 and rep.c[LOG_VERSION] == step[S_VERSION] \
-        and log[row][4] == step[S_DECODE] and log[row][6] == 0 and log[row][9] == step[S_RUNNING]
+    row = rep.c.log_row
+    fits = row >= 0 and step.plain == 1 and rep.c.log_version == step.version \
+        and log[row].decode == step.decode and log[row].prefill == 0 and log[row].running == step.running
     if not fits:
-        row = ctl[LOG_ROWS]
-        ctl[LOG_ROWS] = row + 1
-        log[row][0] = r
-        log[row][1] = step[S_START]
-        log[row][3] = 0
-        log[row][4] = step[S_DECODE]
-        log[row][5] = step[S_CONTEXT]
-        log[row][6] = step[S_PREFILL]
-        log[row][7] = step[S_PREFILL_TOKENS]
-        log[row][8] = step[S_PAIRS]
-        log[row][9] = step[S_RUNNING]
-        log[row][10] = step[S_WAITING]
-        log[row][13] = 0
-        log[row][14] = 0
-        log[row][15] = step[S_PAD_ROWS]
-        rep.c[LOG_ROW] = row
-        rep.c[LOG_VERSION] = step[S_VERSION] if step[S_PLAIN] == 1 else -1
-    log[row][2] = rep.c[NOW]
-    log[row][3] += count
-    log[row][11] = blocks
-    log[row][12] = kv_tokens
-    log[row][13] += gpu
-    log[row][14] += wall
+        row = ctl.log_rows
+        ctl.log_rows = row + 1
+        log[row].replica = r
+        log[row].start = step.start
+        log[row].steps = 0
+        log[row].decode = step.decode
+        log[row].context = step.context
+        log[row].prefill = step.prefill
+        log[row].prefill_tokens = step.prefill_tokens
+        log[row].pairs = step.pairs
+        log[row].running = step.running
+        log[row].waiting = step.waiting
+        log[row].gpu_ns = 0
+        log[row].wall_ns = 0
+        log[row].pad_rows = step.pad_rows
+        rep.c.log_row = row
+        rep.c.log_version = step.version if step.plain == 1 else -1
+    log[row].end = rep.c.now
+    log[row].steps += count
+    log[row].blocks = blocks
+    log[row].kv_tokens = kv_tokens
+    log[row].gpu_ns += gpu
+    log[row].wall_ns += wall

@@ -96,6 +96,19 @@ def due(result: "Result", name: str) -> Bools | None:
     return several if result.setup.limits.stream else np.zeros_like(several)
 
 
+def seconds(result: "Result", name: str, fate: Fates | None = None) -> Floats:
+    """[s] the time called `name` of every request, (N,): +inf where it is due and never came, NaN where none is due.
+
+    None is due to a request that came after the horizon, and no TPOT to a one-token answer or one returned whole.
+    """
+    fate, able = fate or fates(result), due(result, name)
+    wanted = fate.arrived if able is None else fate.arrived & able
+    column = np.where(wanted, np.inf, np.nan)
+    rows = np.flatnonzero(wanted & fate.completed)
+    column[rows] = times(result, name, rows) / NS_PER_S
+    return column
+
+
 def time_stats(result: "Result", name: str, fate: Fates, within: Bools | None = None) -> Stats:
     """Statistics [s] of one time over the measured requests (of a class, when `within` is given)."""
     rows = fate.measured if within is None else fate.measured & within

@@ -22,8 +22,8 @@ Int64s = npt.NDArray[np.int64]
 __all__ = [
     "Interval",
     "Stability",
+    "backlog_verdict",
     "interval",
-    "judge",
     "little",
     "mser",
     "paired",
@@ -91,7 +91,7 @@ def stability(result: "Result") -> Stability:
         )
     begin += int(fill * (end - begin))
     seen = int(np.count_nonzero((arrivals > begin) & (arrivals <= end)))
-    return judge(number_in_system(arrivals, ends, begin, end), (end - begin) / NS_PER_S, seen)
+    return backlog_verdict(number_in_system(arrivals, ends, begin, end), (end - begin) / NS_PER_S, seen)
 
 
 def _stays(result: "Result") -> tuple[Int64s, Int64s, float]:
@@ -128,7 +128,7 @@ def number_in_system(arrivals: Int64s, ends: Int64s, begin: int, end: int, point
     return (count_by(arrivals) - count_by(ends)).astype(np.float64)
 
 
-def judge(number: Floats, seconds: float, arrivals: int) -> Stability:
+def backlog_verdict(number: Floats, seconds: float, arrivals: int) -> Stability:
     """Verdict from the number in system at equally spaced times over `seconds` that saw `arrivals` arrivals.
 
     Least-squares slope over block means. Two errors of the growth over the window are weighed:
@@ -226,7 +226,7 @@ def value_at(summary: Mapping[str, Any], path: str) -> float:
     return float(node)
 
 
-def measure(result: "Result", metric: Metric) -> float:
+def metric_of(result: "Result", metric: Metric) -> float:
     """The metric of one result: a dotted summary name or a function of the result (None = +infinity)."""
     if isinstance(metric, str):
         return value_at(result.summary, metric)
@@ -255,7 +255,7 @@ def replicate(
         )
     ready = setup or prepare(scenario)
     runs = (simulate(scenario, setup=ready, replication=k) for k in range(start, start + n))
-    return np.array([[measure(run, metric) for metric in metrics] for run in runs], dtype=np.float64)
+    return np.array([[metric_of(run, metric) for metric in metrics] for run in runs], dtype=np.float64)
 
 
 def varies(scenario: "Scenario") -> bool:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from simulator import state
 from simulator.metrics.latency import TIMES, Bools, Fates, due, fates, itl_stats, time_stats, times
 from simulator.metrics.stability import little, stability
 from simulator.metrics.trust import trust
@@ -95,9 +94,9 @@ def _count(rows: Bools) -> int:
     return int(np.count_nonzero(rows))
 
 
-def _total(result: "Result", index: int) -> int:
+def _total(result: "Result", name: str) -> int:
     """Sum of one total over the replicas, as an unbounded integer."""
-    return sum(result.totals[:, index].tolist())
+    return sum(result.totals[name].tolist())
 
 
 def _ratio(above: float, below: float) -> float | None:
@@ -169,12 +168,12 @@ def _goodput(result: "Result", fate: Fates, span: int, within: Bools | None = No
 
 def _use(result: "Result", span: int) -> Block:
     """Shares of slots, GPU and time. A step cut by the horizon may reach past it: shares end at 1."""
-    wall, whole = _total(result, state.T_WALL), span * len(result.totals)
+    wall, whole = _total(result, "wall"), span * len(result.totals)
     slots = result.setup.limits.max_num_seqs * wall
-    gpu, busy = _ratio(_total(result, state.T_GPU), whole), _ratio(wall, whole)
+    gpu, busy = _ratio(_total(result, "gpu"), whole), _ratio(wall, whole)
     return {
-        "steps": _total(result, state.T_STEPS),
-        "slot_utilization": _ratio(_total(result, state.T_ROWS), slots),
+        "steps": _total(result, "steps"),
+        "slot_utilization": _ratio(_total(result, "rows"), slots),
         "gpu_utilization": None if gpu is None else min(1.0, gpu),
         "busy_share": None if busy is None else min(1.0, busy),
     }
@@ -190,10 +189,10 @@ def _batch(result: "Result") -> Block:
         """Smallest batch size that is not exceeded for a share q of the time."""
         return used[min(int(np.searchsorted(reached, q - 1e-12)), len(used) - 1)] if used else None
 
-    wall = _total(result, state.T_WALL)
+    wall = _total(result, "wall")
     return {
-        "mean_running": _ratio(_total(result, state.T_RUNNING), wall),
-        "mean_scheduled": _ratio(_total(result, state.T_ROWS), wall),
+        "mean_running": _ratio(_total(result, "running"), wall),
+        "mean_scheduled": _ratio(_total(result, "rows"), wall),
         "p50": share(0.5),
         "p99": share(0.99),
         "max": used[-1] if used else None,
@@ -202,15 +201,15 @@ def _batch(result: "Result") -> Block:
 
 
 def _queue(result: "Result") -> Block:
-    mean = _ratio(_total(result, state.T_WAITING), _total(result, state.T_WALL_SHORT))
-    return {"mean_waiting": mean, "max_waiting": int(result.totals[:, state.T_PEAK_WAITING].max())}
+    mean = _ratio(_total(result, "waiting"), _total(result, "wall_short"))
+    return {"mean_waiting": mean, "max_waiting": int(result.totals["peak_waiting"].max())}
 
 
 def _kv(result: "Result") -> Block:
     limits, capacity = result.setup.limits, result.setup.capacity
-    held, time = _total(result, state.T_BLOCKS), _total(result, state.T_WALL_SHORT) * limits.num_blocks
-    filled = _ratio(_total(result, state.T_KV_TOKENS), held * limits.block_size)
-    refused = _total(result, state.T_FRAGMENTED)
+    held, time = _total(result, "blocks"), _total(result, "wall_short") * limits.num_blocks
+    filled = _ratio(_total(result, "kv_tokens"), held * limits.block_size)
+    refused = _total(result, "fragmented")
     sizes = (
         {}
         if capacity is None
@@ -225,31 +224,43 @@ def _kv(result: "Result") -> Block:
         "block_size": limits.block_size,
         "tokens_capacity": limits.num_blocks * limits.block_size,
         "mean_use": _ratio(held, time),
-        "peak_use": int(result.totals[:, state.T_PEAK_BLOCKS].max()) / limits.num_blocks,
-        "internal_fragmentation": None if filled is None else 1 - filled,
-        "external_fragmentation": _ratio(_total(result, state.T_GAPS), time - held)
+        "peak_use": int(result.totals["peak_blocks"].max()) / limits.num_blocks,
+        # tokens in shared blocks are counted once a holder, so nothing can be said where blocks are shared
+        "internal_fragmentation": None if filled is None or result.requests.found.any() else 1 - filled,
+        "external_fragmentation": _ratio(_total(result, "gaps"), time - held)
         if limits.contiguous
         else 0.0,
         "refused_by_fragmentation": refused,
         "breakdown": sizes or None,
+        "prefix_cache": _prefix_cache(result),
     }
 
 
-def _time(result: "Result") -> Block:
-    def seconds(index: int) -> float:
-        return _total(result, index) / NS_PER_S
+def _prefix_cache(result: "Result") -> Block:
+    """Prompt tokens found in the prefix cache when requests were first admitted; without one, those the trace names."""
+    req = result.requests
+    on, admitted = req.found.size > 0, req.scheduled != NEVER
+    block = result.setup.limits.block_size
+    found = req.found if on else np.minimum(req.cached, req.prompt - 1) // block * block
+    tokens, prompts = int(found[admitted].sum()), int(req.prompt[admitted].sum())
+    return {"simulated": on, "found_tokens": tokens, "prompt_tokens": prompts, "hit_rate": _ratio(tokens, prompts)}
 
-    exposed = max(0, _total(result, state.T_WALL) - _total(result, state.T_GPU))
+
+def _time(result: "Result") -> Block:
+    def seconds(name: str) -> float:
+        return _total(result, name) / NS_PER_S
+
+    exposed = max(0, _total(result, "wall") - _total(result, "gpu"))
     return {
-        "gpu_s": seconds(state.T_GPU),
-        "dense_s": seconds(state.T_DENSE),
-        "decode_attention_s": seconds(state.T_DECODE_ATTENTION),
-        "prefill_attention_s": seconds(state.T_PREFILL_ATTENTION),
+        "gpu_s": seconds("gpu"),
+        "dense_s": seconds("dense"),
+        "decode_attention_s": seconds("decode_attention"),
+        "prefill_attention_s": seconds("prefill_attention"),
         "exposed_cpu_s": exposed / NS_PER_S,
-        "eager_steps": _total(result, state.T_EAGER),
-        "wasted_rows": _total(result, state.T_WASTED),
-        "pad_rows": _total(result, state.T_PAD_ROWS),
-        "pad_tokens": _total(result, state.T_PAD_TOKENS),
+        "eager_steps": _total(result, "eager"),
+        "wasted_rows": _total(result, "wasted"),
+        "pad_rows": _total(result, "pad_rows"),
+        "pad_tokens": _total(result, "pad_tokens"),
     }
 
 
@@ -292,6 +303,7 @@ def request_columns(result: "Result") -> dict[str, Any]:
         "arrival_s": np.where(fate.arrived, req.arrival / NS_PER_S, np.nan),
         "prompt_tokens": req.prompt,
         "output_tokens": req.output,
+        "cached_tokens": req.found if req.found.size else req.cached,
     }
     for name in ("ttft_s", "tpot_s", "e2e_s", "queue_s", "prefill_s", "frontend_s"):
         able = due(result, name)

@@ -24,14 +24,15 @@ _WEAKER: Final = ("measured", "fitted", "scaled", "datasheet")
 
 
 def mark_of(result: "Result") -> str:
-    """The weaker of the GPU's and the engine's mark; an engine that was not measured counts as scaled."""
+    """The weakest of the marks of GPU, engine and host; an engine or host that was not measured counts as scaled."""
     setup = result.setup
     if setup.gpu.mark == "textbook":
         return "textbook"
     if result.scenario.cost_model == "roofline":
         return "datasheet"
     engine = setup.engine.mark if setup.engine.mark in ("measured", "fitted") else "scaled"
-    return max(setup.gpu.mark, engine, key=_WEAKER.index)
+    host = "measured" if setup.host.mark == "measured" and setup.host.cpu_scale == 1.0 else "scaled"
+    return max(setup.gpu.mark, engine, host, key=_WEAKER.index)
 
 
 def trust(result: "Result", summary: dict[str, Any]) -> dict[str, Any]:

@@ -1,15 +1,18 @@
 """Around the recommended fleet: headroom, bottleneck, next change, curves, growth, hourly resizing."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from simulator.planning.bounds import RELIEF, RESOURCES, ready
+from simulator.errors import ConfigError
+from simulator.planning.bounds import RELIEF, RESOURCES
+from simulator.planning.loss import lost
 from simulator.planning.points import Point
 from simulator.planning.price import Fleet, price_of
-from simulator.planning.search import Outcome, Search
+from simulator.planning.search import Outcome, Search, possibly, surely
 from simulator.planning.spec import Candidate
-from simulator.planning.statistics import Judgement, judge
+from simulator.planning.statistics import Judgement, value_of
 from simulator.planning.traffic import HOUR_NS, hours_of, mean_rate
 from simulator.profiles.gpu import load_gpu
 
@@ -24,11 +27,12 @@ SMALL_GAIN: Final = 1.02
 
 @dataclass(frozen=True)
 class Answer:
-    """Everything said about the recommended fleet. Rates in requests/s over the whole fleet."""
+    """Everything said about the recommended fleet. Rates in requests/s over the whole fleet; infinite = no wall."""
 
+    bought: Judgement  # every replica up, spares too, step times slower by the profile's error
     wall_rate: float = 0.0
     headroom_pct: float = 0.0  # all serving replicas up, spares lost
-    headroom_capped: bool = False
+    headroom_range: tuple[float, float] = (0.0, 0.0)  # [%] over the profile's error and the replications
     wall_with_spares: float = 0.0
     bottleneck: str = ""
     relief: list[dict[str, Any]] = field(default_factory=list)
@@ -37,8 +41,8 @@ class Answer:
     curve: list[dict[str, Any]] = field(default_factory=list)
     growth: list[dict[str, Any]] = field(default_factory=list)
     hourly: dict[str, Any] | None = None
-    full: Judgement | None = None
-    full_replicas: int = 0
+    loss: dict[str, Any] | None = None
+    explained: bool = False
 
 
 class Explain:
@@ -48,29 +52,45 @@ class Explain:
         self.search, self.fleet, self.outcome, self.rate = search, fleet, outcome, rate
         self.candidate, self.serving = fleet.candidate, fleet.serving
         self.per_unit = mean_rate(search.runner.bench.traffic.trace(0))
+        self.error = search.runner.bench.ready(self.candidate).error.relative
 
-    def answer(self, full: Judgement, full_replicas: int) -> Answer:
-        """The whole answer; each part is one method."""
+    def answer(self, explain: bool) -> Answer:
+        """The whole answer, or only the fleet that is bought and the loss of its spares; each part is one method."""
+        bought = self.search.verdict(self.candidate, self.fleet.replicas, self.rate, 1 + self.error)
+        loss = lost(self.search, self.fleet, self.rate) if self.fleet.spare else None
+        if not explain:
+            return Answer(bought, loss=loss)
         wall = self.search.wall(self.candidate, self.serving, self.rate)
         spare = self.search.wall(self.candidate, self.fleet.replicas, self.rate) if self.fleet.spare else wall
-        relief = list(self.relief(wall))
-        named = max(relief, key=lambda row: row["wall_gain_pct"])
-        bottleneck = named["resource"] if named["wall_gain_pct"] > 100 * (SMALL_GAIN - 1) else "none stands out"
+        standing = math.isfinite(wall)
+        relief = sorted(self.relief(wall), key=lambda row: -row["wall_gain_pct"]) if standing else []
+        named = max(relief, key=lambda row: row["wall_gain_pct"], default=None)
+        found = named is not None and named["wall_gain_pct"] > 100 * (SMALL_GAIN - 1)
         return Answer(
+            bought,
             wall * self.per_unit,
             100 * (wall / self.rate - 1),
-            wall >= self.rate * self.search.spec.search.max_rate_scale / 1.3,
+            self.headroom(wall),
             spare * self.per_unit,
-            bottleneck,
+            named["resource"] if named is not None and found else "none stands out",
             relief,
-            self.shares(wall),
-            list(self.changes(wall)),
-            list(self.curve(wall)),
+            self.shares(wall) if standing else {},
+            list(self.changes(wall)) if standing else [],
+            list(self.curve(wall)) if standing else [],
             list(self.growth()),
             self.hourly(),
-            full,
-            full_replicas,
+            loss,
+            True,
         )
+
+    def headroom(self, wall: float) -> tuple[float, float]:
+        """[%] interval: where the limits surely hold with slower steps, where they possibly hold with faster ones."""
+        if not math.isfinite(wall):
+            return math.inf, math.inf
+        low = self.search.wall(self.candidate, self.serving, self.rate, factor=1 + self.error, passes=surely)
+        high = self.search.wall(self.candidate, self.serving, wall, factor=1 - self.error, passes=possibly)
+        low = max(self.rate, min(low, wall))  # the traffic itself was decided on more replications
+        return 100 * (low / self.rate - 1), 100 * (max(high, wall) / self.rate - 1)
 
     def relief(self, wall: float) -> Iterator[dict[str, Any]]:
         """How far the wall moves with RELIEF times as much of each resource: the bottleneck moves it most."""
@@ -101,7 +121,7 @@ class Explain:
         rows: list[dict[str, Any]] = []
         price = price_of(self.search.spec, self.candidate.gpu).usd_per_hour * self.candidate.tensor_parallel
         for name, changed, note in self._single_changes():
-            found = ready(self.search.spec, changed)
+            found = self.search.runner.bench.ready(changed)
             if found.setup is None:
                 continue
             moved = self.search.wall(changed, self.serving, wall)
@@ -152,7 +172,7 @@ class Explain:
                 self.serving,
                 wall * x,
                 0,
-                full=not self.search.runner.symmetric(self.candidate),
+                full=not self.search.shares(self.candidate, self.serving),
                 goodput=True,
             )
             for x in CURVE
@@ -164,13 +184,13 @@ class Explain:
                     "requests_per_s": rate,
                     "goodput_per_s": rate * record["attained"],
                     "overloaded": record["overloaded"],
-                    **{f"{t.name}": record["values"][_key(t)] for t in self.search.spec.slo.targets},
+                    **{t.name: value_of(record, t) for t in self.search.spec.slo.targets},
                 }
 
     def growth(self) -> Iterator[dict[str, Any]]:
         """The same configuration at more traffic."""
         for factor in GROWTHS:
-            found = ready(self.search.spec, self.candidate)
+            found = self.search.runner.bench.ready(self.candidate)
             got = self.search.solve(found, self.rate * factor)
             replicas = got.replicas + self.fleet.spare if got.status == "feasible" else None
             price = price_of(self.search.spec, self.candidate.gpu).usd_per_hour * self.candidate.tensor_parallel
@@ -185,7 +205,8 @@ class Explain:
     def hourly(self) -> dict[str, Any] | None:
         """Replicas hour by hour against the constant fleet; None for a trace shorter than most of a day."""
         trace = self.search.runner.bench.traffic.trace(0)
-        if trace.span_ns < DAY_HOURS * HOUR_NS or not self.search.runner.symmetric(self.candidate):
+        windows = any(t.window_s for t in self.search.spec.slo.targets)
+        if trace.span_ns < DAY_HOURS * HOUR_NS or windows or not self.search.runner.symmetric(self.candidate):
             return None
         hourly = hours_of(trace)
         busiest = max(end - start for start, end in hourly)
@@ -206,38 +227,11 @@ class Explain:
     def _hour(self, rows: tuple[int, int], busiest: int) -> int:
         """Fewest replicas for one hour, not more than the constant fleet; slower step times, means."""
         start = max(1, round(self.serving * (rows[1] - rows[0]) / busiest))
-        error = ready(self.search.spec, self.candidate).error.relative
-        found = self.search.smallest(
-            self.candidate, range(1, self.serving + 1), self.rate, 1 + error, start, clear=False, rows=rows
-        )
+        counts = range(1, self.serving + 1)
+        try:
+            found = self.search.smallest(
+                self.candidate, counts, self.rate, 1 + self.error, start, clear=False, rows=rows
+            )
+        except ConfigError:  # an hour without a request that a level is about: nothing to size it by
+            return self.serving
         return found or self.serving
-
-
-def check_whole(search: Search, outcome: Outcome, rate: float, slow: float, most: int) -> tuple[Outcome, Judgement]:
-    """Simulate every replica of the fleet under its router; a replica more for as long as that misses.
-
-    Returns the outcome, with its replicas raised if need be, and the judgement of the whole fleet.
-    """
-    n = outcome.replicas
-    while True:
-        records = search.runner.run([Point(outcome.candidate, n, rate, 0, slow, full=True)])
-        found = judge(search.spec, records)
-        if found.holds or n >= most:
-            break
-        n += 1
-    if n != outcome.replicas:
-        outcome = replace(
-            outcome,
-            replicas=n,
-            range=(outcome.range[0], n),
-            judgement=search.judged(outcome.candidate, n, rate),
-            slow=search.judged(outcome.candidate, n, rate, slow),
-        )
-    nominal = judge(search.spec, search.runner.run([Point(outcome.candidate, n, rate, 0, 1.0, full=True)]))
-    return outcome, nominal
-
-
-def _key(target: Any) -> str:
-    from simulator.planning.measure import key_of
-
-    return key_of(target.metric, target.cls, target.percentile)

@@ -113,12 +113,23 @@ class Ready:
     reason: str = ""
 
 
-def ready(spec: PlanSpec, candidate: Candidate) -> Ready:
-    """Look a candidate up; what does not fit, or is not accepted for it, is a reason, not an error."""
+def ready(spec: PlanSpec, candidate: Candidate, longest: int = 0) -> Ready:
+    """Look a candidate up; what does not fit, or is not accepted for it, is a reason, not an error.
+
+    Where the plan sets no max_model_len it is the longest that the GPUs surely hold, which must be enough for the
+    `longest` request [tokens].
+    """
     try:
-        setup = prepare(scenario_of(spec, candidate))
+        setup = prepare(scenario_of(spec, candidate), shorten=True)
     except ServecastError as error:
         return Ready(candidate, None, StepError(0.0, ""), str(error))
+    length, wanted = setup.limits.max_model_len, min(longest, setup.model.max_positions)
+    if spec.max_model_len is None and length < wanted:
+        text = (
+            f"the longest request has {wanted:,} tokens, one replica's KV memory surely holds {length:,}: with that "
+            "as max_model_len the longer ones would be rejected"
+        )
+        return Ready(candidate, None, StepError(0.0, ""), text)
     return Ready(candidate, setup, step_error(setup, spec.search.calibration_error))
 
 

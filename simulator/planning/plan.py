@@ -1,8 +1,7 @@
 """plan(spec) -> Plan: the cheapest fleet that meets the service levels, and how sure that is.
 
-Order: look up and fit memory (plan_bounds), prune by a proved bound, search by simulation (plan_search),
-check the winner with every replica under its router, explain it (plan_answer). docs/planning.md walks through
-one.
+Order: look up and fit memory (bounds), prune by a proved bound, search by simulation and decide on whole fleets
+(search), explain the best (answer). docs/planning.md walks through one.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,17 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from simulator.planning.answer import Answer, Explain, check_whole
-from simulator.planning.bounds import Ready, fewest_replicas, ready
+from simulator.planning.answer import Answer, Explain
+from simulator.planning.bounds import Ready, fewest_replicas
 from simulator.planning.cache import PointCache
 from simulator.planning.points import Runner
 from simulator.planning.price import Fleet, bound_key, fleet_of, rank_key
 from simulator.planning.search import Outcome, OutOfBudget, Search
 from simulator.planning.spec import PlanSpec, candidates_of
-from simulator.planning.traffic import mean_rate
+from simulator.planning.statistics import check_levels
+from simulator.planning.traffic import at_rate, mean_rate
 from simulator.workload.trace import Trace
 
-NEAR: Final = 4
+NEAR: Final = 2
 """Fleets of 1, 2, ... this many replicas more than needed join the cost-latency front."""
 
 
@@ -77,24 +77,23 @@ def plan(
     """
     store = PointCache(cache) if isinstance(cache, Path) else cache
     runner = Runner(spec, jobs, store, progress)
-    search = Search(spec, runner)
     trace = runner.bench.traffic.trace(0)
-    found = [ready(spec, candidate) for candidate in candidates_of(spec)]
+    check_levels(spec, at_rate(trace, spec.growth))
+    search = Search(spec, runner)
+    found = [runner.bench.ready(candidate) for candidate in candidates_of(spec)]
     outcomes, complete = _search_all(search, found, trace)
     choices = _rank(search, outcomes, trace)
     answer = None
     if choices:
         try:
-            choices, answer = _settle(search, choices, found, trace, explain)
+            answer = Explain(search, choices[0].fleet, choices[0].outcome, spec.growth).answer(explain)
         except OutOfBudget:
             complete = False
-    front = _front(search, choices)
-    final = {id(o.candidate): o for o in outcomes} | {id(c.outcome.candidate): c.outcome for c in choices}
-    ordered = tuple(final[id(f.candidate)] for f in found)
+    front = _front(search, choices) if explain else ()
     return Plan(
         spec,
         tuple(choices),
-        ordered,
+        tuple(outcomes),
         answer,
         front,
         _ties(choices),
@@ -159,29 +158,6 @@ def _rank(search: Search, outcomes: Sequence[Outcome], trace: Trace) -> list[Cho
     return sorted(choices, key=lambda c: rank_key(spec, c.fleet, c.goodput_per_gpu))
 
 
-def _settle(
-    search: Search, choices: list[Choice], found: Sequence[Ready], trace: Trace, explain: bool
-) -> tuple[list[Choice], Answer]:
-    """Check the best with its whole fleet until the best stays the best; then explain it."""
-    spec, errors = search.spec, {f.candidate: f.error.relative for f in found}
-    checked: dict[Any, Any] = {}
-    while choices[0].outcome.candidate not in checked:
-        first = choices[0]
-        most = spec.candidates.allowed(first.outcome.candidate.tensor_parallel)[-1]
-        outcome, whole = check_whole(search, first.outcome, spec.growth, 1 + errors[first.outcome.candidate], most)
-        checked[outcome.candidate] = whole
-        fleet = fleet_of(spec, outcome, token_rates(trace, spec.growth))
-        choices = sorted(
-            [Choice(outcome, fleet, first.goodput_per_gpu), *choices[1:]],
-            key=lambda c: rank_key(spec, c.fleet, c.goodput_per_gpu),
-        )
-    best = choices[0]
-    whole = checked[best.outcome.candidate]
-    if not explain:
-        return choices, Answer(full=whole, full_replicas=best.outcome.replicas)
-    return choices, Explain(search, best.fleet, best.outcome, spec.growth).answer(whole, best.outcome.replicas)
-
-
 def _front(search: Search, choices: Sequence[Choice]) -> tuple[dict[str, Any], ...]:
     """Cost against the latencies of fleets at and above the answer; `best` marks the Pareto front."""
     rows = []
@@ -190,10 +166,12 @@ def _front(search: Search, choices: Sequence[Choice]) -> tuple[dict[str, Any], .
         price = choice.fleet.usd_per_hour / choice.fleet.replicas
         for n in [n for n in allowed if n >= choice.outcome.replicas][: NEAR + 1]:
             try:
-                got = search.judged(choice.outcome.candidate, n, search.spec.growth, count=2)
+                own = n == choice.outcome.replicas
+                count = None if own else 2
+                got = search.judged(choice.outcome.candidate, n, search.spec.growth, count=count, whole=True)
             except OutOfBudget:
                 break
-            values = {level.name: level.interval.value for level in got.levels}
+            values = {level.name: level.interval.mean for level in got.levels}
             rows.append(
                 {
                     "label": choice.outcome.candidate.label,
@@ -214,13 +192,23 @@ def _dominates(a: dict[str, Any], b: dict[str, Any]) -> bool:
 
 
 def _ties(choices: Sequence[Choice]) -> tuple[str, ...]:
-    """Runners-up whose cost interval overlaps the best's: the model cannot tell them apart."""
+    """Runners-up that the model cannot tell from the best.
+
+    Two GPUs err each for itself: their ranges of cost overlap. Within one GPU step times err together, so costs are
+    compared in pairs, both with faster steps and both with slower ones.
+    """
     if not choices:
         return ()
     best = choices[0].fleet
-    tied = [c.fleet for c in choices[1:] if c.fleet.usd_range[0] <= best.usd_range[1]]
+    tied = [c.fleet for c in choices[1:] if _tied(best, c.fleet)]
     if not tied:
         return ()
     words = [f"{f.candidate.label} ({f.usd_range[0]:.2f}-{f.usd_range[1]:.2f} USD/h)" for f in (best, *tied)]
     group = f"{', '.join(words[:-1])} and {words[-1]}"
     return (f"{group} cannot be told apart: within the profiles' error any of them may be the cheapest",)
+
+
+def _tied(best: Fleet, other: Fleet) -> bool:
+    if best.candidate.gpu != other.candidate.gpu:
+        return other.usd_range[0] <= best.usd_range[1]
+    return any(b <= a for a, b in zip(best.usd_range, other.usd_range, strict=True))

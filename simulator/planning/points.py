@@ -1,5 +1,6 @@
 """Simulated points: one simulation each, cached by content, several at a time on the machine's cores."""
 
+import functools
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -7,7 +8,7 @@ from typing import Any, Final
 
 from simulator.errors import ConfigError, TraceError
 from simulator.jit import source_hash
-from simulator.planning.bounds import ready, relieved, scaled_cost
+from simulator.planning.bounds import Ready, ready, relieved, scaled_cost
 from simulator.planning.cache import PointCache, content_key
 from simulator.planning.measure import MEASURE_VERSION, Wanted, measure, wanted_of
 from simulator.planning.spec import Candidate, PlanSpec
@@ -45,6 +46,19 @@ class Bench:
         self.traffic = Traffic(spec)
         self.wanted = wanted_of(spec)
         self._setups: dict[tuple[Candidate, str | None], Setup] = {}
+
+    def ready(self, candidate: Candidate) -> Ready:
+        """The candidate looked up, its max_model_len held against the longest request of the traffic."""
+        return ready(self.spec, candidate, self.longest)
+
+    @functools.cached_property
+    def longest(self) -> int:
+        """[tokens] of the longest request, prompt and max_tokens, over the replications; 0 where none is asked for."""
+        if self.spec.max_model_len is not None:
+            return 0
+        count = self.spec.search.replications if self.traffic.random else 1
+        traces = (self.traffic.trace(k) for k in range(count))
+        return max(int((trace.prompt + trace.max_tokens).max()) for trace in traces)
 
     def setup(self, candidate: Candidate, relief: str | None = None) -> Setup:
         """The candidate's setup. Raises ConfigError when it cannot run."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
+from simulator.planning.names import gpu_name
 from simulator.planning.search import Outcome
 from simulator.planning.spec import Candidate, PlanSpec
 from simulator.profiles.gpu import load_gpu
@@ -22,8 +23,9 @@ class Price:
 
 def price_of(spec: PlanSpec, gpu: str) -> Price:
     """The plan's price, else the profile's example, marked as assumed."""
-    if gpu in spec.prices:
-        return Price(spec.prices[gpu], "given in the plan", False)
+    given = {gpu_name(name): price for name, price in spec.prices.items()}
+    if gpu in given:
+        return Price(given[gpu], "given in the plan", False)
     profile = load_gpu(gpu)
     return Price(profile.price_usd_h, f"{profile.sources.get('price', 'profile')}; {profile.price_date}", True)
 

@@ -1,25 +1,31 @@
 """The smallest fleet that meets the service levels: bounds first, then bisection on simulated points.
 
-A fleet counts only when the confidence interval of every level clears its limit with step times slower by the
-profile's error. The cap on replicas is never an answer: beyond it the outcome says `capped`.
+A fleet counts only when, simulated whole, the confidence interval of every level clears its limit with step times
+slower by the profile's error. The cap on replicas is never an answer: beyond it the outcome says `capped`.
 """
 
 import bisect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+import numpy as np
 
 from simulator.errors import ServecastError
 from simulator.planning.bounds import Ready, fewest_replicas, likely_replicas
 from simulator.planning.points import Point, Runner
 from simulator.planning.spec import Candidate, PlanSpec
-from simulator.planning.statistics import Judgement, Verdict, judge
+from simulator.planning.statistics import Judgement, judge, reason
 from simulator.planning.traffic import mean_rate
+from simulator.workload.trace import Trace
 
 Status = Literal["feasible", "infeasible", "capped", "does not fit", "pruned", "not finished"]
 RATE_STEP = 0.01
 """Rates are searched to this relative accuracy."""
 LOWEST_RATE = 1 / 64
+SHARE = 5
+"""A replica's share stands for the fleet where it has this many times the requests that a percentile needs."""
 
 
 class OutOfBudget(ServecastError):
@@ -31,7 +37,8 @@ class Outcome:
     """What the search found for one candidate.
 
     `replicas` serve the load (spares not counted); `range` is the interval of that number over the profile's
-    error: the fewest that hold with step times faster by it, the fewest that clear with slower ones.
+    error: the fewest that hold with step times faster by it, the fewest that clear with slower ones. All judgements
+    are of whole fleets.
     """
 
     candidate: Candidate
@@ -43,8 +50,24 @@ class Outcome:
     judgement: Judgement | None = None  # at `replicas`, nominal step times
     slow: Judgement | None = None  # the same with slower steps: what was decided on
     fast: Judgement | None = None
+    fewer: str = ""  # why one replica less is not enough
     best_try: Judgement | None = None  # not feasible: at the largest fleet
     rate_met: float = 0.0  # not feasible: multiple of the traffic that the largest fleet carries
+
+
+def by_mean(judged: Judgement) -> bool:
+    """Every level within its limit by the mean."""
+    return judged.holds
+
+
+def surely(judged: Judgement) -> bool:
+    """Every level within its limit by its whole interval."""
+    return judged.verdict == "meets"
+
+
+def possibly(judged: Judgement) -> bool:
+    """No level beyond its limit by its whole interval."""
+    return judged.verdict != "misses"
 
 
 class Search:
@@ -53,6 +76,8 @@ class Search:
     def __init__(self, spec: PlanSpec, runner: Runner) -> None:
         self.spec = spec
         self.runner = runner
+        trace = runner.bench.traffic.trace(0)
+        self._least = fewest_requests(spec, trace)
 
     def judged(
         self,
@@ -64,30 +89,49 @@ class Search:
         count: int | None = None,
         relief: str | None = None,
         rows: tuple[int, int] | None = None,
-        full: bool = False,
+        whole: bool = False,
     ) -> Judgement:
-        """Judge a fleet on `count` replications (default: all)."""
-        symmetric = self.runner.symmetric(candidate) and not full
+        """Judge a fleet on `count` replications (default: search.replications).
+
+        Not `whole`: one replica on its share stands for the fleet, where that share is enough to tell.
+        """
+        traffic = self.runner.bench.traffic
+        alone = not whole and self.shares(candidate, replicas, rows)
         wanted = self.spec.search.replications if count is None else count
-        samples = self.runner.bench.traffic.samples(replicas, symmetric, wanted)
-        points = [Point(candidate, replicas, rate, k, factor, not symmetric, relief, rows) for k in range(samples)]
+        samples = traffic.samples(replicas, alone, wanted)
+        points = [Point(candidate, replicas, rate, k, factor, not alone, relief, rows) for k in range(samples)]
         if self.runner.simulated + len(points) > self.spec.search.max_simulations:
             raise OutOfBudget(f"search.max_simulations ({self.spec.search.max_simulations}) is used up")
-        return judge(self.spec, self.runner.run(points))
+        return judge(self.spec, self.runner.run(points), exact=not traffic.replicable and not alone)
+
+    def shares(self, candidate: Candidate, replicas: int, rows: tuple[int, int] | None = None) -> bool:
+        """Whether one replica's share of the requests has enough of them for every level.
+
+        Small samples understate high percentiles, and the largest windows are those of the whole fleet.
+        """
+        if not self.runner.symmetric(candidate) or any(t.window_s for t in self.spec.slo.targets):
+            return False
+        size = len(self.runner.bench.traffic.trace(0)) if rows is None else rows[1] - rows[0]
+        return replicas > 1 and size / replicas >= SHARE * self._least
 
     def verdict(
-        self,
-        candidate: Candidate,
-        replicas: int,
-        rate: float,
-        factor: float,
-        rows: tuple[int, int] | None = None,
-    ) -> Verdict:
-        """Look at two replications, then at all unless the two are clear; still open = not shown."""
+        self, candidate: Candidate, replicas: int, rate: float, factor: float, rows: tuple[int, int] | None = None
+    ) -> Judgement:
+        """Decide on the whole fleet, replications added until every level is clear; still open = not shown.
+
+        What two looks show to be far off is not simulated whole.
+        """
         first = self.judged(candidate, replicas, rate, factor, count=2, rows=rows)
         if first.verdict == "misses" and (first.overloaded or first.binding.ratio > 1.5):
-            return "misses"
-        return self.judged(candidate, replicas, rate, factor, rows=rows).verdict
+            return first
+        count = min(self.spec.search.replications, self.spec.search.most_replications)
+        while True:
+            found = self.judged(candidate, replicas, rate, factor, count=count, rows=rows, whole=True)
+            most = self.spec.search.most_replications if self.runner.bench.traffic.replicable else count
+            hopeless = any(not math.isfinite(level.interval.mean) for level in found.levels)
+            if found.verdict != "open" or count >= most or hopeless:
+                return found
+            count = min(2 * count, most)
 
     def smallest(
         self,
@@ -101,8 +145,8 @@ class Search:
     ) -> int | None:
         """Fewest replicas among `counts` (rising) that pass; None when the last does not.
 
-        `clear`: the interval must clear every limit; else the mean of one look is enough. Bracket by doubling
-        the step from `start`, bisect on single replications, then walk to the first that passes.
+        `clear`: the interval must clear every limit; else the mean is enough. Bracket by doubling the step from
+        `start`, bisect on single looks, then walk on whole fleets to the first that passes.
         """
 
         def quick(i: int) -> bool:
@@ -111,7 +155,7 @@ class Search:
         def sure(i: int) -> bool:
             if not clear:
                 return self.judged(candidate, counts[i], rate, factor, rows=rows).holds
-            return self.verdict(candidate, counts[i], rate, factor, rows) == "meets"
+            return surely(self.verdict(candidate, counts[i], rate, factor, rows))
 
         i = _boundary(quick, min(max(0, bisect.bisect_left(counts, start)), len(counts) - 1), len(counts))
         i = min(i, len(counts) - 1)
@@ -130,66 +174,56 @@ class Search:
         candidate, spec = found.candidate, self.spec
         if found.setup is None:
             return Outcome(candidate, "does not fit", found.reason)
+        if found.setup.limits.stream == 0 and any(metric == "tpot" for _, metric, _ in spec.slo.written()):
+            return Outcome(candidate, "infeasible", "answers are returned whole: there is no TPOT to be within a limit")
         trace = self.runner.bench.traffic.trace(0)
         arriving = mean_rate(trace) * rate
         bound = fewest_replicas(found.setup, trace, arriving)
         allowed = spec.candidates.allowed(candidate.tensor_parallel)
         counts = [n for n in allowed if n >= bound]
+        error = found.error.relative
         if not allowed:
             return Outcome(candidate, "infeasible", "no layout of exactly the number of GPUs asked for", bound=bound)
         if not counts:
-            return self._failed(
-                candidate,
-                allowed[-1],
-                rate,
-                bound,
-                f"needs at least {bound} replicas to keep up, {allowed[-1]} are allowed",
-            )
+            needs = f"needs at least {bound} replicas to keep up, {allowed[-1]} are allowed"
+            return self._failed(candidate, allowed[-1], rate, bound, error, needs)
         tpot = min((t.max_s for t in spec.slo.targets if t.metric == "tpot"), default=None)
         start = likely_replicas(found.setup, trace, arriving, tpot)
-        error = found.error.relative
         need = self.smallest(candidate, counts, rate, 1 + error, start)
         if need is None:
-            return self._failed(candidate, counts[-1], rate, bound, "")
+            return self._failed(candidate, counts[-1], rate, bound, error, "")
         least = need
         if error > 0:
             lower = [n for n in counts if n <= need]
-            least = (
-                self.smallest(
-                    candidate, lower, rate, 1 - error, max(lower[0], int(need * (1 - 2 * error))), clear=False
-                )
-                or need
-            )
-        nominal, slow, fast = (self.judged(candidate, need, rate, f) for f in (1.0, 1 + error, 1 - error))
-        return Outcome(candidate, "feasible", "", need, (least, need), bound, nominal, slow, fast)
+            start = max(lower[0], int(need * (1 - 2 * error)))
+            least = self.smallest(candidate, lower, rate, 1 - error, start, clear=False) or need
+        slow = self.verdict(candidate, need, rate, 1 + error)
+        nominal, fast = (self.judged(candidate, need, rate, f, whole=True) for f in (1.0, 1 - error))
+        fewer = [n for n in allowed if n < need]
+        return Outcome(candidate, "feasible", "", need, (least, need), bound, nominal, slow, fast,
+                       self._fewer(candidate, fewer[-1] if fewer else 0, bound, rate, error))  # fmt: skip
 
-    def _failed(self, candidate: Candidate, most: int, rate: float, bound: int, reason: str) -> Outcome:
+    def _fewer(self, candidate: Candidate, replicas: int, bound: int, rate: float, error: float) -> str:
+        """Why `replicas` are not enough; empty when there is no smaller fleet."""
+        if replicas == 0:
+            return ""
+        if replicas < bound:
+            return f"{replicas} cannot keep up: {bound} is the proved least"
+        return f"{replicas}: {reason(self.verdict(candidate, replicas, rate, 1 + error), error)}"
+
+    def _failed(
+        self, candidate: Candidate, most: int, rate: float, bound: int, error: float, needs: str
+    ) -> Outcome:
         """Tell a cap on replicas from a level no fleet meets, and find what the largest fleet carries."""
-        at_most = self.judged(candidate, most, rate, count=2)
-        carried = self.highest_rate(candidate, most, 0.0, rate)
-        level = at_most.binding
-        value, limit = (_shown(level.name, v) for v in (level.interval.value, level.limit))
-        shown = f"{level.name} {value} against a limit of {limit}"
-        if at_most.overloaded:
-            shown = f"overloaded; {shown}"
+        at_most = self.verdict(candidate, most, rate, 1 + error)
+        carried = self.highest_rate(candidate, most, 0.0, rate, factor=1 + error, passes=surely, whole=True)
         if carried > 0:
-            text = reason or f"{most} replicas are the most allowed and do not meet it: {shown}"
-            return Outcome(
-                candidate,
-                "capped",
-                f"{text}; they carry {carried / rate:.2f} of the traffic",
-                bound=bound,
-                best_try=at_most,
-                rate_met=carried,
-            )
-        return Outcome(
-            candidate,
-            "infeasible",
-            f"no fleet meets it, even nearly idle: {shown}",
-            bound=bound,
-            best_try=self.judged(candidate, most, rate * LOWEST_RATE, count=2),
-            rate_met=0.0,
-        )
+            text = needs or f"{most} replicas are the most allowed: {reason(at_most, error)}"
+            carries = f"; they carry {carried / rate:.2f} of the traffic" if carried < rate else ""
+            return Outcome(candidate, "capped", text + carries, bound=bound, best_try=at_most, rate_met=carried)
+        idle = self.verdict(candidate, most, rate * LOWEST_RATE, 1 + error)
+        text = f"no fleet meets it, even nearly idle: {reason(idle, error)}"
+        return Outcome(candidate, "infeasible", text, bound=bound, best_try=idle, rate_met=0.0)
 
     def highest_rate(
         self,
@@ -200,14 +234,17 @@ class Search:
         *,
         relief: str | None = None,
         factor: float = 1.0,
+        passes: Callable[[Judgement], bool] = by_mean,
+        whole: bool = False,
     ) -> float:
-        """Largest multiple of the workload's traffic that holds, by the mean; `low` holds or is 0.
+        """Largest multiple of the workload's traffic that `passes`; `low` does or is 0.
 
-        0 when not even LOWEST_RATE of `high` holds.
+        0 when not even LOWEST_RATE of `high` does.
         """
+        count = 2 if passes is by_mean else None
 
         def holds(rate: float) -> bool:
-            return self.judged(candidate, replicas, rate, factor, count=2, relief=relief).holds
+            return passes(self.judged(candidate, replicas, rate, factor, count=count, relief=relief, whole=whole))
 
         if holds(high):
             return high
@@ -222,23 +259,44 @@ class Search:
             low, high = (middle, high) if holds(middle) else (low, middle)
         return low
 
-    def wall(self, candidate: Candidate, replicas: int, rate: float, relief: str | None = None) -> float:
-        """Largest multiple of the workload's traffic this fleet carries; bracketed upwards from `rate`."""
-        low, high = rate, rate * 1.15
-        if not self.judged(candidate, replicas, rate, count=2, relief=relief).holds:
-            return self.highest_rate(candidate, replicas, 0.0, rate, relief=relief)
-        while self.judged(candidate, replicas, high, count=2, relief=relief).holds:
-            low, high = high, high * 1.3
+    def wall(
+        self,
+        candidate: Candidate,
+        replicas: int,
+        rate: float,
+        *,
+        relief: str | None = None,
+        factor: float = 1.0,
+        passes: Callable[[Judgement], bool] = by_mean,
+    ) -> float:
+        """Largest multiple of the workload's traffic this fleet carries; bracketed upwards from `rate`.
+
+        Infinite when no limit breaks up to search.max_rate_scale times `rate`: there is no wall then.
+        """
+        count = 2 if passes is by_mean else None
+
+        def holds(at: float) -> bool:
+            return passes(self.judged(candidate, replicas, at, factor, count=count, relief=relief))
+
+        low, high, step = rate, rate * 1.15, 1.3
+        if not holds(low):
+            return self.highest_rate(candidate, replicas, 0.0, rate, relief=relief, factor=factor, passes=passes)
+        while holds(high):
+            low, high, step = high, high * step, min(2.0, 1.1 * step)
             if high > rate * self.spec.search.max_rate_scale:
-                return low
-        return self.highest_rate(candidate, replicas, low, high, relief=relief)
+                return math.inf
+        return self.highest_rate(candidate, replicas, low, high, relief=relief, factor=factor, passes=passes)
 
 
-def _shown(name: str, value: float) -> str:
-    """A service level's value or limit with its unit."""
-    from simulator.report.plan.words import level_value
-
-    return level_value({"name": name, "v": None if value == float("inf") else value}, "v")
+def fewest_requests(spec: PlanSpec, trace: Trace) -> float:
+    """Requests of the trace that hold, on average, what the most demanding level needs."""
+    most = 2.0
+    for target in spec.slo.targets:
+        share = 1.0
+        if target.cls is not None:
+            share = float(np.mean(trace.cls == trace.class_names.index(target.cls)))
+        most = max(most, target.needed(spec.search.confidence) / max(share, 1 / len(trace)))
+    return most
 
 
 def _boundary(passes: Callable[[int], bool], start: int, size: int) -> int:

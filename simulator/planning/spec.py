@@ -1,13 +1,9 @@
 """What a plan asks: workload, service levels, candidates, prices and how hard to look, as typed YAML.
 
-    slo: {ttft_p99_s: 0.5, tpot_p99_s: 0.05, classes: {chat: {e2e_p95_s: 20}}, attainment: {share: 0.95,
-          ttft_s: 1}}
-
 `load_plan` is the door. Errors name file, line, key, value and what is accepted.
 """
 
 import itertools
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,107 +11,16 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from simulator.config import Document, Section, validate
+from simulator.config import Document, Section, placed, validate
+from simulator.errors import ServecastError
+from simulator.planning.names import check_names, gpu_name, scenario_keys
+from simulator.planning.slo import SloSpec
+from simulator.scenario.limits import asked_back
 from simulator.scenario.spec import EngineSpec, KvSpec, Scenario, scenario_from
+from simulator.workload.spec import parse_workload
 
-METRICS: Final = ("ttft", "tpot", "e2e", "queue")
-MEAN: Final = -1.0
-"""Stands for the mean where a percentile is asked for."""
-_KEY: Final = re.compile(r"^(ttft|tpot|e2e|queue)_(mean|p\d{1,2}(?:\.\d+)?)_s$")
 OBJECTIVES: Final = ("min_cost", "min_gpus", "max_goodput_per_gpu", "min_energy")
 MAX_REPLICAS: Final = 4096
-
-
-@dataclass(frozen=True)
-class Target:
-    """One service level: a percentile (or the mean) of a metric must not be above `max_s` [s]."""
-
-    metric: str
-    percentile: float  # MEAN or 0 < p < 100
-    max_s: float
-    cls: str | None = None  # class of requests, None = all
-
-    @property
-    def name(self) -> str:
-        """For tables, e.g. `p99 TTFT` or `mean E2E (chat)`."""
-        which = "mean" if self.percentile == MEAN else f"p{self.percentile:g}"
-        return f"{which} {'queue time' if self.metric == 'queue' else self.metric.upper()}" + (
-            f" ({self.cls})" if self.cls else ""
-        )
-
-
-class Attainment(Section):
-    """At least `share` of all arrived requests must meet every one of these limits, each on its own."""
-
-    share: float = Field(gt=0, le=1)
-    ttft_s: float | None = Field(default=None, gt=0)
-    tpot_s: float | None = Field(default=None, gt=0)
-    e2e_s: float | None = Field(default=None, gt=0)
-    queue_s: float | None = Field(default=None, gt=0)
-
-    @model_validator(mode="after")
-    def _some(self) -> "Attainment":
-        if not self.limits:
-            raise ValueError("attainment needs at least one of ttft_s, tpot_s, e2e_s, queue_s")
-        return self
-
-    @property
-    def limits(self) -> dict[str, float]:
-        """Metric -> limit [s]."""
-        return {m: v for m in METRICS if (v := getattr(self, f"{m}_s")) is not None}
-
-
-class SloSpec(Section):
-    """Service levels: percentile keys (`ttft_p99_s`), per class, and an attainment share."""
-
-    targets: tuple[Target, ...] = ()
-    attainment: Attainment | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _keys(cls, data: Any) -> Any:
-        if not isinstance(data, Mapping) or "targets" in data:
-            return data
-        classes = data.get("classes") or {}
-        if not isinstance(classes, Mapping) or not all(isinstance(v, Mapping) for v in classes.values()):
-            raise ValueError(f"slo.classes must map class names to limits, got {classes!r}")
-        plain = {k: v for k, v in data.items() if k not in ("classes", "attainment")}
-        targets = [_target(k, v, None) for k, v in plain.items()]
-        targets += [_target(k, v, str(name)) for name, limits in classes.items() for k, v in limits.items()]
-        return {"targets": tuple(targets), "attainment": data.get("attainment")}
-
-    @model_validator(mode="after")
-    def _some(self) -> "SloSpec":
-        if not self.targets and self.attainment is None:
-            raise ValueError("slo must hold at least one limit, e.g. ttft_p99_s: 0.5")
-        return self
-
-    def request_limits(self) -> dict[str, float]:
-        """Metric -> limit [s] that one request must meet to count as good: the attainment's, else those of
-        the percentile targets for all classes."""
-        if self.attainment:
-            return self.attainment.limits
-        limits: dict[str, float] = {}
-        for target in self.targets:
-            if target.cls is None:
-                limits[target.metric] = min(target.max_s, limits.get(target.metric, target.max_s))
-        return limits
-
-
-def _target(key: str, value: Any, cls: str | None) -> Target:
-    match = _KEY.match(key)
-    where = f"slo.classes.{cls}.{key}" if cls else f"slo.{key}"
-    if not match:
-        raise ValueError(
-            f"{where}: unknown limit; accepted: METRIC_pNN_s or METRIC_mean_s with METRIC one of "
-            f"{', '.join(METRICS)}, e.g. ttft_p99_s; classes; attainment"
-        )
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise ValueError(f"{where} must be a number of seconds > 0, got {value!r}")
-    percentile = MEAN if match[2] == "mean" else float(match[2][1:])
-    if percentile != MEAN and not 0 < percentile < 100:
-        raise ValueError(f"{where}: the percentile must be between 0 and 100, got {percentile:g}")
-    return Target(match[1], percentile, float(value), cls)
 
 
 class ReplicaRange(Section):
@@ -154,6 +59,11 @@ class Candidates(Section):
     def _lists(cls, data: Any) -> Any:
         return {k: _listed(v) for k, v in data.items()} if isinstance(data, Mapping) else data
 
+    @field_validator("gpu", mode="after")
+    @classmethod
+    def _own_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(gpu_name(name) for name in value)
+
     @field_validator("*", mode="after")
     @classmethod
     def _filled(cls, value: Any) -> Any:
@@ -180,9 +90,10 @@ class SearchSpec(Section):
 
     confidence: float = Field(default=0.9, gt=0.5, lt=1)
     replications: int = Field(default=4, ge=2, le=64)
+    most_replications: int = Field(default=16, ge=2, le=256, description="added until every level is clear")
     max_simulations: int = Field(default=2000, ge=1)
     calibration_error: float | None = Field(default=None, ge=0, lt=1, description="relative error of step times")
-    max_rate_scale: float = Field(default=8.0, gt=1)
+    max_rate_scale: float = Field(default=1024.0, gt=1, description="where the search for the wall ends")
 
 
 class PlanSpec(Section):
@@ -219,12 +130,16 @@ class PlanSpec(Section):
     @model_validator(mode="after")
     def _consistent(self) -> "PlanSpec":
         for gpu, price in self.prices.items():
-            if gpu not in self.candidates.gpu:
+            if gpu_name(gpu) not in self.candidates.gpu:
                 raise ValueError(
                     f"prices.{gpu} has no effect: no such GPU among candidates.gpu ({', '.join(self.candidates.gpu)})"
                 )
             if not price > 0:
                 raise ValueError(f"prices.{gpu} must be > 0, got {price}")
+        for key, metric, limit in self.slo.written():
+            question = asked_back(key, metric, limit)
+            if question and "unit" not in self.candidates.gpu:
+                raise ValueError(question)
         if self.step_s is not None and self.candidates.gpu != ("unit",):
             raise ValueError("step_s has no effect on a real GPU; it belongs to candidates.gpu: unit")
         return self
@@ -330,6 +245,25 @@ def plan_from(data: Mapping[str, Any], base: str | Path = ".", name: str = "plan
 
 
 def _finish(document: Document, base: Path) -> PlanSpec:
+    scenario_keys(document)
+    _drop_prices(document)
     spec = validate(PlanSpec, document)
     spec._base = base
+    path = base / spec.model
+    model: Path | str = path if path.suffix == ".json" or path.is_dir() else spec.model
+    named = {f"candidates.{key}": getattr(spec.candidates, key) for key in ("gpu", "policy", "router")}
+    named |= {f"candidates.{key}": getattr(spec.candidates, key) for key in ("weight_dtype", "kv_dtype")}
+    check_names(document, model, named | {"engine.name": [spec.engine.name], "model": [spec.model]})
+    try:
+        parse_workload(spec.workload, base)
+    except ServecastError as error:
+        raise placed(document, error, "workload") from None
     return spec
+
+
+def _drop_prices(document: Document) -> None:
+    """`--set candidates.gpu=...` leaves prices of the other GPUs in the file: they are not asked for then."""
+    candidates, prices = document.data.get("candidates"), document.data.get("prices")
+    if ("candidates", "gpu") in document.overridden and isinstance(candidates, dict) and isinstance(prices, dict):
+        wanted = {gpu_name(str(name)) for name in _listed(candidates["gpu"]) or ()}
+        document.data["prices"] = {k: v for k, v in prices.items() if gpu_name(str(k)) in wanted}

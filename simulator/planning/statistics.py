@@ -1,45 +1,21 @@
-"""Intervals and verdicts: does a service level hold, beyond what chance could explain?"""
+"""Verdicts: does a service level hold, beyond what chance could explain?"""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
-from simulator.metrics.intervals import t_quantile
+from simulator.errors import ConfigError
+from simulator.metrics.intervals import Interval, interval
+from simulator.metrics.samples import mean
 from simulator.planning.measure import key_of
-from simulator.planning.spec import PlanSpec, Target
+from simulator.planning.slo import Target
+from simulator.planning.spec import PlanSpec
+from simulator.workload.trace import Trace
 
 Verdict = Literal["meets", "misses", "open"]
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean over replications with its confidence interval; infinite when a replication is."""
-
-    value: float
-    low: float
-    high: float
-    count: int
-
-    def clears(self, limit: float) -> Verdict:
-        """Against an upper limit."""
-        return "meets" if self.high <= limit else "misses" if self.low > limit else "open"
-
-
-def interval(values: Sequence[float], confidence: float) -> Interval:
-    """Student-t interval of a mean; a single value has no width, it is a sample of one."""
-    data = np.asarray([v for v in values if not math.isnan(v)], dtype=np.float64)
-    if data.size == 0:
-        return Interval(0.0, 0.0, 0.0, 0)
-    if not np.all(np.isfinite(data)):
-        return Interval(math.inf, float(data.min()), math.inf, int(data.size))
-    mean = float(data.mean())
-    if data.size == 1:
-        return Interval(mean, mean, mean, 1)
-    half = t_quantile(0.5 + confidence / 2, data.size - 1) * float(data.std(ddof=1)) / math.sqrt(data.size)
-    return Interval(mean, mean - half, mean + half, int(data.size))
+_VERDICT: Final[dict[str, Verdict]] = {"below": "meets", "above": "misses", "open": "open"}
 
 
 @dataclass(frozen=True)
@@ -54,10 +30,13 @@ class Judged:
 
     @property
     def ratio(self) -> float:
-        """Value over limit: above 1 it is broken."""
-        if self.limit > 0:
-            return self.interval.value / self.limit
-        return 1.0 if self.interval.value <= 0 else math.inf
+        """Mean over limit: above 1 it is broken."""
+        return _over(self.interval.mean, self.limit)
+
+    @property
+    def shown(self) -> float:
+        """The number that speaks against the level: the mean when it is above the limit, else the upper bound."""
+        return self.interval.mean if self.interval.mean > self.limit else self.interval.high
 
 
 @dataclass(frozen=True)
@@ -78,25 +57,113 @@ class Judgement:
     @property
     def holds(self) -> bool:
         """By the mean alone, intervals left aside."""
-        return not self.overloaded and all(level.ratio <= 1 for level in self.levels)
+        return not self.overloaded and all(level.interval.mean <= level.limit for level in self.levels)
 
     @property
     def binding(self) -> Judged:
-        """The service level nearest to its limit, or furthest beyond."""
-        return max(self.levels, key=lambda level: level.ratio)
+        """The service level nearest to its limit, or furthest beyond; one that is not met before one that is."""
+        return max(self.levels, key=lambda x: (x.verdict != "meets", x.ratio, _over(x.shown, x.limit)))
 
 
-def judge(spec: PlanSpec, records: Sequence[dict[str, Any]]) -> Judgement:
-    """Judge the replications of one fleet. An idle replica (no request) meets everything."""
+def judge(spec: PlanSpec, records: Sequence[dict[str, Any]], exact: bool = False) -> Judgement:
+    """Judge the replications of one fleet.
+
+    `exact`: one recorded trace, whose answer is that of this very trace and no sample: the value decides, and the
+    interval comes from within the run. Raises ConfigError for a level that no request of a replication has.
+    """
     busy = [r for r in records if not r["idle"]]
+    if not busy:
+        raise ConfigError(f"{spec.name}: no replica got a request, nothing can be judged")
     levels = []
     for target in spec.slo.targets:
-        key = key_of(target.metric, target.cls, target.percentile)
-        got = interval([r["values"][key] for r in busy], spec.search.confidence)
-        levels.append(Judged(target.name, target.max_s, got, got.clears(target.max_s), target))
+        values = [value_of(record, target) for record in busy]
+        if np.isnan(values).any():
+            raise ConfigError(f"{target.name}: no request has it; a service level without data cannot be judged")
+        got, level = interval(values, spec.search.confidence), spec.search.confidence
+        if exact and target.window_s is None:
+            low, high, _ = busy[0]["within"][key_of(target.metric, target.cls, target.percentile)]
+            got = Interval(values[0], low, high, 1, level)
+        verdict = _VERDICT["below" if values[0] <= target.max_s else "above"] if exact else against(got, target.max_s)
+        levels.append(Judged(target.name, target.max_s, got, verdict, target))
     if spec.slo.attainment:
-        missed = interval([1.0 - r["attained"] for r in busy], spec.search.confidence)
-        limit = 1.0 - spec.slo.attainment.share
-        levels.append(Judged("requests that miss a limit", limit, missed, missed.clears(limit)))
+        values, limit = [1.0 - r["attained"] for r in busy], 1.0 - spec.slo.attainment.share + 1e-12
+        got = interval(values, spec.search.confidence)
+        verdict = _VERDICT["below" if values[0] <= limit else "above"] if exact else against(got, limit)
+        levels.append(Judged("requests that miss a limit", limit, got, verdict))
     overloaded = sum(r["overloaded"] for r in busy) * 2 > len(busy)
     return Judgement(tuple(levels), overloaded, tuple(records))
+
+
+def against(got: Interval, limit: float) -> Verdict:
+    """An interval against an upper limit."""
+    return _VERDICT[got.against(limit)]
+
+
+def value_of(record: dict[str, Any], target: Target) -> float:
+    """A level's value in a record; NaN when no request has it, or no window enough of them."""
+    key = key_of(target.metric, target.cls, target.percentile)
+    if target.window_s is None:
+        return float(record["values"][key])
+    worst = record["worst"][key][f"{target.window_s:g}"]
+    return float("nan") if worst is None else float(worst[0])
+
+
+def check_levels(spec: PlanSpec, trace: Trace) -> None:
+    """Raise ConfigError for a level that this traffic cannot answer: no such class, no data, too few requests."""
+    kept = np.arange(len(trace)) >= int(spec.warmup_fraction * len(trace))
+    for (key, metric, _), target in zip(spec.slo.written(), spec.slo.targets, strict=False):
+        rows = kept
+        if target.cls is not None:
+            if target.cls not in trace.class_names:
+                known = ", ".join(trace.class_names)
+                raise ConfigError(f"{key}: no request is of class {target.cls!r}; classes: {known}")
+            rows = kept & (trace.cls == trace.class_names.index(target.cls))
+        if metric == "tpot":
+            rows = rows & (trace.output > 1)
+        found, least = int(np.count_nonzero(rows)), target.needed(spec.search.confidence)
+        if target.window_s is not None:
+            at = np.sort(trace.arrival_ns[rows]) / 1e9
+            most = int((np.searchsorted(at, at + target.window_s) - np.arange(found)).max(initial=0))
+            if most < least:
+                raise ConfigError(
+                    f"slo.window_s: {target.name} needs {least} requests in a window, the fullest has {most}; "
+                    "accepted: a longer window, a lower percentile, more requests"
+                )
+        if found < least:
+            what = "answer of more than one token" if metric == "tpot" else "request"
+            raise ConfigError(
+                f"{key}: {found} {what}{'' if found == 1 else 's'} cannot tell {target.name}, it takes {least} at "
+                f"{spec.search.confidence:.0%} confidence; accepted: a longer trace (trace.copies), a lower percentile"
+            )
+
+
+def reason(judged: Judgement, error: float = 0.0) -> str:
+    """Why a fleet is not taken, in the numbers that it was decided on."""
+    from simulator.report.plan.words import level_value
+
+    def shown(level: Judged, value: float) -> str:
+        return level_value({"name": level.name, "v": None if value == float("inf") else value}, "v")
+
+    level = judged.binding
+    slow = f", with steps {error:.0%} slower" if error else ""
+    if judged.overloaded and level.interval.mean <= level.limit:
+        return f"overloaded: the backlog grows as long as requests arrive{slow}"
+    mean_text, limit = shown(level, level.interval.mean), shown(level, level.limit)
+    if level.interval.mean > level.limit:
+        above = f" ({level.ratio:.6g} of it)" if mean_text == limit else ""
+        text = f"{level.name} {mean_text} against a limit of {limit}{above}"
+    else:
+        high = shown(level, level.interval.high)
+        text = f"{level.name} is not shown to stay within {limit}: {mean_text}, up to {high} by its interval"
+    return f"{'overloaded; ' if judged.overloaded else ''}{text}{slow}"
+
+
+def mean_of(records: Sequence[dict[str, Any]], key: str) -> float:
+    """Mean over replications of one recorded number."""
+    return mean(np.array([r["values"][key] for r in records if not r["idle"]]))
+
+
+def _over(value: float, limit: float) -> float:
+    if limit > 0:
+        return value / limit
+    return 1.0 if value <= 0 else float("inf")

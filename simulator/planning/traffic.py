@@ -56,6 +56,8 @@ class Traffic:
         self.seed = spec.seed
         self._workload = parse_workload(spec.workload, spec.base)
         self._base_folder = spec.base
+        load = getattr(spec, "load", None)  # a plan has none: its traffic arrives by the clock
+        self._by_clock = load is None or load.kind == "open"
         self.random = is_random(self._workload)
         copies = self._workload.copies if isinstance(self._workload, TraceFile) else 1
         self.rotates = copies > 1 and isinstance(self._workload, TraceFile) and self._workload.copy_shift_s is None
@@ -71,12 +73,18 @@ class Traffic:
 
     def _read_single(self) -> Trace:
         assert isinstance(self._workload, TraceFile)
-        return build_trace(replace(self._workload, copies=1), self.seed, 0, self._base_folder)
+        return self._checked(build_trace(replace(self._workload, copies=1), self.seed, 0, self._base_folder))
+
+    def _checked(self, trace: Trace) -> Trace:
+        if self._by_clock and trace.meta.untimed:
+            raise TraceError(trace.meta.untimed)
+        return trace
 
     def _trace(self, replication: int) -> Trace:
         if self.rotates:
             return rotated_copies(self._single(), self._copies, self.seed, replication)
-        return build_trace(self._workload, self.seed, replication if self.random else 0, self._base_folder)
+        built = build_trace(self._workload, self.seed, replication if self.random else 0, self._base_folder)
+        return self._checked(built)
 
     def _identity(self, replication: int) -> str:
         """Names the content of a replication's trace, for the cache of simulated points."""
@@ -109,6 +117,7 @@ def rotated_copies(trace: Trace, copies: int, seed: int, replication: int) -> Tr
         id=freeze(np.arange(n * copies, dtype=np.int64)),
         arrival_ns=freeze(arrival[order]),
         meta=replace(trace.meta, copies=copies),
+        extras=trace.extras.copied(order, n),
     )
 
 

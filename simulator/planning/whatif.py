@@ -11,7 +11,7 @@ Replication k of every overlay replays the arrivals and lengths of replication k
 numbers), so a difference is not blurred by chance that both share.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -23,11 +23,11 @@ from simulator.config import Document, Section, validate
 from simulator.errors import CapacityError, ConfigError, NoProgressError
 from simulator.metrics.intervals import interval, paired
 from simulator.planning.measure import Wanted, key_of, measure
-from simulator.planning.spec import MEAN
+from simulator.planning.slo import MEAN
 from simulator.planning.traffic import Traffic, at_rate
 from simulator.run import simulate
 from simulator.scenario.spec import Scenario, load_scenario
-from simulator.workload.trace import Trace, freeze
+from simulator.workload.trace import MAX_TOKENS, Trace, freeze
 
 METRICS: Final = (
     ("TTFT p50", "ttft", 50.0),
@@ -39,6 +39,10 @@ METRICS: Final = (
     ("queue p99", "queue", 99.0),
 )
 """Name, metric, percentile; all in seconds, smaller is better."""
+WAITED: Final = ("ttft", "e2e", "queue")
+"""Metrics with the waiting in the queue, which grows without end where more comes than is served."""
+SHARES: Final = ("within SLO", "completed")
+"""Metrics that are shares of the requests: they change by points, all others by a factor."""
 
 
 class Overlay(Section):
@@ -123,16 +127,22 @@ def transformed(trace: Trace, overlay: Overlay) -> Trace:
     if overlay.prompt_scale == overlay.output_scale == 1.0:
         return trace
 
-    def scaled(column: Any, factor: float) -> Any:
-        return freeze(np.maximum(1, np.rint(column * factor)).astype(np.int64))
+    def scaled(column: Any, key: str) -> Any:
+        longer = np.maximum(1, np.rint(column * getattr(overlay, key)))
+        if longer.max() > MAX_TOKENS:
+            raise ConfigError(
+                f"overlay {overlay.name!r}: {key} {getattr(overlay, key):g} makes {int(column.max())} tokens "
+                f"{int(longer.max())}; accepted: up to {MAX_TOKENS}"
+            )
+        return freeze(longer.astype(np.int64))
 
-    prompt, output = scaled(trace.prompt, overlay.prompt_scale), scaled(trace.output, overlay.output_scale)
+    prompt, output = scaled(trace.prompt, "prompt_scale"), scaled(trace.output, "output_scale")
     return replace(
         trace,
         prompt=prompt,
         output=output,
         cached=freeze(np.minimum(trace.cached, prompt)),
-        max_tokens=freeze(np.maximum(output, scaled(trace.max_tokens, overlay.output_scale))),
+        max_tokens=freeze(np.maximum(output, scaled(trace.max_tokens, "output_scale"))),
     )
 
 
@@ -201,118 +211,57 @@ def _all(
     return records
 
 
+def _overloaded(group: list[dict[str, Any]]) -> bool:
+    return bool(sum(r["overloaded"] for r in group) * 2 > len(group))
+
+
 def _row(name: str, base: list[dict[str, Any]], group: list[dict[str, Any]], level: float) -> dict[str, Any]:
     failed = next((r["error"] for r in group if "error" in r), None)
     if failed:
         return {"name": name, "error": failed, "overloaded": False, "cells": {}}
-    cells = {}
+    cells, waited = {}, {name for name, metric, _ in METRICS if metric in WAITED}
+    either = _overloaded(base) or _overloaded(group)
     for metric in base[0]["values"]:
         a, b = ([r["values"][metric] for r in runs] for runs in (base, group))
-        cells[metric] = _cell(a, b, level)
+        cells[metric] = _cell(metric, a, b, level, either and metric in waited)
     return {
         "name": name,
         "error": None,
-        "overloaded": sum(r["overloaded"] for r in group) * 2 > len(group),
+        "overloaded": _overloaded(group),
         "cells": cells,
     }
 
 
-def _cell(a: list[float], b: list[float], level: float) -> dict[str, Any]:
-    """Value with interval, and the paired change in per cent of the base with its interval; null = not finite."""
+def _cell(metric: str, a: list[float], b: list[float], level: float, grows: bool) -> dict[str, Any]:
+    """Value with interval, and the paired change with its interval; null = not finite or not to be compared.
+
+    Shares change by points (`kind` points: b - a). All else changes by a factor (`kind` factor: b / a), averaged as
+    its logarithm, so that a change and its reverse weigh the same (Fleming and Wallace, CACM 29(3), 1986).
+    `grows`: a latency with the waiting of an overloaded case, which is as large as the trace is long.
+    """
+    kind = "points" if metric in SHARES else "factor"
+    none = dict.fromkeys(("low", "high", "change", "change_low", "change_high", "told_apart"))
     if np.isnan([*a, *b]).any():  # TPOT of a batch that is returned whole
-        none = dict.fromkeys(("value", "low", "high", "pct", "pct_low", "pct_high", "told_apart"))
-        value = None if np.isnan(b).any() else _finite(float(np.mean(b)))
-        return {**none, "value": value, "defined": not np.isnan(b).any()}
-    own, mean = interval(b, level), float(np.mean(a))
-    change: dict[str, float | None] = {"pct": None, "pct_low": None, "pct_high": None}
-    told: bool | None = None
-    if np.all(np.isfinite(a)) and np.all(np.isfinite(b)) and mean != 0:
-        diff = paired(a, b, level)
-        change = {
-            "pct": 100 * diff.mean / mean,
-            "pct_low": _finite(100 * diff.low / mean),
-            "pct_high": _finite(100 * diff.high / mean),
-        }
-        told = None if diff.n < 2 else diff.low > 0 or diff.high < 0 or (diff.mean != 0 and diff.low == diff.high)
-    return {
-        "value": _finite(own.mean),
-        "low": _finite(own.low),
-        "high": _finite(own.high),
-        **change,
-        "told_apart": told,
-        "defined": True,
-    }
+        defined = not np.isnan(b).any()
+        return {"kind": kind, **none, "value": _finite(float(np.mean(b))) if defined else None, "defined": defined,
+                "grows": grows}  # fmt: skip
+    own = interval(b, level)
+    cell = {"kind": kind, **none, "value": _finite(own.mean), "low": _finite(own.low), "high": _finite(own.high),
+            "defined": True, "grows": grows}  # fmt: skip
+    positive = min(*a, *b) > 0
+    if grows or not np.all(np.isfinite([*a, *b])) or (kind == "factor" and not positive):
+        return cell
+    if kind == "points":
+        diff = paired(100 * np.asarray(a), 100 * np.asarray(b), level)
+        low, middle, high = max(-100.0, diff.low), diff.mean, min(100.0, diff.high)
+    else:
+        diff = paired(np.log(a), np.log(b), level)
+        low, middle, high = (float(np.exp(v)) for v in (diff.low, diff.mean, diff.high))
+    told = None if diff.n < 2 else diff.low > 0 or diff.high < 0 or (diff.mean != 0 and diff.low == diff.high)
+    known = diff.n > 1
+    return {**cell, "change": _finite(middle), "change_low": _finite(low) if known else None,
+            "change_high": _finite(high) if known else None, "told_apart": told}  # fmt: skip
 
 
 def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
-
-
-def value_text(metric: str, cell: Mapping[str, Any]) -> str:
-    """A cell's value; a dash where it is not defined."""
-    from simulator.report.plan.words import seconds
-
-    value = cell["value"]
-    if not cell["defined"]:
-        return "-"
-    if metric in ("within SLO", "completed"):
-        return "-" if value is None else f"{value:.1%}"
-    if metric == "output tokens/s":
-        return "-" if value is None else f"{value:,.0f}"
-    return seconds(value)
-
-
-def change_text(cell: Mapping[str, Any]) -> str:
-    """A cell's change: `+12 % (+10 to +14)`, large ones as factors; empty where there is none."""
-    if cell["pct"] is None:
-        return ""
-    text = pct_text(cell["pct"])
-    if cell["pct_low"] is not None and cell["pct_high"] is not None:
-        text += f" ({pct_text(cell['pct_low'])} to {pct_text(cell['pct_high'])})"
-    return text + (" ~" if cell["told_apart"] is False else "")
-
-
-def pct_text(pct: float) -> str:
-    """A change in per cent; from tenfold on as a factor."""
-    factor = 1 + pct / 100
-    return f"{pct:+.1f} %" if factor < 10 else f"× {factor:.3g}" if factor < 1000 else f"× {factor:,.0f}"
-
-
-def whatif_tables(data: Mapping[str, Any]) -> Iterator[Any]:
-    """Values, then changes."""
-    from rich.table import Table
-    from rich.text import Text
-
-    for title, base in (("values", True), ("change against the base", False)):
-        table = Table(title=f"{data['name']}: {title}", title_justify="left")
-        for column in ("", *data["metrics"]):
-            table.add_column(column, justify="right" if column else "left")
-        for row in data["rows"] if base else data["rows"][1:]:
-            name = row["name"] + (" (overloaded)" if row["overloaded"] else "")
-            if row["error"]:
-                table.add_row(name, row["error"])
-                continue
-            table.add_row(
-                name,
-                *(value_text(m, row["cells"][m]) if base else change_text(row["cells"][m]) for m in data["metrics"]),
-            )
-        yield table
-    yield Text(
-        f"{data['confidence']:.0%} intervals over {data['replications']} paired replications; ~ = not told apart "
-        "from the base. Model error is common to both sides and not in the intervals."
-    )
-
-
-def write_whatif(data: Mapping[str, Any], out: Path) -> None:
-    """whatif.json, report.html and report.md, whole or not at all."""
-    import json
-
-    from simulator.report.folder import new_folder
-    from simulator.report.plan.page import render_whatif
-
-    pages = render_whatif(data)
-    with new_folder(out) as folder:
-        text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
-        (folder / "whatif.json").write_text(text + "\n", encoding="utf-8")
-        for name, page in pages.items():
-            (folder / name).write_text(page, encoding="utf-8")

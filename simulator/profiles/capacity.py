@@ -125,8 +125,9 @@ def kv_capacity(
 
 def _activation_width(model: ModelShape) -> int:
     """[elements per token] alive in the widest layer, whole model."""
-    qkv, _, first, _ = model.gemm_shapes(1)
-    return 4 * model.hidden + qkv.n + first.n + model.intermediate
+    qkv = model.attention_gemms()[0].n
+    width = model.experts.width * model.experts.active if model.experts else model.intermediate
+    return 4 * model.hidden + qkv + (3 if model.gated_mlp else 2) * width
 
 
 def _check(seqs: int, budget: int, share: float, block_size: int) -> None:

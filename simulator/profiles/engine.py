@@ -1,7 +1,7 @@
 """Serving engines: hwprofiles/engine/*.yaml -> frozen `EngineProfile`.
 
-A profile says how an engine behaves beside the GPU: its scheduling policy, how far it plans ahead, what its
-CPU costs per step, which batches have CUDA graphs, how long its front end takes, what memory it keeps back.
+A profile says how an engine behaves beside the GPU: its scheduling policy, how far it plans ahead, how much CPU
+work it does per step, which batches have CUDA graphs, what memory it keeps back.
 Every number there is `{value, unit, source, mark}`; a mark is measured, fitted, documented or assumed.
 """
 
@@ -20,34 +20,21 @@ from simulator.errors import ConfigError, UnknownNameError
 
 MARKS: Final = ("measured", "fitted", "documented", "assumed")
 
-_MS: Final = ("ms", 1e-3)
 _UNITS: Final[Mapping[str, tuple[str, float]]] = {
     "schedule_ahead": ("steps", 1),
     "block_size": ("tokens", 1),
     "gpu_memory_utilization": ("1", 1),
     "watermark": ("1", 1),
     "reserve_prompt": ("flag", 1),
+    "prefix_caching": ("flag", 1),
     "worker_processes": ("flag", 1),
     "max_num_seqs": ("sequences", 1),
     "max_num_batched_tokens": ("tokens", 1),
     "graph_tokens_per_sequence": ("tokens", 1),
     "graph_tokens_max": ("tokens", 1),
-    "decode_prep": _MS,
-    "prefill_prep": _MS,
-    "launch_tail": _MS,
-    "sequence_cpu": _MS,
-    "piecewise_cpu": _MS,
-    "piecewise_layer": _MS,
-    "eager_cpu": _MS,
-    "eager_cpu_sync": _MS,
-    "eager_cpu_worker": _MS,
-    "eager_layer": _MS,
-    "eager_stall": _MS,
-    "collective_launch": _MS,
-    "launch_layers": ("layers", 1),
-    "frontend_in": _MS,
-    "frontend_each": _MS,
-    "frontend_out": _MS,
+    "cpu_work": ("1", 1),
+    "launch_work": ("1", 1),
+    "frontend_work": ("1", 1),
     "graph_layer_memory": ("MiB", 2**20),
     "workspace_per_hidden": ("KiB", 2**10),
 }
@@ -56,11 +43,11 @@ _INTEGERS: Final = (
     "schedule_ahead",
     "block_size",
     "reserve_prompt",
+    "prefix_caching",
     "worker_processes",
     "max_num_seqs",
     "max_num_batched_tokens",
     "graph_tokens_max",
-    "launch_layers",
 )
 _MOST: Final = {
     "schedule_ahead": 8,
@@ -68,23 +55,25 @@ _MOST: Final = {
     "gpu_memory_utilization": 1,
     "watermark": 1,
     "reserve_prompt": 1,
+    "prefix_caching": 1,
     "worker_processes": 1,
     "max_num_seqs": 65_536,
     "max_num_batched_tokens": 2**22,
     "graph_tokens_max": 2**22,
+    "cpu_work": 1000,
+    "launch_work": 1000,
+    "frontend_work": 1000,
 }
-"""Largest accepted value of a number in its unit; 1e6 for all others (1e6 ms: 17 minutes)."""
-_TEXTS: Final = ("name", "version", "policy", "mark", "notes")
+"""Largest accepted value of a number in its unit; 1e6 for all others."""
+_TEXTS: Final = ("name", "version", "policy", "mark", "notes", "new_runner")
+_OPTIONAL: Final = ("notes", "new_runner")
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
 class EngineProfile:
-    """Behaviour of one engine version. Times in seconds, memory in bytes.
-
-    CPU times are those of a model of `launch_layers` layers; the `_layer` times are added per further
-    layer.
-    """
+    """Behaviour of one engine version. Memory in bytes. Its CPU times are the host's (simulator.profiles.host) times
+    the work it does there."""
 
     name: str
     version: str
@@ -95,30 +84,19 @@ class EngineProfile:
     gpu_memory_utilization: float  # share of the GPU's memory the engine may use
     watermark: float  # share of KV blocks kept free when admitting
     reserve_prompt: int  # 1: admit a request only when its whole prompt fits
+    prefix_caching: int  # 1: blocks of earlier requests are used again where the tokens are the same
     worker_processes: int  # 1: with tensor parallelism the launch runs beside the scheduler
     max_num_seqs: int  # default batch limit
     max_num_batched_tokens: int  # [tokens] default token budget
     graph_tokens_per_sequence: float  # piecewise graphs up to so many tokens per sequence of the batch limit,
     graph_tokens_max: int  # [tokens] but no further than this; 0: no graphs
-    decode_prep_s: float  # CPU before the GPU can start, pure decode (full graph)
-    prefill_prep_s: float  # the same for a step with prefill
-    launch_tail_s: float  # rest of the launch of a full graph
-    sequence_cpu_s: float  # per scheduled sequence, before the GPU can start
-    piecewise_cpu_s: float  # launch of a step in piecewise graphs, preparation included
-    piecewise_layer_s: float  # of it per layer
-    eager_cpu_s: float  # launch of a step without graphs, planned ahead of the GPU
-    eager_cpu_sync_s: float  # the same without planning ahead
-    eager_cpu_worker_s: float  # the same in a worker process, undisturbed by scheduler and front end
-    eager_layer_s: float  # of it per layer
-    eager_stall_s: float  # GPU idle per eager step planned ahead: some launches wait for the GPU
-    collective_launch_s: float  # per all-reduce launched without graphs
-    launch_layers: int  # layers of the model the launch times stand for
-    frontend_in_s: float  # submission -> waiting queue
-    frontend_each_s: float  # of it serial, per request: a burst queues here
-    frontend_out_s: float  # step output -> client
+    cpu_work: float  # CPU work of a step before the GPU can start, and of graph launches, relative to vLLM 0.24
+    launch_work: float  # that of a launch kernel by kernel
+    frontend_work: float  # that of the front end
     graph_layer_memory_bytes: float  # kept back per layer and captured graph size
     workspace_per_hidden_bytes: float  # kept back per unit of hidden size: contexts, libraries, fragmentation
     notes: str = ""
+    new_runner: str = ""  # model types that the newer of two model runners takes, "": there is one
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
     marks: Mapping[str, str] = field(default_factory=dict, hash=False)
     path: Path = Path()
@@ -171,7 +149,7 @@ def parse_engine(profile: object, path: Path) -> EngineProfile:
         raise ConfigError(f"{path}: an engine profile is a mapping, got {type(profile).__name__}")
     accepted = {*_UNITS, *_TEXTS}
     unknown = sorted(str(key) for key in profile if key not in accepted)
-    missing = sorted(key for key in accepted - {"notes"} if key not in profile)
+    missing = sorted(key for key in accepted - {*_OPTIONAL} if key not in profile)
     if unknown or missing:
         raise ConfigError(
             f"{path}: unknown keys {unknown}, missing keys {missing}; accepted: {sorted(accepted)}"
@@ -190,7 +168,7 @@ def parse_engine(profile: object, path: Path) -> EngineProfile:
 
 def _field(key: str) -> str:
     unit = _UNITS[key][0]
-    return key + {"ms": "_s", "MiB": "_bytes", "KiB": "_bytes"}.get(unit, "")
+    return key + {"MiB": "_bytes", "KiB": "_bytes"}.get(unit, "")
 
 
 def _number(entry: object, key: str, path: Path) -> float | int:

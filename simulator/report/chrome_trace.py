@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from simulator.errors import ConfigError
-from simulator.report.timeline import LOG, Int64s
 from simulator.run import Result
 from simulator.state import LOG_FIELDS
 from simulator.units import NEVER
@@ -41,7 +41,7 @@ def chrome_trace(result: Result, max_rows: int = MAX_ROWS) -> dict[str, Any]:
     if result.log is None:
         raise ConfigError("a trace of steps needs the step log: simulate(..., log=True)")
     log = result.log[:max_rows]
-    until = int(log[:, LOG["end"]].max(initial=0)) if len(log) < len(result.log) else NEVER
+    until = int(log["end"].max(initial=0)) if len(log) < len(result.log) else NEVER
     events = [*_names(result), *_steps(log), *_counters(log), *_requests(result, until)]
     return {
         "displayTimeUnit": "ms",
@@ -76,7 +76,7 @@ def _kind(row: dict[str, int]) -> str:
     )
 
 
-def _steps(log: Int64s) -> Iterator[Event]:
+def _steps(log: npt.NDArray[np.void]) -> Iterator[Event]:
     for values in log.tolist():
         row = dict(zip(LOG_FIELDS, values, strict=True))
         yield {
@@ -91,7 +91,7 @@ def _steps(log: Int64s) -> Iterator[Event]:
         }
 
 
-def _counters(log: Int64s) -> Iterator[Event]:
+def _counters(log: npt.NDArray[np.void]) -> Iterator[Event]:
     for values in log.tolist():
         row = dict(zip(LOG_FIELDS, values, strict=True))
         at = {"ph": "C", "pid": row["replica"], "ts": _us(row["end"] - row["wall_ns"])}

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from simulator.metrics.hosts import host_sentences
 from simulator.report.facts import Rows, number, share
 from simulator.report.plots import seconds_text
 from simulator.report.slots import textbook_step
@@ -39,7 +40,7 @@ def work_rows(result: Result) -> Rows:
         (
             "rows computed for nobody",
             number(spent["wasted_rows"]),
-            "planned ahead of an end or dropped by preemption",
+            "planned ahead of an end",
         ),
         (
             "padding",
@@ -108,7 +109,7 @@ def assumptions(result: Result) -> list[str]:
     scenario, setup, meta = result.scenario, result.setup, result.trace.meta
     lines = [
         f"Requests: {meta.source}, {len(result.trace):,} rows"
-        + (f", {sum(meta.rows_dropped.values()):,} dropped" if meta.rows_dropped else "")
+        + (f" ({meta.account})" if meta.notable else "")
         + f"; seed {scenario.seed}, replication {result.replication}. One run, so no interval: replications "
         "show the spread."
     ]
@@ -122,6 +123,7 @@ def assumptions(result: Result) -> list[str]:
         if setup.gpu.unverified:
             lines.append(f"Unverified numbers in the GPU profile: {', '.join(setup.gpu.unverified)}.")
         lines += _trust_lines(result.summary["trust"])
+        lines += [f"{line[0].upper()}{line[1:]}." for line in host_sentences(result.host_sensitivity)]
     lines.append(
         f"Steps planned before the oldest output is seen: {setup.limits.schedule_ahead}. Longest request: "
         f"{setup.limits.max_model_len:,} tokens."
@@ -189,7 +191,7 @@ def not_modelled() -> list[str]:
     return [
         "Network between client and server, beyond the measured front-end latency of the engine.",
         "Speculative decoding, LoRA adapters, structured output, images.",
-        "Prefix caching beyond the prompt tokens that the trace itself marks as cached.",
+        "Prefix hits that the trace does not show: requests without sessions, hashes or cached tokens share nothing.",
         "Start-up, model loading, failures, restarts; clocks and temperature of the GPU; other tenants.",
         "The text itself: output lengths are those of the trace and do not depend on the policy.",
     ]

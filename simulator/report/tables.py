@@ -199,6 +199,7 @@ COMPARED: Final = (
     _Row("slots used", "slot_utilization", share, 0),
     _Row("GPU busy", "gpu_utilization", share, 0),
     _Row("KV peak", "kv.peak_use", share, 0),
+    _Row("prefix hits", "kv.prefix_cache.hit_rate", share, 0),
     _Row("preemptions", "requests.preemptions", number, -1),
     _Row("rejected", "requests.rejected", number, -1),
     _Row("unfinished", "requests.unfinished", number, -1),

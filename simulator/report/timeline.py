@@ -11,13 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.run import Result
-from simulator.state import FINISHED, LOG_FIELDS, RUNNING, T_LAST, T_PREEMPTIONS
+from simulator.state import FINISHED, RUNNING
 from simulator.units import NEVER, NS_PER_S
 
 Int64s = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-LOG: Final = {name: k for k, name in enumerate(LOG_FIELDS)}
 BINS: Final = 500
 """Time bins of a level: more than a picture of usual width can show."""
 
@@ -71,7 +70,7 @@ def end_tick(result: Result) -> int:
     """[tick] of the last output of any replica, or of the last arrival when nothing was put out."""
     arrivals = np.asarray(result.requests.arrival)
     known = arrivals[arrivals < NEVER]
-    return max(int(result.totals[:, T_LAST].max()), int(known.max()), start_tick(result) + 1)
+    return max(int(result.totals["last"].max()), int(known.max()), start_tick(result) + 1)
 
 
 def slot_spans(result: Result) -> Spans:
@@ -123,17 +122,17 @@ def _useful_ends(result: Result, row: Int64s, start: Int64s, held: Int64s) -> tu
     useful = held.copy()
     for r in np.unique(req.replica[row]):
         mine = np.flatnonzero(req.replica[row] == r)
-        log = result.log[result.log[:, LOG["replica"]] == r]
+        log = result.log[result.log["replica"] == r]
         if len(log):
             useful[mine] = _step_ends(log, start[mine], done[mine])
     return useful, True
 
 
-def _step_ends(log: Int64s, start: Int64s, count: Int64s) -> Int64s:
+def _step_ends(log: npt.NDArray[np.void], start: Int64s, count: Int64s) -> Int64s:
     """[tick] at which the `count`-th step from the one scheduled at `start` ended; `log` of one replica."""
-    steps, wall, end = (log[:, LOG[name]] for name in ("steps", "wall_ns", "end"))
+    steps, wall, end = (log[name] for name in ("steps", "wall_ns", "end"))
     total = np.cumsum(steps)
-    first = np.searchsorted(log[:, LOG["start"]], start)
+    first = np.searchsorted(log["start"], start)
     target = np.where(first > 0, total[first - 1], 0) + count
     at = np.minimum(np.searchsorted(total, target), len(log) - 1)
     left = np.maximum(total[at] - target, 0) / steps[at]
@@ -186,19 +185,19 @@ def levels(result: Result, bins: int = BINS) -> dict[str, Level]:
     left = np.minimum(req.scheduled[queued], end_tick(result))
     refused = req.status[queued] > FINISHED
     left = np.where(refused, req.queued[queued], np.maximum(left, req.queued[queued]))
-    preempted = bool(result.totals[:, T_PREEMPTIONS].sum())
+    preempted = bool(result.totals["preemptions"].sum())
     waiting = level(req.queued[queued], left, 1, edges, not preempted)
     if result.log is None:
         running = level(spans.start, spans.held, 1, edges, not preempted)
         return {"running": running, "waiting": waiting, "kv": _kv_estimate(result, spans, edges)}
     log = result.log
-    start, end = log[:, LOG["end"]] - log[:, LOG["wall_ns"]], log[:, LOG["end"]]
+    start, end = log["end"] - log["wall_ns"], log["end"]
     if preempted:
-        waiting = level(start, end, log[:, LOG["waiting"]], edges)
+        waiting = level(start, end, log["waiting"], edges)
     return {
-        "running": level(start, end, log[:, LOG["running"]], edges),
+        "running": level(start, end, log["running"], edges),
         "waiting": waiting,
-        "kv": level(start, end, log[:, LOG["blocks"]], edges),
+        "kv": level(start, end, log["blocks"], edges),
     }
 
 

@@ -35,7 +35,8 @@ def write_result(
     `report` also plots/ and report.html. Raises ConfigError when `out_dir` holds something else.
     """
     with new_folder(out_dir) as folder:
-        _write_data(result, folder)
+        hosts = result.host_sensitivity
+        _write_data(result, folder, {"host_sensitivity": hosts} if hosts else None)
         if report:
             from simulator.report.plots import figures
 
@@ -89,15 +90,15 @@ def _slug(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:60] or "run"
 
 
-def _write_data(result: "Result", folder: Path) -> None:
-    """The files that need no plotting library."""
-    _write_json(result.summary, folder / SUMMARY)
+def _write_data(result: "Result", folder: Path, more: dict[str, Any] | None = None) -> None:
+    """The files that need no plotting library; `more` goes into the summary."""
+    _write_json(result.summary | (more or {}), folder / SUMMARY)
     _write_parquet(request_columns(result), folder / "requests.parquet")
     if result.log is not None:
         from simulator.report.chrome_trace import chrome_trace
 
         _write_parquet(
-            {name: result.log[:, k] for k, name in enumerate(LOG_FIELDS)}, folder / "steps.parquet"
+            {name: result.log[name] for name in LOG_FIELDS}, folder / "steps.parquet"
         )
         trace = json.dumps(chrome_trace(result), separators=(",", ":"), allow_nan=False)
         (folder / "trace.json").write_text(trace, encoding="utf-8")

@@ -7,23 +7,27 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from policies.registry import Policy, policy_named
+from policies.registry import POLICIES, Policy, policy_named
 from policies.routers import RANDOM, ROUTERS
 from simulator.cost.calibrated import calibrated_cost
 from simulator.cost.engine_times import EngineTimes
+from simulator.cost.reach import LAST_TICK, check_reach, reach
 from simulator.cost.roofline import roofline_cost
 from simulator.cost.step import Cost
 from simulator.cost.unit import unit_cost
 from simulator.engines.clients import CLOSED, GROUPED, OPEN
 from simulator.engines.job import Job, array_job, list_job, request_columns
-from simulator.errors import ConfigError, ServecastError
+from simulator.errors import ConfigError, ServecastError, TraceError
 from simulator.profiles.capacity import KvCapacity, kv_capacity
 from simulator.profiles.engine import EngineProfile, load_engine
 from simulator.profiles.gpu import Gpu, load_gpu
-from simulator.profiles.model import KV_BYTES, WEIGHT_BYTES, ModelShape, dtype_name, load_model
+from simulator.profiles.host import Host, host_times, load_host
+from simulator.profiles.model import KV_BYTES, ModelShape, dtype_name, load_model
+from simulator.scenario.length import check_fits, check_positions, kv_tokens, longest_that_fits, safe_tokens
 from simulator.scenario.spec import Scenario
-from simulator.state import Limits
-from simulator.units import NEVER, to_ticks
+from simulator.state import LARGEST_COUNT, Limits
+from simulator.units import to_ticks
+from simulator.workload.shared import shared_blocks
 from simulator.workload.streams import stream
 from simulator.workload.trace import Trace
 
@@ -37,6 +41,7 @@ class Setup:
     scenario: Scenario
     gpu: Gpu
     engine: EngineProfile
+    host: Host
     model: ModelShape
     policy: Policy
     capacity: KvCapacity | None
@@ -44,8 +49,12 @@ class Setup:
     cost: Cost
 
 
-def prepare(scenario: Scenario) -> Setup:
-    """Look up the profiles and derive limits and step times. Raises ConfigError, CapacityError."""
+def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
+    """Look up the profiles and derive limits and step times. Raises ConfigError, CapacityError.
+
+    `shorten` chooses the longest max_model_len that fits the GPUs where the scenario gives none; it is in the
+    scenario of the setup then.
+    """
     with _named(scenario, "hardware.gpu"):
         gpu = load_gpu(scenario.hardware.gpu)
     with _named(scenario, "engine.name"):
@@ -54,18 +63,48 @@ def prepare(scenario: Scenario) -> Setup:
         engine = engine.replace(schedule_ahead=scenario.engine.schedule_ahead)
     if not scenario.engine.cuda_graphs:
         engine = engine.replace(graph_tokens_max=0)
-    model = _model(scenario)
+    host, model = _host(scenario), _model(scenario)
     policy = policy_named(scenario.policy.name or engine.policy)
     seqs = scenario.policy.max_num_seqs or engine.max_num_seqs
-    max_model_len = scenario.max_model_len or model.max_positions
-    # a policy that does not chunk needs room for the longest prompt: vLLM v0's default is max(max_model_len, 2048)
-    default = max(max_model_len, 2048) if policy.whole_prompt else engine.max_num_batched_tokens
-    budget = scenario.policy.max_num_batched_tokens or default
-    with _named(scenario, "model"):
+
+    def limits_at(length: int) -> tuple[KvCapacity | None, Limits]:
+        # a policy that does not chunk needs room for the longest prompt: vLLM v0's default is max(max_model_len, 2048)
+        default = max(length, 2048) if policy.whole_prompt else engine.max_num_batched_tokens
+        budget = scenario.policy.max_num_batched_tokens or default
         capacity = None if gpu.name == "unit" else _capacity(scenario, gpu, engine, model, seqs, budget)
-    limits = _limits(scenario, engine, policy, seqs, budget, max_model_len, capacity)
-    return Setup(scenario, gpu, engine, model, policy, capacity, limits,
-                 _cost(scenario, gpu, engine, model, seqs, budget))
+        return capacity, _limits(scenario, engine, policy, seqs, budget, length, capacity)
+
+    if shorten and scenario.max_model_len is None and gpu.name != "unit":
+        with _named(scenario, "model"):
+            given = scenario.kv.num_gpu_blocks is not None
+            chosen = longest_that_fits(model.max_positions, lambda n: safe_tokens(limits_at(n)[1], gpu, given))
+        scenario = scenario.updated({"max_model_len": chosen})
+    length = scenario.max_model_len or min(model.max_positions, LARGEST_COUNT)
+    if gpu.name != "unit":
+        _refuse_uncosted(scenario, model, length)
+    with _named(scenario, "model"):
+        capacity, limits = limits_at(length)
+    if capacity:
+        with _named(scenario, "max_model_len"):
+            check_positions(model, length)
+            check_fits(length, kv_tokens(limits), capacity, scenario.max_model_len is not None)
+    return Setup(scenario, gpu, engine, host, model, policy, capacity, limits,
+                 _cost(scenario, gpu, engine, host, model, seqs, limits.max_num_batched_tokens))
+
+
+def cost_on(setup: Setup, host: Host) -> Cost:
+    """Step times of a scenario already looked up, on another host."""
+    limits = setup.limits
+    return _cost(setup.scenario, setup.gpu, setup.engine, host, setup.model, limits.max_num_seqs,
+                 limits.max_num_batched_tokens)
+
+
+def _host(scenario: Scenario) -> Host:
+    """The host whose CPU prepares and launches steps, at the scenario's speed."""
+    path = scenario.base / scenario.host.name
+    with _named(scenario, "host.name"):
+        host = load_host(path if path.suffix in (".yaml", ".yml") else scenario.host.name)
+    return host.scaled(scenario.host.cpu_scale)
 
 
 @contextmanager
@@ -86,12 +125,20 @@ def _model(scenario: Scenario) -> ModelShape:
     with _named(scenario, "model"):
         model = load_model(path if path.suffix == ".json" or path.is_dir() else scenario.model)
     with _named(scenario, "hardware.weight_dtype"):
-        dtype_name(hardware.weight_dtype, WEIGHT_BYTES)
+        model.weight_format(hardware.weight_dtype)
     with _named(scenario, "hardware.kv_dtype"):
         dtype_name(hardware.kv_dtype, KV_BYTES)
     with _named(scenario, "hardware.tensor_parallel"):
         model.check_tp(hardware.tensor_parallel)
     return model
+
+
+def _refuse_uncosted(scenario: Scenario, model: ModelShape, max_model_len: int) -> None:
+    """Raise ConfigError for a model whose memory is counted but whose step times are not modelled."""
+    beyond = model.beyond_dense(max_model_len)
+    if beyond:
+        raise ConfigError(f"{scenario.place('model')}: {model.name} has {' and '.join(beyond)}: step times are not "
+                          "modelled; servecast kv counts its memory")
 
 
 def _capacity(scenario: Scenario, gpu: Gpu, engine: EngineProfile, model: ModelShape, seqs: int,
@@ -106,47 +153,73 @@ def _limits(scenario: Scenario, engine: EngineProfile, policy: Policy, seqs: int
     knobs, kv = scenario.policy, scenario.kv
     block_size = kv.block_size or engine.block_size
     contiguous = kv.layout == "contiguous"
+    reserve = max(max_model_len, kv.reserve_tokens or 0)
     if kv.num_gpu_blocks:
         blocks = kv.num_gpu_blocks
     elif capacity:
         blocks = capacity.num_gpu_blocks
     else:
-        reserve = max(max_model_len, kv.reserve_tokens or 0)
         blocks = seqs * -(-reserve // block_size) + 1
-    usable = blocks if contiguous else blocks - 1  # a paged engine keeps one block to point unused entries at
-    watermark = engine.watermark if knobs.watermark is None else knobs.watermark
+    if blocks > LARGEST_COUNT:
+        key = "kv.reserve_tokens" if kv.reserve_tokens else "max_model_len"
+        raise ConfigError(f"{scenario.place(key)}: {seqs} sequences of {reserve} tokens in blocks of {block_size} are "
+                          f"{blocks} KV blocks; accepted: up to {LARGEST_COUNT}")
+    # a paged engine keeps one block to point unused entries at, vLLM v0 does not
+    usable = blocks if contiguous or policy.whole_prompt else blocks - 1
+    default = engine.watermark if policy.watermark is None else policy.watermark
+    watermark = default if knobs.watermark is None else knobs.watermark
     full = engine.reserve_prompt if knobs.reserve_full_prompt is None else int(knobs.reserve_full_prompt)
     return Limits(
         max_num_seqs=seqs, max_num_batched_tokens=budget,
         long_prefill_token_threshold=knobs.long_prefill_token_threshold or 0,
-        watermark_blocks=int(watermark * usable) if "watermark" in policy.knobs else 0,
+        watermark_blocks=int(watermark * blocks) if "watermark" in policy.knobs else 0,
         reserve_prompt=full, block_size=block_size, num_blocks=usable, max_model_len=max_model_len,
         contiguous=int(contiguous), reserve_tokens=kv.reserve_tokens or 0,
         batch_window=to_ticks(knobs.batch_window_s or 0.0), length_bucket=knobs.length_bucket or 0,
         stream=0 if policy.name == "static" and not knobs.stream else 1,
-        schedule_ahead=engine.schedule_ahead, whole_prompt=int(policy.whole_prompt))
+        schedule_ahead=engine.schedule_ahead, whole_prompt=int(policy.whole_prompt),
+        prefix=int(_prefix_cache(scenario, engine, policy)))
 
 
-def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, model: ModelShape, seqs: int, budget: int) -> Cost:
+def _prefix_cache(scenario: Scenario, engine: EngineProfile, policy: Policy) -> bool:
+    """Whether KV blocks are used again. Raises ConfigError when that is asked of who cannot."""
+    able = policy.prefix_cache and scenario.kv.layout == "paged"
+    if scenario.kv.prefix_caching and not able:
+        names = ", ".join(p.name for p in POLICIES.values() if p.prefix_cache)
+        raise ConfigError(f"{scenario.place('kv.prefix_caching')} needs layout: paged and a policy that looks for "
+                          f"known blocks ({names}), got {scenario.kv.layout} and {policy.name}")
+    wanted = scenario.kv.prefix_caching
+    return able and bool(engine.prefix_caching if wanted is None else wanted)
+
+
+def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, host: Host, model: ModelShape, seqs: int,
+          budget: int) -> Cost:
     hardware = scenario.hardware
     if gpu.name == "unit":
         return unit_cost(to_ticks(1.0 if hardware.step_s is None else hardware.step_s))
+    weights = model.weight_format(hardware.weight_dtype).dtype
     if scenario.cost_model == "roofline":
+        cpu = host_times(host, engine)
         times = EngineTimes(
-            cpu_step_s=engine.decode_prep_s + engine.launch_tail_s, cpu_seq_s=engine.sequence_cpu_s,
-            prep_step_s=engine.decode_prep_s, prep_seq_s=engine.sequence_cpu_s,
-            eager_cpu_s=engine.eager_cpu_s, frontend_in_s=engine.frontend_in_s,
-            frontend_each_s=engine.frontend_each_s, frontend_out_s=engine.frontend_out_s,
+            cpu_step_s=cpu.decode_prep_s + cpu.launch_tail_s, cpu_seq_s=cpu.sequence_cpu_s,
+            prep_step_s=cpu.decode_prep_s, prep_seq_s=cpu.sequence_cpu_s,
+            eager_cpu_s=cpu.eager_cpu_s, frontend_in_s=cpu.frontend_in_s,
+            frontend_each_s=cpu.frontend_each_s, frontend_out_s=cpu.frontend_out_s,
             graph_max_tokens=engine.graph_limits(seqs)[1], decode_graph_max=engine.graph_limits(seqs)[0])
-        return roofline_cost(gpu, model, hardware.tensor_parallel, hardware.weight_dtype, hardware.kv_dtype, times,
+        return roofline_cost(gpu, model, hardware.tensor_parallel, weights, hardware.kv_dtype, times,
                              seqs, budget)
-    return calibrated_cost(gpu, engine, model, hardware.tensor_parallel, hardware.weight_dtype, hardware.kv_dtype,
-                           seqs, budget)
+    return calibrated_cost(gpu, engine, model, hardware.tensor_parallel, weights, hardware.kv_dtype,
+                           seqs, budget, host)
 
 
 def in_submission_order(trace: Trace, load: str) -> Trace:
-    """Open loads replay by arrival; closed and grouped clients submit in order of id."""
+    """Open loads replay by arrival; closed and grouped clients submit in order of id.
+
+    Raises TraceError for an open load without arrival times.
+    """
     if load == "open":
+        if trace.meta.untimed:
+            raise TraceError(trace.meta.untimed)
         return trace
     return trace.take(np.argsort(trace.id, kind="stable"))
 
@@ -160,9 +233,16 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
     pick: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
     if router == RANDOM:
         pick = stream(scenario.seed, "router", replication).integers(0, 2**62, size=len(trace))
-    req = request_columns(trace.arrival_ns, trace.prompt, trace.output, trace.max_tokens, trace.cached, pick)
+    if not trace.extras and trace.cached.any():  # a trace that knows only how much is cached, not what
+        limits = limits._replace(prefix=0)
+    shared = shared_blocks(trace, limits.block_size) if limits.prefix else None
+    req = request_columns(trace.arrival_ns, trace.prompt, trace.output, trace.max_tokens, trace.cached, pick,
+                          shared.ends if shared else None)
+    counts = reach(limits, "max_num_batched_tokens" in setup.policy.knobs, int(trace.prompt.max()),
+                   int(trace.max_tokens.max()), len(trace))
+    check_reach(setup.cost, counts, len(trace))
     make = array_job if compiled else list_job
-    job = make(req, limits, setup.cost, scenario.cluster.replicas, log)
+    job = make(req, limits, setup.cost, scenario.cluster.replicas, log, shared.numbers if shared else ())
     job.router, job.load, job.width = router, LOADS[scenario.load.kind], scenario.load.width
-    job.until = NEVER if scenario.horizon_s is None else to_ticks(scenario.horizon_s)
+    job.until = LAST_TICK if scenario.horizon_s is None else to_ticks(scenario.horizon_s)
     return job

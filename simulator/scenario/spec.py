@@ -12,20 +12,20 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from policies.registry import policy_named
 from policies.routers import ROUTERS
-from simulator.config import SHORT_FORMS, Document, Section, validate
+from simulator.config import SHORT_FORMS, Document, Section, placed, validate
 from simulator.errors import ConfigError, ServecastError, UnknownNameError
-from simulator.units import MAX_TICKS, NS_PER_S
+from simulator.scenario.limits import LONGEST_S, RequestLimits, asked_back
+from simulator.state import LARGEST_COUNT
 from simulator.workload.build import inline_trace
 from simulator.workload.spec import Inline, Workload, parse_workload
 
-LOOKED_UP = ("workload", "model", "engine.name", "hardware.gpu", "hardware.weight_dtype", "hardware.kv_dtype",
-             "hardware.tensor_parallel")
+LOOKED_UP = ("workload", "model", "engine.name", "host.name", "hardware.gpu", "hardware.weight_dtype",
+             "hardware.kv_dtype", "hardware.tensor_parallel", "max_model_len",
+             "kv.prefix_caching")
 """Keys whose values are looked up or read later (setup.prepare, build_workload); their lines are kept for the
 messages."""
 MOST: Final = 2**40
-"""Largest accepted count of tokens or requests: products with other counts stay inside int64."""
-LONGEST_S: Final = MAX_TICKS / NS_PER_S
-"""Longest accepted time [s], 36 years."""
+"""Largest accepted count of requests: products with other counts stay inside int64."""
 
 
 class LoadSpec(Section):
@@ -56,17 +56,24 @@ class EngineSpec(Section):
     cuda_graphs: bool = True
 
 
+class HostSpec(Section):
+    """The host whose CPU prepares and launches steps and runs the front end (hwprofiles/host)."""
+
+    name: str = "measured"
+    cpu_scale: float = Field(default=1.0, gt=0, le=100, description="multiplies all CPU times: 2 is half as fast")
+
+
 class PolicySpec(Section):
     """The scheduling policy and its knobs; `servecast policies` lists which knob belongs to which."""
 
     name: str | None = None
     max_num_seqs: int | None = Field(default=None, ge=1, le=65536)
     max_num_batched_tokens: int | None = Field(default=None, ge=1, le=2**22)
-    long_prefill_token_threshold: int | None = Field(default=None, ge=0, le=MOST)
+    long_prefill_token_threshold: int | None = Field(default=None, ge=0, le=LARGEST_COUNT)
     watermark: float | None = Field(default=None, ge=0, lt=1)
     reserve_full_prompt: bool | None = None
     batch_window_s: float | None = Field(default=None, ge=0, le=1e6)
-    length_bucket: int | None = Field(default=None, ge=1, le=MOST)
+    length_bucket: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
     stream: bool | None = None
 
 
@@ -76,7 +83,9 @@ class KvSpec(Section):
     layout: Literal["paged", "contiguous"] = "paged"
     block_size: int | None = Field(default=None, ge=1, le=4096)
     num_gpu_blocks: int | None = Field(default=None, ge=2, le=2**30)
-    reserve_tokens: int | None = Field(default=None, ge=1, le=MOST)
+    reserve_tokens: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
+    prefix_caching: bool | None = Field(default=None, description="use blocks of earlier requests again where the "
+                                        "tokens are the same; default: as the engine does")
 
 
 class ClusterSpec(Section):
@@ -84,15 +93,6 @@ class ClusterSpec(Section):
 
     replicas: int = Field(default=1, ge=1, le=4096)
     router: str = "round_robin"
-
-
-class SloSpec(Section):
-    """Targets a request must meet, all of them, to count for goodput. Not given = no target."""
-
-    ttft_s: float | None = Field(default=None, gt=0, le=LONGEST_S)
-    tpot_s: float | None = Field(default=None, gt=0, le=LONGEST_S)
-    e2e_s: float | None = Field(default=None, gt=0, le=LONGEST_S)
-    queue_s: float | None = Field(default=None, gt=0, le=LONGEST_S)
 
 
 class Scenario(Section):
@@ -106,12 +106,13 @@ class Scenario(Section):
     model: str = "llama-3.1-8b"
     hardware: HardwareSpec = HardwareSpec()
     engine: EngineSpec = EngineSpec()
+    host: HostSpec = HostSpec()
     policy: PolicySpec = PolicySpec()
     kv: KvSpec = KvSpec()
     cluster: ClusterSpec = ClusterSpec()
-    max_model_len: int | None = Field(default=None, ge=2, le=MOST)
+    max_model_len: int | None = Field(default=None, ge=2, le=LARGEST_COUNT)
     cost_model: Literal["calibrated", "roofline"] = "calibrated"
-    slo: SloSpec = SloSpec()
+    slo: RequestLimits = RequestLimits()
     warmup_fraction: float = Field(default=0.0, ge=0, lt=1)
     horizon_s: float | None = Field(default=None, gt=0, le=LONGEST_S)
     _base: Path = PrivateAttr(default=Path())
@@ -121,7 +122,7 @@ class Scenario(Section):
     @model_validator(mode="before")
     @classmethod
     def _short_forms(cls, data: Any) -> Any:
-        """`engine: vllm-0.24` for `engine: {name: vllm-0.24}`, so too policy, hardware (its gpu), load (its kind)."""
+        """`engine: vllm-0.24` for `engine: {name: vllm-0.24}`; policy, host, hardware (its gpu), load (its kind)."""
         if isinstance(data, Mapping):
             short = SHORT_FORMS
             return {k: {short[k]: v} if k in short and isinstance(v, str) else v for k, v in data.items()}
@@ -137,6 +138,10 @@ class Scenario(Section):
             raise ValueError("kv.reserve_tokens has no effect on paged memory; it belongs to layout: contiguous")
         if self.hardware.gpu != "unit" and self.hardware.step_s is not None:
             raise ValueError("hardware.step_s has no effect on a real GPU; it belongs to gpu: unit")
+        for metric, limit in self.slo.limits.items():
+            question = asked_back(f"slo.{metric}_s", metric, limit)
+            if question and self.hardware.gpu != "unit":
+                raise ValueError(question)
         if self.hardware.gpu == "unit":
             self._only_what_a_textbook_gpu_has()
         return self
@@ -145,7 +150,7 @@ class Scenario(Section):
         """Raise ValueError for a key that changes nothing where every step takes the same time."""
         plain = {"model": Scenario.model_fields["model"].default, "cost_model": "calibrated"}
         given = {name: getattr(self, name) for name in plain}
-        for section, spec in (("hardware", self.hardware), ("engine", self.engine)):
+        for section, spec in (("hardware", self.hardware), ("engine", self.engine), ("host", self.host)):
             for key, field in type(spec).model_fields.items():
                 if key not in ("gpu", "step_s", "schedule_ahead"):
                     plain[f"{section}.{key}"] = field.default
@@ -175,7 +180,10 @@ class Scenario(Section):
         document.data = self.model_dump(mode="python", exclude_unset=True)
         for key, value in changes.items():
             document.assign(tuple(key.split(".")), value)
-        return _finish(document, self._base)
+        made = _finish(document, self._base)
+        made._places |= {key: place for key, place in self._places.items()
+                         if not any(key == changed or key.startswith(f"{changed}.") for changed in changes)}
+        return made
 
 
 def load_scenario(path: str | Path, overrides: Iterable[str] = ()) -> Scenario:
@@ -205,11 +213,7 @@ def _finish(document: Document, base: Path) -> Scenario:
         if isinstance(workload, Inline):
             inline_trace(workload)
     except ServecastError as error:
-        text = str(error)
-        key = text.split(" ")[0].split(":")[0]
-        if key.startswith("workload"):
-            raise type(error)(f"{document.where(tuple(key.split('.')))}: {text}") from None
-        raise
+        raise placed(document, error, "workload") from None
     return scenario
 
 

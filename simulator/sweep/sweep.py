@@ -22,7 +22,7 @@ from simulator.sweep.row import Record
 from simulator.sweep.spec import Point, Points, SweepSpec, axis_keys, sweep_points
 from simulator.sweep.store import FORMAT, Store, claim, locked, write_manifest
 from simulator.sweep.task import Row, Work, run_rows, trace_key, workload_of
-from simulator.workload.sources import file_sha256
+from simulator.workload.files import file_sha256
 
 TASK_SECONDS: Final = 0.5
 TASK_ROWS: Final = 256

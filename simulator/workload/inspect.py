@@ -33,9 +33,11 @@ def inspect_trace(trace: Trace, max_model_len: int | None = None) -> dict[str, A
         "rows_read": trace.meta.rows_read,
         "rows_dropped": dict(trace.meta.rows_dropped),
         "copies": trace.meta.copies,
+        "time_unit": trace.meta.unit or None,
+        "not_simulated": list(trace.meta.not_used),
         "requests": len(trace),
-        "first_arrival_s": int(trace.arrival_ns[0]) / NS_PER_S,
-        "span_s": span_s,
+        "first_arrival_s": None if trace.meta.untimed else int(trace.arrival_ns[0]) / NS_PER_S,
+        "span_s": None if trace.meta.untimed else span_s,
         "rate_per_s": (len(trace) - 1) / span_s if span_s else None,
         "peak_minute_per_s": _peak_minute(trace.arrival_ns) if trace.span_ns >= _MINUTE_NS else None,
         "gap_cv": _gap_cv(trace.arrival_ns),
@@ -103,14 +105,14 @@ def inspect_table(facts: Mapping[str, Any]) -> "Table":
 
 def _lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     lines = [
-        ("format", str(facts["format"])),
+        ("format", str(facts["format"]) + (f", times in {facts['time_unit']}" if facts["time_unit"] else "")),
         ("rows read", f"{facts['rows_read']:,}"),
         (
             "requests",
             f"{facts['requests']:,}" + (f" ({facts['copies']} copies)" if facts["copies"] > 1 else ""),
         ),
         *((f"dropped: {reason}", f"{count:,}") for reason, count in facts["rows_dropped"].items()),
-        ("first arrival, span", f"{facts['first_arrival_s']:,.3f} s, {facts['span_s']:,.3f} s"),
+        ("first arrival, span", _times(facts)),
         ("rate", _number(facts["rate_per_s"], "requests/s")),
         ("peak minute", _number(facts["peak_minute_per_s"], "requests/s")),
         ("gaps, cv", _number(facts["gap_cv"], "(1 = Poisson)")),
@@ -120,11 +122,19 @@ def _lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("", _number(facts["output_tokens_per_s"], "output tokens/s")),
         ("prefix-cached", f"{100 * facts['cached_share']:.1f} % of prompt tokens"),
     ]
+    if facts["not_simulated"]:
+        lines.append(("read, not simulated", ", ".join(facts["not_simulated"])))
     if len(facts["classes"]) > 1:
         lines += [(f"class {name}", _class_line(each)) for name, each in facts["classes"].items()]
     if "too_long" in facts:
         lines += _hints(facts["too_long"])
     return lines
+
+
+def _times(facts: Mapping[str, Any]) -> str:
+    if facts["first_arrival_s"] is None:
+        return "no arrival times: for closed and grouped loads"
+    return f"{facts['first_arrival_s']:,.3f} s, {facts['span_s']:,.3f} s"
 
 
 def _hints(long: Mapping[str, int]) -> list[tuple[str, str]]:

@@ -11,13 +11,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from simulator.config import listed, shown
 from simulator.errors import ConfigError, TraceError
 from simulator.units import MAX_TICKS
 
-from .formats import NEEDED, Layout, resolve_layout
-from .parse import suggest_unit
+from .files import file_sha256
+from .formats import Layout, resolve_layout
+from .parse import has_fraction, suggest_unit
+from .records import RESULT
 from .rows import BEYOND_LIMIT, EPOCH_NS, Collector, classes_of
-from .sources import Source, file_sha256, open_source
+from .sources import Source, open_source
 from .store import open_columns
 from .trace import Trace, TraceMeta, first_repeat, make_trace
 from .transform import cap_output, head, scale_rate, superpose, window
@@ -45,10 +48,9 @@ def load_trace(
 ) -> Trace:
     """Read a trace file, or a folder written by save_columns.
 
-    format         auto | azure | burstgpt | mooncake | sharegpt | vllm_bench | servecast | generic |
-                   columns (folder)
+    format         auto | a name of published.FORMATS | sharegpt | generic | columns (folder)
     columns        part -> column name, over the format's own: arrival, prompt, output, max_tokens, cached,
-                   class, id
+                   class, id, session, turn, delay; nested JSON by dotted names
     time_unit      s | ms | us | ns | iso, when the format or the column's name (arrival_ms) does not say
     sort           sort stably by arrival instead of refusing a file that is out of order
     where          column -> text: only rows that hold it
@@ -58,6 +60,8 @@ def load_trace(
                    times stay
     rate_scale, copies, copy_shift_s, max_tokens: see transform.scale_rate, superpose, cap_output (in that
     order)
+    A file without arrival times gives a trace whose arrivals are all 0 and whose meta.untimed says why:
+    for closed and grouped loads.
     bad_rows       error: the first row that cannot be used raises; drop: such rows are dropped and counted
 
     Raises TraceError (file, data row, line, column, value, what is accepted) and ConfigError for options.
@@ -77,11 +81,20 @@ def load_trace(
         trace = _read(
             place, format, columns, time_unit, sort, early, where, shift_to_zero, bad_rows == "drop"
         )
+    if trace.meta.untimed:
+        _no_times_to_change(place, start_s=start_s, end_s=end_s, time_unit=time_unit, shift_to_zero=shift_to_zero,
+                            rate_scale=None if rate_scale == 1 else rate_scale, copy_shift_s=copy_shift_s)
     trace = window(trace, start_s, end_s)
     if limit is not None:
         trace = head(trace, limit, BEYOND_LIMIT)
     trace = superpose(scale_rate(trace, rate_scale), copies, copy_shift_s)
     return trace if max_tokens is None else cap_output(trace, max_tokens)
+
+
+def _no_times_to_change(path: Path, **options: object) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise ConfigError(f"{path}: {name} has no effect on a trace without arrival times; remove it")
 
 
 def load_lengths(
@@ -96,10 +109,10 @@ def load_lengths(
     if place.is_dir():
         return open_columns(place)
     source = open_source(place)
-    layout = resolve_layout(str(place), source.header, format, columns, None, ("prompt", "output"))
+    layout = resolve_layout(str(place), source.header, format, columns)
     kept = {part: name for part, name in layout.columns.items() if part != "arrival"}
     collector = _collect(source, replace(layout, columns=kept), "ns", where or {}, True, False, None)
-    return _trace(place, collector, collector.finish(), 0, layout.name)
+    return _trace(place, collector, collector.finish(), 0, layout)
 
 
 def _read(
@@ -114,12 +127,17 @@ def _read(
     drop_bad: bool,
 ) -> Trace:
     source = open_source(path, drop_bad)
-    layout = resolve_layout(str(path), source.header, format, columns, time_unit, NEEDED)
+    layout = resolve_layout(str(path), source.header, format, columns, time_unit)
     unsorted = sort or layout.sort
     collector = _collect(
         source, layout, layout.unit, where or {}, unsorted, drop_bad, None if unsorted else limit
     )
     values = collector.finish()
+    if source.results > 1 and "arrival" in layout.columns and RESULT not in (where or {}):
+        raise TraceError(f"{path}: holds {source.results} benchmark results, each with a clock of its own; choose one "
+                         f"with where: {{{RESULT}: 1}}, on the command line --where {RESULT}=1")
+    if layout.untimed:
+        return _trace(path, collector, values, 0, layout)
     origin = _origin(path, values, layout, shift)
     values["arrival"] -= origin
     if values["arrival"].size and values["arrival"].max() > MAX_TICKS:
@@ -127,7 +145,7 @@ def _read(
             f"{path}: arrival (column {layout.columns['arrival']!r}) must be <= {MAX_TICKS / 1e9:.3g} s "
             f"after the start, got {values['arrival'].max() / 1e9:.3g} s; check time_unit"
         )
-    trace = _trace(path, collector, values, origin, layout.name)
+    trace = _trace(path, collector, values, origin, layout)
     return trace if limit is None or not unsorted else head(trace, limit, BEYOND_LIMIT)
 
 
@@ -143,15 +161,15 @@ def _collect(
     for name in where:
         if name not in source.header:
             raise TraceError(
-                f"{source.path}: where: no column {name!r}; the file has: {', '.join(source.header)}"
+                f"{source.path}: where: no column {shown(name)}; the file has: {listed(source.header)}"
             )
-    batches = iter(source.batches(list(dict.fromkeys([*layout.columns.values(), *where]))))
+    batches = iter(source.batches(list(dict.fromkeys([*layout.names, *where]))))
     first = next(batches, None)
     if first is None:
         raise TraceError(f"{source.path}: empty trace: the file holds no data row")
     texts = {name: str(value) for name, value in where.items()}
     collector = Collector(
-        layout, unit or _unit(source, layout, first), source.locate, texts, sort, drop_bad, limit
+        layout, _unit(source, layout, first, unit), source.locate, texts, sort, drop_bad, limit
     )
     for batch in chain([first], batches):
         collector.add(batch)
@@ -166,9 +184,14 @@ def _collect(
     return collector
 
 
-def _unit(source: Source, layout: Layout, batch: pa.RecordBatch) -> str:
-    name = layout.columns["arrival"]
-    unit = suggest_unit(batch.column(batch.schema.get_field_index(name)))
+def _unit(source: Source, layout: Layout, batch: pa.RecordBatch, unit: str | None) -> str:
+    name = layout.columns.get("arrival")
+    if name is None or (unit is not None and layout.fraction_unit is None):
+        return unit or "ns"
+    column = batch.column(batch.schema.get_field_index(name))
+    if unit is not None and layout.fraction_unit is not None:
+        return layout.fraction_unit if has_fraction(column) else unit
+    unit = suggest_unit(column)
     if unit is None:
         raise ConfigError(f"{source.path}: say the unit of column {name!r}: time_unit: s, ms, us, ns or iso")
     return unit
@@ -184,15 +207,17 @@ def _origin(path: Path, values: Mapping[str, npt.NDArray[Any]], layout: Layout, 
         raise ConfigError(
             f"{path}: shift_to_zero must not be false for epoch times (36 years are the longest run)"
         )
-    # A benchmark client's clock has an arbitrary zero.
-    return first if shift or (shift is None and (absolute or layout.name == "vllm_bench")) else 0
+    return first if shift or (shift is None and (absolute or layout.clock)) else 0
 
 
 def _trace(
-    path: Path, collector: Collector, values: dict[str, npt.NDArray[Any]], origin: int, format: str
+    path: Path, collector: Collector, values: dict[str, npt.NDArray[Any]], origin: int, layout: Layout
 ) -> Trace:
     _check_ids(collector, values)
-    meta = TraceMeta(path.name, format, file_sha256(path), collector.rows, collector.dropped, origin)
+    extras, not_used = collector.extras(values)
+    meta = TraceMeta(path.name, layout.name, file_sha256(path), collector.rows, collector.dropped, origin,
+                     unit=collector.unit if "arrival" in layout.columns else "", untimed=layout.untimed,
+                     not_used=not_used)
     arrival = values.get("arrival")
     try:
         return make_trace(
@@ -205,6 +230,7 @@ def _trace(
             class_names=classes_of(collector),
             ids=values["id"],
             meta=meta,
+            extras=extras,
             sort=collector.sort,
         )
     except TraceError as error:

@@ -16,14 +16,47 @@ _FLOAT_LIMIT: Final = 9.2e18
 
 
 def parse_tokens(column: pa.Array) -> tuple[Int64s, Bools]:
-    """Whole numbers, as integers, as floats without fraction or as text of either. Shapes (N,), (N,)."""
-    values, bad = _numbers(column)
+    """Whole numbers, as integers, as floats without fraction or as text of either, also `1,024`. Shapes (N,), (N,)."""
+    values, bad = _numbers(_without_thousands(_decoded(column)))
     if values.dtype == np.int64:
         return values, bad
     bad = bad | ~np.isfinite(values) | (np.abs(values) > _FLOAT_LIMIT)
     safe = np.where(bad, 0.0, values)
     bad |= safe != np.rint(safe)
     return safe.astype(np.int64), bad
+
+
+_THOUSANDS: Final = r"^\s*[+-]?\d{1,3}(,\d{3})+(\.\d*)?\s*$"
+
+
+def _without_thousands(column: pa.Array) -> pa.Array:
+    """`1,024` -> `1024`, where a text has commas before groups of three digits only (no decimal comma can)."""
+    if not _is_text(column.type):
+        return column
+    marked = pc.match_substring_regex(column, _THOUSANDS)
+    return pc.if_else(marked, pc.replace_substring(column, ",", ""), column) if pc.any(marked).as_py() else column
+
+
+def has_fraction(column: pa.Array) -> bool:
+    """Whether a time that can be read is no whole number."""
+    values, bad = _numbers(column)
+    return values.dtype != np.int64 and bool(np.any(~bad & (values != np.rint(values))))
+
+
+def parse_optional(column: pa.Array) -> Int64s:
+    """Whole numbers; -1 where there is none. Shape (N,)."""
+    values, bad = parse_tokens(column)
+    return np.where(bad | (values < 0), -1, values)
+
+
+def parse_hashes(column: pa.Array) -> tuple[Int64s, Int64s]:
+    """Lists of whole numbers -> (all of them one after the other, how many each row has)."""
+    lists = column if pa.types.is_list(column.type) or pa.types.is_large_list(column.type) else None
+    if lists is None or not pa.types.is_integer(lists.type.value_type):
+        return np.zeros(0, dtype=np.int64), np.zeros(len(column), dtype=np.int64)
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int64())
+    values = pc.fill_null(pc.list_flatten(lists).cast(pa.int64()), -1)
+    return np.asarray(values, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
 
 
 def parse_times(column: pa.Array, unit: str) -> tuple[Int64s, Bools]:
@@ -49,9 +82,14 @@ def parse_times(column: pa.Array, unit: str) -> tuple[Int64s, Bools]:
 
 def parse_labels(column: pa.Array) -> tuple[list[str], npt.NDArray[np.int32], Bools]:
     """(labels in order of appearance, code per row, mask of missing ones)."""
-    text = pc.utf8_trim_whitespace(_decoded(column).cast(pa.string()))
+    column = _decoded(column)
+    try:
+        text = pc.utf8_trim_whitespace(column.cast(pa.string()))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # lists, structs, bytes that are no text
+        return [], np.zeros(len(column), dtype=np.int32), np.ones(len(column), dtype=np.bool_)
     coded = text.dictionary_encode()
-    bad = _mask(pc.is_null(text)) | (_mask(pc.fill_null(pc.equal(text, ""), False)))
+    nothing = pc.or_(pc.equal(text, ""), pc.match_substring(text, "\0"))
+    bad = _mask(pc.is_null(text)) | _mask(pc.fill_null(nothing, False))
     codes = np.asarray(pc.fill_null(coded.indices, 0), dtype=np.int32)
     return [str(label) for label in coded.dictionary.to_pylist()], codes, bad
 
@@ -68,6 +106,10 @@ def _decoded(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
 def _mask(column: pa.Array) -> Bools:
     return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
@@ -75,7 +117,9 @@ def _mask(column: pa.Array) -> Bools:
 def _numbers(column: pa.Array) -> tuple[npt.NDArray[Any], Bools]:
     """(int64 or float64 values, mask of null or unreadable rows)."""
     column = _decoded(column)
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    if pa.types.is_boolean(column.type):
+        return np.zeros(len(column), dtype=np.int64), np.ones(len(column), dtype=np.bool_)
+    if _is_text(column.type):
         column = pc.utf8_trim_whitespace(column)
     for kind in (pa.int64(), pa.float64()):
         if pa.types.is_floating(column.type) and kind == pa.int64():
@@ -108,7 +152,7 @@ def _timestamps(column: pa.Array) -> tuple[Int64s, Bools]:
 
 def _iso(column: pa.Array) -> tuple[Int64s, Bools]:
     column = _decoded(column)
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+    if not _is_text(column.type):
         return np.zeros(len(column), dtype=np.int64), np.ones(len(column), dtype=np.bool_)
     text = pc.utf8_trim_whitespace(column)
     parsed = _iso_cast(text)

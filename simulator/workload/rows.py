@@ -13,12 +13,18 @@ import pyarrow.compute as pc
 from simulator.config import shown
 from simulator.errors import TraceError
 
+from .extras import NONE, Extras, rooted
 from .formats import Layout
-from .parse import Bools, parse_labels, parse_times, parse_tokens
+from .parse import Bools, parse_hashes, parse_labels, parse_optional, parse_times, parse_tokens
+from .published import Failure
 from .trace import DEFAULT_CLASS, MAX_TOKENS, Int64s
 
 EPOCH_NS: Final = 946_684_800 * 10**9
 """2000-01-01 UTC: later times count as epoch times, earlier ones as times since a start."""
+NOTED: Final = {"images": "images", "prefix": "prefix lengths"}
+"""Parts that only leave a note when they are not 0, in its words."""
+KEPT: Final = ("session", "chat", "parent", "turn", "delay", "hash_ids", *NOTED)
+"""Parts that are kept beside the request and may be missing (workload.extras)."""
 FILTERED: Final = "not selected by where"
 BEYOND_LIMIT: Final = "beyond limit"
 
@@ -53,6 +59,7 @@ class Collector:
     dropped: dict[str, int] = field(default_factory=dict)
     class_names: list[str] = field(default_factory=list)
     _parts: dict[str, list[npt.NDArray[Any]]] = field(default_factory=dict)
+    _sessions: dict[str, int] = field(default_factory=dict)
     _first: int | None = None
     _last: int | None = None
 
@@ -74,6 +81,19 @@ class Collector:
         """The columns by part (arrival in ns as in the file); the pieces are given up."""
         return {part: np.concatenate(self._parts.pop(part)) for part in list(self._parts)}
 
+    def extras(self, values: dict[str, npt.NDArray[Any]]) -> tuple[Extras, tuple[str, ...]]:
+        """What was kept beside the requests, taken out of `values`; and in words all that is not simulated."""
+        counts = {part: values.pop(part, None) for part in NOTED}
+        session, turn, delay = (_unless_empty(values.pop(part, None)) for part in ("session", "turn", "delay"))
+        chat, parent = values.pop("chat", None), values.pop("parent", None)
+        if chat is not None and parent is not None:
+            session = rooted(chat.tolist(), parent.tolist())
+        ids, lengths = values.pop("hash_ids", None), values.pop("hash_lengths", None)
+        ends = None if ids is None or lengths is None or not ids.size else np.cumsum(lengths)
+        extras = Extras(session, turn, delay, None if ends is None else ids, ends, self.layout.hash_block)
+        noted = (NOTED[part] for part, count in counts.items() if count is not None and count.max(initial=0) > 0)
+        return extras, (*extras.unused(), *noted)
+
     def _add(self, batch: pa.RecordBatch) -> None:
         values, checks = self._parsed(batch)
         row = np.arange(batch.num_rows)
@@ -83,20 +103,54 @@ class Collector:
             failed = keep & (values["output"] == 0) & ~_unreadable(checks, "output")
             self._drop(self.layout.failed, failed)
             keep &= ~failed
+        for rule in self.layout.failures:
+            broken = keep & _failed(batch.column(batch.schema.get_field_index(rule.column)), rule)
+            self._drop(rule.reason, broken)
+            keep &= ~broken
         keep = self._apply(checks, keep, batch)
         if "arrival" in values:
             self._origins(values["arrival"], keep)
             self._order(values["arrival"], keep)
         # The place in the file is kept only where ids do not tell it.
         values["row" if "id" in values else "id"] = row + self.rows
+        values |= self._beside(batch)
         for part, column in values.items():
-            self._parts.setdefault(part, []).append(column if keep.all() else column[keep])
+            if part == "hash_ids":
+                rows = keep if keep.all() else np.repeat(keep, values["hash_lengths"])
+                self._parts.setdefault(part, []).append(column if keep.all() else column[rows])
+            else:
+                self._parts.setdefault(part, []).append(column if keep.all() else column[keep])
         self.kept += int(keep.sum())
+
+    def _beside(self, batch: pa.RecordBatch) -> dict[str, npt.NDArray[Any]]:
+        """Parts that are kept and not checked; -1 or an empty text where a row has none."""
+        found: dict[str, npt.NDArray[Any]] = {}
+        for part in KEPT:
+            if part not in self.layout.columns:
+                continue
+            column = batch.column(batch.schema.get_field_index(self.layout.columns[part]))
+            if part == "turn" or part in NOTED:
+                found[part] = parse_optional(column)
+            elif part == "delay":
+                delay, bad = parse_times(column, self.layout.delay_unit)
+                found[part] = np.where(bad | (delay < 0), NONE, delay)
+            elif part == "hash_ids":
+                found[part], found["hash_lengths"] = parse_hashes(column)
+            else:
+                labels, codes, bad = parse_labels(column)
+                table = np.array([*labels, ""], dtype=object)
+                found[part] = table[np.where(bad, len(labels), codes)]
+                if part == "session":
+                    numbers = np.array([self._sessions.setdefault(each, len(self._sessions)) for each in labels] or [0])
+                    found[part] = np.where(bad, NONE, numbers[codes])
+        return found
 
     def _parsed(self, batch: pa.RecordBatch) -> tuple[dict[str, npt.NDArray[Any]], list[Check]]:
         values: dict[str, npt.NDArray[Any]] = {}
         checks: list[Check] = []
         for part, name in self.layout.columns.items():
+            if part in KEPT:
+                continue
             column = batch.column(batch.schema.get_field_index(name))
             if part == "arrival":
                 values[part], bad = parse_times(column, self.unit)
@@ -104,10 +158,12 @@ class Collector:
                 checks.append(Check(part, bad, f"must be {kind}"))
                 checks.append(Check(part, values[part] < 0, "must be >= 0"))
             elif part == "cls":
-                values[part], bad = self._classes(column)
+                values[part], bad = self._classes(_filled(column) if part in self.layout.maybe else column)
                 checks.append(Check(part, bad, "must name a class"))
             else:
                 values[part], bad = parse_tokens(column)
+                if part in self.layout.maybe:
+                    bad = bad & ~np.asarray(column.is_null().to_numpy(zero_copy_only=False), dtype=np.bool_)
                 low = 0 if part in ("cached", "id") else 1
                 checks.append(Check(part, bad, f"must be a whole number >= {low}"))
                 checks.append(Check(part, values[part] < low, f"must be >= {low}"))
@@ -195,6 +251,28 @@ class Collector:
                 f"{before[at] / 1e9:.6f} s; sort: true accepts any order"
             )
         self._last = int(arrival[rows[-1]])
+
+
+def _unless_empty(column: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
+    return None if column is None or np.all(column == NONE) else column
+
+
+def _filled(column: pa.Array) -> pa.Array:
+    """Texts of a column of classes, the default class where there is none."""
+    if not pa.types.is_string(column.type):
+        return column
+    return pc.if_else(pc.fill_null(pc.equal(column, ""), True), DEFAULT_CLASS, column)
+
+
+def _failed(column: pa.Array, rule: Failure) -> Bools:
+    """Rows that hold another text than those the rule calls fine; an empty one is fine."""
+    try:
+        text = pc.utf8_lower(pc.utf8_trim_whitespace(column.cast(pa.string())))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return np.zeros(len(column), dtype=np.bool_)
+    fine = pc.is_in(text, value_set=pa.array(["", *rule.fine]))
+    bad = pc.and_(pc.is_valid(text), pc.invert(fine))
+    return np.asarray(bad.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
 def _unreadable(checks: list[Check], part: str) -> Bools:

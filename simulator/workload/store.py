@@ -12,10 +12,13 @@ import numpy as np
 from simulator.atomic import atomic
 from simulator.errors import TraceError
 
+from .extras import Extras
 from .trace import COLUMN_TYPES, Trace, TraceMeta
 
 META_FILE: Final = "trace.json"
 VERSION: Final = 1
+KEPT: Final = tuple(name for name, _ in Extras().columns())
+"""Columns beside the requests that a folder may hold."""
 
 
 def save_columns(trace: Trace, directory: str | os.PathLike[str]) -> Path:
@@ -25,12 +28,15 @@ def save_columns(trace: Trace, directory: str | os.PathLike[str]) -> Path:
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / META_FILE).unlink(missing_ok=True)
-    for name, column in trace.columns():
+    beside = {name: column for name, column in trace.extras.columns() if column is not None}
+    for name, column in (*trace.columns(), *beside.items()):
         with atomic(folder / f"{name}.npy") as part, part.open("wb") as file:
             np.lib.format.write_array(file, np.asarray(column), allow_pickle=False)
     text = {
         "version": VERSION,
         "rows": len(trace),
+        "extras": {name: int(column.size) for name, column in beside.items()},
+        "hash_block": trace.extras.hash_block,
         "class_names": trace.class_names,
         "meta": _plain(trace.meta),
     }
@@ -48,9 +54,12 @@ def open_columns(directory: str | os.PathLike[str]) -> Trace:
     text = _meta(folder)
     try:
         columns = {name: _mapped(folder / f"{name}.npy", int(text["rows"])) for name in COLUMN_TYPES}
-        meta = TraceMeta(**text["meta"])
-        return Trace(**columns, class_names=tuple(text["class_names"]), meta=meta)
-    except (KeyError, TypeError) as error:
+        beside = {name: _mapped(folder / f"{name}.npy", int(size)) for name, size in text.get("extras", {}).items()
+                  if name in KEPT}
+        meta = TraceMeta(**text["meta"] | {"not_used": tuple(text["meta"].get("not_used", ()))})
+        extras = Extras(**beside, hash_block=int(text.get("hash_block", 0)))
+        return Trace(**columns, class_names=tuple(text["class_names"]), meta=meta, extras=extras)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise TraceError(f"{folder / META_FILE}: not the description of a saved trace: {error}") from error
 
 
@@ -73,7 +82,7 @@ def _mapped(path: Path, rows: int) -> Any:
         column = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except (OSError, ValueError) as error:
         raise TraceError(f"{path}: column cannot be opened: {error}") from error
-    wanted = COLUMN_TYPES[path.stem]
+    wanted = COLUMN_TYPES.get(path.stem, np.int64)
     if column.shape != (rows,) or column.dtype != wanted:
         raise TraceError(f"{path}: must hold {rows} {np.dtype(wanted)}, got {column.shape} {column.dtype}")
     return column

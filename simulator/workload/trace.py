@@ -10,12 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.errors import TraceError
+from simulator.state import LARGEST_COUNT
 from simulator.units import MAX_TICKS
+
+from .extras import Extras
 
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 
-MAX_TOKENS: Final = 2**31 - 1
+MAX_TOKENS: Final = LARGEST_COUNT
 """Largest accepted token count of one request: sums over 2**31 requests stay inside int64."""
 COLUMN_TYPES: Final[Mapping[str, type[np.signedinteger]]] = MappingProxyType(
     {
@@ -38,6 +41,8 @@ class TraceMeta:
     `sha256` is that of the file's bytes, or of the columns for a generated trace. `origin_ns` [ns] is what
     was subtracted from the times in the file (epoch times start at 0 here). `rows_read` = rows kept + rows
     dropped; `rows_dropped` counts by reason. `copies` > 1 when shifted copies were superposed afterwards.
+    `unit` is that of the times in the file. `untimed`: why there are no arrival times (every arrival is 0,
+    for closed and grouped loads only), empty when there are. `not_used`: what the file says that is not simulated.
     """
 
     source: str = "memory"
@@ -48,6 +53,25 @@ class TraceMeta:
     origin_ns: int = 0
     rate_scale: float = 1.0
     copies: int = 1
+    unit: str = ""
+    untimed: str = ""
+    not_used: tuple[str, ...] = ()
+
+    @property
+    def notable(self) -> bool:
+        """Whether there is more to say than how many rows there are."""
+        return bool(self.rows_dropped or self.not_used or self.untimed)
+
+    @property
+    def account(self) -> str:
+        """One line for reports: rows read and dropped, and what was read but is not simulated."""
+        dropped = ", ".join(f"{count:,} {reason}" for reason, count in self.rows_dropped.items())
+        parts = [f"{self.rows_read:,} rows read" + (f", dropped: {dropped}" if dropped else "")]
+        if self.untimed:
+            parts.append("no arrival times")
+        if self.not_used:
+            parts.append(f"read but not simulated: {', '.join(self.not_used)}")
+        return "; ".join(parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +85,7 @@ class Trace:
     max_tokens  int64  [tokens] >= output, the limit the client asked for
     cached      int64  [tokens] 0..prompt, prompt tokens already in a prefix cache
     cls         int32  index into class_names
+    extras      conversations and prefix hashes: kept for the same rows, not simulated
     """
 
     id: Int64s
@@ -72,6 +97,7 @@ class Trace:
     cls: Int32s
     class_names: tuple[str, ...] = (DEFAULT_CLASS,)
     meta: TraceMeta = field(default_factory=TraceMeta)
+    extras: Extras = field(default_factory=Extras)
 
     def __len__(self) -> int:
         return int(self.id.size)
@@ -91,7 +117,7 @@ class Trace:
         chosen: dict[str, Any] = {
             name: freeze(np.ascontiguousarray(column[rows])) for name, column in self.columns()
         }
-        return replace(self, **chosen)
+        return replace(self, **chosen, extras=self.extras.take(rows, len(self)))
 
 
 def freeze(column: npt.NDArray[np.signedinteger]) -> npt.NDArray[np.signedinteger]:
@@ -142,6 +168,7 @@ def make_trace(
     class_names: tuple[str, ...] = (DEFAULT_CLASS,),
     ids: npt.ArrayLike | None = None,
     meta: TraceMeta | None = None,
+    extras: Extras | None = None,
     sort: bool = False,
 ) -> Trace:
     """Columns -> checked Trace. Scalars are repeated; `max_tokens` defaults to `output`, `ids` to 0..N-1.
@@ -165,6 +192,7 @@ def make_trace(
         cls=_column("cls", cls, rows) if np.ndim(cls) or cls else freeze(np.zeros(rows, np.int32)),
         class_names=class_names,
         meta=meta or TraceMeta(rows_read=rows),
+        extras=extras or Extras(),
     )
     _check(trace)
     if ids is not None:

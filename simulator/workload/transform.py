@@ -96,6 +96,8 @@ def superpose(trace: Trace, copies: int, shift_s: float | None = None) -> Trace:
     shifts = _shifts(trace, copies, shift_s, period)
     arrival = np.concatenate([first + (trace.arrival_ns - first + shift) % period for shift in shifts])
     step = int(trace.id.max()) + 1
+    if step * copies >= 2**63:
+        raise ConfigError(f"{trace.meta.source}: copies {copies} of ids up to {step - 1} exceed 2^63")
     order = np.argsort(arrival, kind="stable")
     others: dict[str, Any] = {
         name: freeze(np.tile(column, copies)[order])
@@ -107,6 +109,7 @@ def superpose(trace: Trace, copies: int, shift_s: float | None = None) -> Trace:
         id=freeze(np.concatenate([trace.id + k * step for k in range(copies)])[order]),
         arrival_ns=freeze(arrival[order]),
         meta=replace(trace.meta, copies=trace.meta.copies * copies),
+        extras=trace.extras.copied(order, n),
         **others,
     )
 

@@ -10,6 +10,7 @@ from simulator.cost.ranges import extrapolations
 from simulator.errors import ConfigError, UnknownNameError
 from simulator.profiles.engine import MARKS, list_engines, load_engine, parse_engine
 from simulator.profiles.gpu import load_gpu
+from simulator.profiles.host import host_times, load_host, parse_host
 from simulator.profiles.uncertainty import METRICS, load_uncertainty
 
 NAMES = ("orca", "tensorrt-llm", "tgi", "unit", "vllm-0.15", "vllm-0.19", "vllm-0.24")
@@ -47,17 +48,17 @@ def test_graph_limits_follow_the_batch_limit() -> None:
             "must be a whole number, got 1.5",
         ),
         (
-            "decode_prep",
-            {"value": -1, "unit": "ms", "mark": "assumed", "source": "x"},
-            "must be a number >= 0 and <= 1e\\+06, got -1",
+            "cpu_work",
+            {"value": -1, "unit": "1", "mark": "assumed", "source": "x"},
+            "must be a number >= 0 and <= 1000, got -1",
         ),
-        ("decode_prep", {"value": 1, "unit": "s", "mark": "assumed", "source": "x"}, "must have unit 'ms'"),
+        ("cpu_work", {"value": 1, "unit": "s", "mark": "assumed", "source": "x"}, "must have unit '1'"),
         (
-            "decode_prep",
-            {"value": 1, "unit": "ms", "mark": "guess", "source": "x"},
+            "cpu_work",
+            {"value": 1, "unit": "1", "mark": "guess", "source": "x"},
             "a mark of measured, fitted",
         ),
-        ("decode_prep", 3, "must be {value, unit, source, mark}, got 3"),
+        ("cpu_work", 3, "must be {value, unit, source, mark}, got 3"),
         ("speed", 3, r"unknown keys \['speed'\]"),
     ],
 )
@@ -66,6 +67,38 @@ def test_bad_engine_profiles_are_refused(key: str, entry: object, message: str) 
     profile[key] = entry
     with pytest.raises(ConfigError, match=message):
         parse_engine(profile, Path("mine.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("key", "entry", "message"),
+    [
+        ("eager_cpu", {"value": 1, "unit": "s", "mark": "assumed", "source": "x"}, "eager_cpu must have unit 'ms'"),
+        ("eager_cpu", {"value": -1, "unit": "ms", "mark": "assumed", "source": "x"}, "eager_cpu.value must be .* >= 0"),
+        ("launch_layers", {"value": 0, "unit": "layers", "mark": "assumed", "source": "x"}, "whole number >= 1, got 0"),
+        ("speed", 3, r"unknown keys \['speed'\]"),
+        ("frontend_in", None, r"missing keys \['frontend_in'\]"),
+    ],
+)
+def test_bad_host_profiles_are_refused(key: str, entry: object, message: str) -> None:
+    profile = yaml.safe_load(load_host("measured").path.read_text())
+    profile.pop(key, None)
+    if entry is not None:
+        profile[key] = entry
+    with pytest.raises(ConfigError, match=message):
+        parse_host(profile, Path("mine.yaml"))
+
+
+def test_a_host_file_may_scale_another(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "name: mine\nmark: assumed\nscaled_from: measured\n"
+        "cpu_scale: {value: 0.5, unit: '1', mark: assumed, source: 'a lone launch takes half as long'}\n"
+    )
+    engine, plain = load_engine("vllm-0.24"), host_times(load_host(), load_engine("vllm-0.24"))
+    assert host_times(load_host(path), engine).eager_cpu_s == pytest.approx(plain.eager_cpu_s / 2)
+    assert host_times(load_host(path).scaled(2), engine) == plain
+    with pytest.raises(UnknownNameError, match="unknown host 'mine'; known: fast, measured, slow"):
+        load_host("mine")
 
 
 def test_intervals_widen_with_worse_profiles() -> None:

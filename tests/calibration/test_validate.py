@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from calibration.accepted import NotModelledError
 from calibration.fit import MEASUREMENTS
 from calibration.measured import MeasuredRun, load_run
 from calibration.predict import Prediction, predict, setup_of
@@ -38,7 +39,7 @@ def test_mean_error_over_unused_runs_meets_the_goal(result: dict[str, Any], metr
 def test_means_leave_out_the_runs_used_for_fitting(result: dict[str, Any]) -> None:
     unused = [run for run in result["runs"] if not run["used_for_fit"]]
     errors = [abs(run["metrics"]["ttft_mean_s"]["error_pct"]) for run in unused]
-    assert len(unused) == 18
+    assert len(unused) == 21
     assert result["mean_abs_error_pct"]["ttft_mean_s"] == pytest.approx(sum(errors) / len(errors), abs=0.01)
 
 
@@ -49,8 +50,45 @@ def test_intervals_hold_as_often_as_they_say(result: dict[str, Any]) -> None:
 
 def test_every_kv_block_count_is_within_one_percent(result: dict[str, Any]) -> None:
     cells = [run["metrics"]["num_gpu_blocks"] for run in result["runs"] if "num_gpu_blocks" in run["metrics"]]
-    assert len(cells) == 63
+    assert len(cells) == 108
     assert max(abs(cell["error_pct"]) for cell in cells) <= 1.0
+
+
+TRAFFIC = ("conv_", "code_")
+CLASSES = {
+    "one GPU": (
+        ("llama8b-h100/", "llama8b-h100-repeat/", "llama8b-h200-prefix/", "qwen14b-h100/"),
+        (1.5, 2.0, 2.0, 5.0, 8.0),
+    ),
+    "limits": (("llama8b-h100-seqs32/", "llama8b-h100-smallkv/", "llama8b-h200-8192x256/"), (4.0, 4.0, 4.0, 8.0, 8.0)),
+    "two GPUs": (("llama8b-h200-tp2/", "llama8b-h200-tp2-b/"), (3.0, 5.0, 5.0, 8.0, 12.0)),
+}
+"""Class -> series, and what the mean absolute error [%] over their traffic may be: output tokens/s, TPOT, E2E, TTFT,
+p99 TTFT."""
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_traffic_runs_of_each_class_meet_its_bars(result: dict[str, Any], name: str) -> None:
+    series, bars = CLASSES[name]
+    runs = [run for run in result["runs"] if run["run"].startswith(series) and not run["used_for_fit"]]
+    runs = [run for run in runs if run["run"].split("/")[1].startswith(TRAFFIC)]
+    assert len(runs) >= 2
+    metrics = ("output_tokens_per_s", "tpot_mean_s", "e2e_mean_s", "ttft_mean_s", "ttft_p99_s")
+    for metric, bar in zip(metrics, bars, strict=True):
+        errors = [abs(run["metrics"][metric]["error_pct"]) for run in runs]
+        assert sum(errors) / len(errors) <= bar, metric
+
+
+def test_runs_of_what_is_not_modelled_are_listed_with_the_reason(result: dict[str, Any]) -> None:
+    reasons = {entry["run"]: entry["reason"] for entry in result["refused"]}
+    assert "engine.speculative" in reasons["llama8b-h200-eagle/batch_b8"]
+    assert "engine.scheduling_policy 'priority'" in reasons["llama8b-h200-priority/conv_burst300_pri"]
+    assert not set(reasons) & {run["run"] for run in result["runs"]}
+
+
+def test_only_runs_of_what_is_not_modelled_are_an_error() -> None:
+    with pytest.raises(NotModelledError, match=r"engine.speculative .* is not modelled"):
+        validate([MEASUREMENTS / "llama8b-h200-ngram"])
 
 
 def test_result_is_plain_json(result: dict[str, Any]) -> None:

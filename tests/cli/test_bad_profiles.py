@@ -43,7 +43,7 @@ def test_profile_that_cannot_be_read(kind, content, servecast, tmp_path):
 
 @pytest.mark.parametrize("value", ["9" * 400, "1.0e+30", "-1"])
 @pytest.mark.parametrize("key", ["schedule_ahead", "block_size", "max_num_seqs", "max_num_batched_tokens",
-                                 "graph_tokens_max", "decode_prep", "frontend_in", "workspace_per_hidden"])
+                                 "graph_tokens_max", "cpu_work", "frontend_work", "workspace_per_hidden"])
 def test_number_of_an_engine_profile_out_of_range(key, value, servecast, tmp_path):
     path = tmp_path / "e.yaml"
     path.write_text(with_number((ENGINE_DIR / "vllm-0.24.yaml").read_text(), key, value))
@@ -112,3 +112,13 @@ def test_row_of_a_measured_run(row, servecast, tmp_path):
 def test_operator_measurements(content, fragments, servecast, tmp_path):
     (tmp_path / "ops.json").write_text(content)
     refused(servecast("calibrate", "fit", tmp_path / "ops.json"), *fragments)
+
+
+def test_model_whose_step_times_are_not_modelled(servecast, tmp_path):
+    """Its memory is counted; a run refuses it by the name of what is missing, at the line that names it."""
+    experts = {**MODEL, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+    (tmp_path / "moe.json").write_text(json.dumps(experts))
+    (tmp_path / "s.yaml").write_text("name: test\nmodel: moe.json\nhardware: {gpu: h200-sxm}\n"
+                                     "workload: {requests: {prompt: [5], output: [2]}}\n")
+    refused(servecast("run", tmp_path / "s.yaml"), "s.yaml:2", "moe has a mixture of 8 experts")
+    assert servecast("kv", tmp_path / "moe.json", "h200-sxm").code == 0

@@ -10,6 +10,7 @@ workload: {arrivals: {kind: poisson, rate: 5, requests: 20}, prompt: 100, output
 hardware: h100-sxm
 policy: chunked
 kv: {num_gpu_blocks: 500}
+max_model_len: 4096
 """
 
 

@@ -10,7 +10,6 @@ import yaml
 from scenarios import ROOT
 from simulator import load_scenario, simulate
 from simulator.cli.schema import scenario_schema
-from simulator.state import T_PAD_ROWS
 
 OTHER_KINDS = ("plan_", "sweep_", "whatif_")
 """Files of other commands; their own tests run them."""
@@ -105,7 +104,7 @@ def test_three_slots():
 
 
 def test_pair_wastes_990_iterations():
-    assert run("wx_pair_1000_10").totals[0, T_PAD_ROWS] == 990
+    assert run("wx_pair_1000_10").totals["pad_rows"][0] == 990
 
 
 def test_reserved_memory_is_wasted_and_paged_memory_hardly():

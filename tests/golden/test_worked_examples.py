@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from simulator import Result, scenario_from, simulate
-from simulator.state import LOG_FIELDS, T_KV_TOKENS, T_PAD_ROWS, T_ROWS, T_STEPS, T_WALL
+from simulator.state import LOG_FIELDS
 from simulator.units import NS_PER_S
 
 CONTINUOUS = ("orca", "chunked")
@@ -66,7 +66,7 @@ def test_four_slots_static_takes_14(engine: str) -> None:
     ]
     assert seconds(result.requests.scheduled) == [0, 0, 0, 0, 10, 10]
     assert seconds(result.requests.last) == [10, 10, 10, 10, 14, 14]  # answers are returned with the batch
-    assert result.totals[0, T_STEPS] == 14
+    assert result.totals["steps"][0] == 14
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -83,7 +83,7 @@ def test_four_slots_continuous_takes_10(policy: str, engine: str) -> None:
     ]
     assert seconds(result.requests.scheduled) == [0, 0, 0, 0, 4, 4]
     assert seconds(result.requests.last) == [4, 4, 10, 10, 8, 8]
-    assert result.totals[0, T_STEPS] == 10
+    assert result.totals["steps"][0] == 10
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -111,7 +111,7 @@ def test_idle_slots_use_44_75_percent(engine: str) -> None:
         (5, 150, 145, 2, 0, 2, 4, 0),  # A's from 5
         (150, 200, 50, 1, 0, 3, 4, 0),  # D's from 150
     ]
-    used, wall = result.totals[0, T_ROWS], result.totals[0, T_WALL]
+    used, wall = result.totals["rows"][0], result.totals["wall"][0]
     assert (used, wall) == (358 * NS_PER_S, 200 * NS_PER_S)
     assert used / (4 * wall) == 0.4475
     assert result.summary["slot_utilization"] == pytest.approx(0.4475, abs=1e-12)
@@ -143,8 +143,8 @@ def test_three_slots_active_set_at_every_step(policy: str, engine: str) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_long_and_short_in_a_static_pair_waste_990_rows(engine: str) -> None:
     result = play("static", engine, 2, [1000, 10])
-    assert result.totals[0, T_PAD_ROWS] == 990
-    assert result.totals[0, T_STEPS] == 1000
+    assert result.totals["pad_rows"][0] == 990
+    assert result.totals["steps"][0] == 1000
 
 
 def held(layout: dict[str, Any], prompt: int, engine: str) -> tuple[int, int]:
@@ -171,4 +171,4 @@ def test_paged_wastes_less_than_a_block(prompt: int, engine: str) -> None:
     row = dict(zip(LOG_FIELDS, result.log[0].tolist(), strict=True))
     assert row["blocks"] == {500: 32, 50: 4, 48: 3}[prompt]
     assert 0 <= row["blocks"] * 16 - row["kv_tokens"] < 16
-    assert result.totals[0, T_KV_TOKENS] == prompt * (NS_PER_S >> 10)
+    assert result.totals["kv_tokens"][0] == prompt * (NS_PER_S >> 10)

@@ -15,9 +15,11 @@ a Python int. It is slow and it is meant to be read beside the rules it states:
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
+
+from oracle.pool import Block, Own, Pool
 
 OUTPUT, ARRIVAL, ALARM, PLAN = range(4)
 
@@ -33,11 +35,13 @@ class Seq:
     limit: int
     cached: int = 0
     pick: int = 0
+    chain: tuple[int, ...] = ()
     queued: int | None = None
     scheduled: int | None = None
     first: int | None = None
     last: int | None = None
     computed: int = 0
+    settled: int = 0
     planned: int = 0
     done: int = 0
     preempted: int = 0
@@ -69,11 +73,11 @@ class Work:
 
 @dataclass
 class Step:
-    """A launched step: who gets a token from it (None = dropped by preemption) and when its GPU work ends."""
+    """A launched step: who gets a token from it and when its GPU work ends."""
 
     start: int
     gpu_end: int
-    gets: list[Seq | None]
+    gets: list[Seq]
     blocks: int
 
 
@@ -127,12 +131,56 @@ class Memory:
         self.start.pop(seq, None)
 
 
+class SharedMemory(Memory):
+    """Paged blocks that stay known when they are free, and are used again by who begins with the same tokens."""
+
+    def __init__(self, lim: Any) -> None:
+        super().__init__(lim)
+        self.pool = Pool(lim.num_blocks)
+        self.has: dict[Seq, list[Block]] = {}
+        self.offer: list[Block] = []
+
+    @property
+    def free(self) -> int:
+        return len(self.pool.free)
+
+    def names(self, seq: Seq, tokens: int) -> list[Hashable]:
+        """What the full blocks of the first `tokens` tokens of `seq` are called."""
+        return [seq.chain[j] if j < len(seq.chain) else Own((seq.index, j)) for j in range(tokens // self.block)]
+
+    def find(self, seq: Seq, tokens: int) -> int:
+        """Tokens of waiting `seq` that are known; the last of `tokens` is always computed."""
+        self.offer = self.pool.hits(self.names(seq, tokens - 1))
+        return len(self.offer) * self.block
+
+    def could(self, seq: Seq, tokens: int, keep: int = 0) -> bool:
+        if seq in self.has:
+            return self.need(seq, tokens) - len(self.has[seq]) + keep <= self.free
+        idle = sum(block.holders == 0 for block in self.offer)
+        return self.need(seq, tokens) - len(self.offer) + idle + keep <= self.free
+
+    def take(self, seq: Seq, tokens: int, keep: int = 0) -> bool:
+        if seq in self.has and self.need(seq, tokens) <= len(self.has[seq]):
+            return True
+        if not self.could(seq, tokens, keep):
+            return False
+        if seq not in self.has:
+            self.pool.hold(self.offer)
+            self.has[seq] = list(self.offer)
+        self.has[seq] += self.pool.take(self.need(seq, tokens) - len(self.has[seq]))
+        return True
+
+    def give_back(self, seq: Seq) -> None:
+        self.pool.learn(self.has[seq], self.names(seq, seq.settled))
+        self.pool.give_back(self.has.pop(seq))
+
+
 class Replica:
     """Waiting queue, slots, memory, steps in flight and the two clocks of one engine."""
 
     def __init__(self, index: int, lim: Any) -> None:
         self.index, self.lim = index, lim
-        self.memory = Memory(lim)
+        self.memory = SharedMemory(lim) if lim.prefix else Memory(lim)
         self.waiting: deque[Seq] = deque()
         self.running: list[Seq] = []
         self.flight: deque[Step] = deque()
@@ -151,15 +199,27 @@ class Replica:
         self.running.append(seq)
 
     def preempt_last(self) -> Seq:
-        """The last admitted loses KV and tokens in flight, waits at the head, keeps what the client has."""
+        """The last admitted loses its KV and waits at the head; its tokens in flight still come."""
         seq = self.running.pop()
         self.memory.give_back(seq)
-        for step in self.flight:
-            step.gets = [None if other is seq else other for other in step.gets]
-        seq.computed, seq.planned, seq.state = 0, seq.done, "waiting"
+        seq.computed, seq.state = 0, "waiting"
         seq.preempted += 1
         self.waiting.appendleft(seq)
         return seq
+
+    def hit(self, seq: Seq, tokens: int) -> int:
+        """Tokens found in the prefix cache: whole blocks, and one token at least is left to compute."""
+        if isinstance(self.memory, SharedMemory):
+            return self.memory.find(seq, tokens)
+        return min(seq.cached, tokens - 1) // self.lim.block_size * self.lim.block_size
+
+    def plan(self, work: Work, seq: Seq, tokens: int) -> None:
+        """Add a row; the blocks that it fills, of the prompt or of outputs already seen, will be known."""
+        work.rows.append((seq, tokens))
+        if isinstance(self.memory, SharedMemory):
+            after = seq.computed + tokens
+            seq.settled = min(after, seq.prompt + seq.done)
+            self.memory.pool.learn(self.memory.has[seq], self.memory.names(seq, min(after, seq.prompt)))
 
     def keep_free(self) -> int:
         """The watermark holds for admissions beside others; an empty replica may use all its memory."""
@@ -181,27 +241,49 @@ def orca(rep: Replica, now: int) -> Work:
         seq = rep.waiting[0]
         if not rep.memory.take(seq, seq.prompt + seq.limit):
             break
-        rep.admit(rep.waiting.popleft(), min(seq.cached, seq.prompt - 1))
+        rep.admit(rep.waiting.popleft(), rep.hit(seq, seq.prompt))
     return Work([(seq, seq.missing) for seq in rep.running if seq.missing])
 
 
 def vllm_v0(rep: Replica, now: int) -> Work:
     """Whole prompts of waiting requests if any can be admitted, else one token for everybody."""
-    work, budget = Work(), rep.lim.max_num_batched_tokens
-    while rep.waiting and len(rep.running) < rep.lim.max_num_seqs:
+    work = _v0_prompts(rep)
+    if not work.rows:
+        work = _v0_decodes(rep)
+        if not rep.running:  # nothing left to wait for: the engine plans again
+            work = _v0_prompts(rep)
+    return work
+
+
+def _v0_prompts(rep: Replica) -> Work:
+    """A recomputed sequence may have outgrown budget or watermark: it goes alone, or it would wait for ever."""
+    work, budget, lim = Work(), rep.lim.max_num_batched_tokens, rep.lim
+    while rep.waiting and len(rep.running) < lim.max_num_seqs:
         seq = rep.waiting[0]
-        computed = min(seq.cached, seq.known - 1)
+        computed = rep.hit(seq, seq.known)
         tokens = seq.known - computed
-        # A recomputed sequence may have outgrown the budget: it goes alone, or it would wait for ever.
-        if (tokens > budget and work.rows) or not rep.memory.take(seq, seq.known, rep.keep_free()):
+        keep = lim.watermark_blocks
+        if not rep.running and rep.memory.need(seq, seq.known) + keep > lim.num_blocks:
+            keep = 0
+        if (tokens > budget and work.rows) or not rep.memory.take(seq, seq.known, keep):
             break
         rep.admit(rep.waiting.popleft(), computed)
         work.rows.append((seq, tokens))
         budget -= tokens
-    if not work.rows:
-        for seq in list(rep.running):
-            if seq.state == "running" and seq.missing and rep.make_room(seq, seq.computed + 1)[0]:
-                work.rows.append((seq, 1))
+    return work
+
+
+def _v0_decodes(rep: Replica) -> Work:
+    """Who finds no free block (paged), needed or not, preempts the last until there is one, itself in the end."""
+    work = Work()
+    for seq in list(rep.running):
+        if seq.state != "running" or not seq.missing:
+            continue
+        while seq.state == "running" and not rep.memory.contiguous and rep.memory.free < 1:
+            rep.preempt_last()
+        if seq.state == "running":
+            assert rep.memory.take(seq, seq.computed + 1)
+            work.rows.append((seq, 1))
     return work
 
 
@@ -216,18 +298,19 @@ def chunked(rep: Replica, now: int) -> Work:
         got, hit = rep.make_room(seq, seq.computed + tokens)
         preempted |= hit
         if got:
-            work.rows.append((seq, tokens))
+            rep.plan(work, seq, tokens)
             budget -= tokens
     while not preempted and rep.waiting and budget and len(rep.running) < lim.max_num_seqs:
         seq = rep.waiting[0]
-        computed = min(seq.cached, seq.known - 1)
-        tokens = min(seq.known - computed, most, budget)
-        if lim.reserve_prompt and not rep.memory.could(seq, seq.known, rep.keep_free()):
+        seen = seq.prompt + seq.done  # the engine's num_tokens: without what is in flight
+        computed = rep.hit(seq, seen)
+        tokens = min(seen - computed, most, budget)
+        if lim.reserve_prompt and not rep.memory.could(seq, seen, rep.keep_free()):
             break
         if not rep.memory.take(seq, computed + tokens, rep.keep_free()):
             break
         rep.admit(rep.waiting.popleft(), computed)
-        work.rows.append((seq, tokens))
+        rep.plan(work, seq, tokens)
         budget -= tokens
     return work
 
@@ -285,9 +368,8 @@ def triangle(n: int) -> int:
 
 
 def fixed_point(count: int, coefficient: int) -> int:
-    """[ns] count x coefficient [2^-32 ns], the two 16-bit halves of the count rounded down apart."""
-    high, low = divmod(count, 1 << 16)
-    return ((high * coefficient) >> 16) + ((low * coefficient) >> 32)
+    """[ns] count x coefficient [2^-32 ns], rounded down."""
+    return count * coefficient // 2**32
 
 
 class Oracle:
@@ -378,7 +460,7 @@ class Oracle:
             seq.state = "rejected: length"
         elif self.lim.whole_prompt and seq.prompt > self.lim.max_num_batched_tokens:
             seq.state = "rejected: budget"
-        elif rep.memory.need(seq, total) > self.lim.num_blocks:
+        elif rep.memory.need(seq, total) > self.lim.num_blocks or self.leaves_no_watermark(rep, seq):
             seq.state = "rejected: memory"
         else:
             seq.state = "waiting"
@@ -389,6 +471,11 @@ class Oracle:
                 self.wake(rep)
             return
         self.answered(1, self.now + int(self.cost.frontend_out_ns))
+
+    def leaves_no_watermark(self, rep: Replica, seq: Seq) -> bool:
+        """Whether vLLM v0 would never admit this prompt."""
+        whole, keep = self.lim.whole_prompt, self.lim.watermark_blocks
+        return bool(whole) and rep.memory.need(seq, seq.prompt) + keep > self.lim.num_blocks
 
     def wake(self, rep: Replica) -> None:
         rep.asleep = False
@@ -414,7 +501,7 @@ class Oracle:
 
     def launch(self, rep: Replica, work: Work) -> None:
         decode = context = prefill = new = pairs = 0
-        gets: list[Seq | None] = []
+        gets: list[Seq] = []
         for seq, tokens in work.rows:
             if seq.scheduled is None:
                 seq.scheduled = self.now
@@ -446,7 +533,7 @@ class Oracle:
             rep.gpu_free = max(rep.gpu_free, rep.cpu_free)
             rep.eager_steps += 1
         rep.gpu_ns += gpu
-        rep.flight.append(Step(self.now, rep.gpu_free, gets, sum(rep.memory.held.values())))
+        rep.flight.append(Step(self.now, rep.gpu_free, gets, rep.lim.num_blocks - rep.memory.free))
         rep.peak_running = max(rep.peak_running, len(rep.running))
 
     def table(self, name: str, kind: int, tokens: int) -> int:
@@ -474,7 +561,7 @@ class Oracle:
         seen = self.now + int(self.cost.frontend_out_ns)
         ended = 0
         for seq in step.gets:
-            if seq is None or seq.state != "running":
+            if seq.state == "finished":
                 rep.wasted += 1
                 continue
             rep.tokens_out += 1
@@ -483,6 +570,8 @@ class Oracle:
                 seq.first = seen if seq.first is None else seq.first
                 seq.last = seen
             if seq.done == seq.output:
+                if seq.state == "waiting":
+                    rep.waiting.remove(seq)
                 seq.state = "finished"
                 ended += 1
         rep.steps += 1

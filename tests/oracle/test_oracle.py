@@ -24,14 +24,14 @@ STATES = {
     "rejected: budget": state.REJECTED_BUDGET,
 }
 TOTALS = {
-    "steps": state.T_STEPS,
-    "tokens_out": state.T_OUTPUT,
-    "prefilled": state.T_PREFILL,
-    "wasted": state.T_WASTED,
-    "gpu_ns": state.T_GPU,
-    "peak_waiting": state.T_PEAK_WAITING,
-    "eager_steps": state.T_EAGER,
-    "peak_blocks": state.T_PEAK_BLOCKS,
+    "steps": "steps",
+    "tokens_out": "output",
+    "prefilled": "prefill",
+    "wasted": "wasted",
+    "gpu_ns": "gpu",
+    "peak_waiting": "peak_waiting",
+    "eager_steps": "eager",
+    "peak_blocks": "peak_blocks",
 }
 COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
 
@@ -39,7 +39,8 @@ COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, Heal
 def oracle(case: Case) -> Oracle:
     """The oracle's run of a case."""
     columns = (case.arrival, case.prompt, case.output, case.limit, case.cached, case.pick)
-    seqs = [Seq(i, *(column[i] for column in columns)) for i in range(len(case.arrival))]
+    chains = case.chains or ((),) * len(case.arrival)
+    seqs = [Seq(i, *(column[i] for column in columns), chain=chains[i]) for i in range(len(case.arrival))]
     return Oracle(
         seqs,
         case.policy,
@@ -67,7 +68,7 @@ def expected(truth: Oracle) -> dict[str, list[Any]]:
 def measured(done: Job, wanted: dict[str, list[Any]]) -> dict[str, list[Any]]:
     """The same of an engine's job."""
     return {
-        name: done.stats[:, TOTALS[name]].tolist() if name in TOTALS else getattr(done.req, name).tolist()
+        name: done.stats[TOTALS[name]].tolist() if name in TOTALS else getattr(done.req, name).tolist()
         for name in wanted
     }
 

@@ -11,11 +11,11 @@ from policies.registry import POLICIES
 from policies.routers import ROUTERS
 from simulator.cost.check import check_cost
 from simulator.cost.step import Cost
-from simulator.engines.clients import CLOSED, GROUPED, LOG_ROWS, OPEN
+from simulator.engines.clients import CLOSED, GROUPED, OPEN
 from simulator.engines.fast import run_fast
 from simulator.engines.job import Job, array_job, list_job, request_columns
 from simulator.engines.reference import run_reference
-from simulator.state import LOG_FIELDS, Limits
+from simulator.state import Limits
 from simulator.units import NEVER
 
 LOADS = {"open": OPEN, "closed": CLOSED, "grouped": GROUPED}
@@ -41,6 +41,8 @@ class Case:
     load: str = "open"
     width: int = 1
     until: int | None = None
+    chains: tuple[tuple[int, ...], ...] = ()
+    """Numbers of each request's shared leading blocks; given when the prefix cache is on."""
 
 
 class Choose(Protocol):
@@ -130,14 +132,28 @@ def some_case(choose: Choose, ahead: int | None, most: int) -> Case:
     early = choose.numbers(n, 0, choose.among(0, 0, 4))
     shared = choose.numbers(n, 0, choose.among(0, 0, 25))
     load = choose.among("open", "open", "closed", "grouped")
+    limits = some_limits(choose, policy, tick, ahead)
+    chains: tuple[tuple[int, ...], ...] = ()
+    if policy == "chunked" and limits.contiguous == 0 and choose.among(0, 1) == 1:
+        limits = limits._replace(prefix=1)
+        chains = some_chains(choose, prompt, output, limits.block_size)
     return Case(
         policy, tuple(t * tick for t in sorted(choose.numbers(n, 0, choose.among(0, 3, 20, 100)))), tuple(prompt),
         tuple(output), tuple(a + b for a, b in zip(output, early, strict=True)),
         tuple(min(a, b) for a, b in zip(shared, prompt, strict=True)), tuple(choose.numbers(n, 0, 99)),
-        some_limits(choose, policy, tick, ahead), some_cost(choose, tick), replicas=choose.among(1, 1, 2, 3),
+        limits, some_cost(choose, tick), replicas=choose.among(1, 1, 2, 3),
         router=choose.among(*sorted(ROUTERS)), load=load, width=1 if load == "open" else choose.among(1, 2, 3, 5),
-        until=choose.among(None, None, 30 * tick),
+        until=choose.among(None, None, 30 * tick), chains=chains,
     )  # fmt: skip
+
+
+def some_chains(choose: Choose, prompt: list[int], output: list[int], block_size: int) -> tuple[tuple[int, ...], ...]:
+    """A few conversations: requests of one have its blocks, as far as they go, or as far as they follow it."""
+    n = len(prompt)
+    talk, leaves = choose.numbers(n, 0, choose.among(0, 1, 3)), choose.numbers(n, 0, choose.among(0, 25))
+    full = [(p + o - 1) // block_size for p, o in zip(prompt, output, strict=True)]
+    return tuple(tuple(100 * t + j for j in range(max(0, f - leave)))
+                 for t, f, leave in zip(talk, full, leaves, strict=True))  # fmt: skip
 
 
 @st.composite
@@ -153,8 +169,10 @@ def cases(ahead: int | None = None, most: int = 20) -> st.SearchStrategy[Case]:
 
 def job(case: Case, compiled: bool, log: bool = True) -> Job:
     """The case as a job of one of the engines."""
-    req = request_columns(case.arrival, case.prompt, case.output, case.limit, case.cached, case.pick)
-    made = (array_job if compiled else list_job)(req, case.limits, case.cost, case.replicas, log)
+    ends = np.cumsum([len(chain) for chain in case.chains]) if case.limits.prefix else None
+    req = request_columns(case.arrival, case.prompt, case.output, case.limit, case.cached, case.pick, ends)
+    chain = [number for numbers in case.chains for number in numbers]
+    made = (array_job if compiled else list_job)(req, case.limits, case.cost, case.replicas, log, chain)
     made.router, made.load, made.width = ROUTERS[case.router], LOADS[case.load], case.width
     made.until = NEVER if case.until is None else case.until
     return made
@@ -171,12 +189,12 @@ def run(case: Case, engine: str) -> Job:
 
 def outcome(done: Job) -> dict[str, Any]:
     """All that a run leaves, as plain lists: request columns, totals, histograms, the step log."""
-    rows = np.asarray(done.log[: done.ctl[LOG_ROWS]], dtype=np.int64).reshape(-1, len(LOG_FIELDS))
+    rows = done.logged
     found = {name: column.tolist() for name, column in done.req._asdict().items()}
     found["totals"], found["itl"] = (
         done.stats.tolist(),
         [(int(k), int(done.itl[k])) for k in np.nonzero(done.itl)[0]],
     )
     found["rows_time"] = done.rows_time.tolist()
-    found["log"] = rows[np.lexsort((rows[:, 1], rows[:, 0], rows[:, 2]))].tolist()
+    found["log"] = rows[np.lexsort((rows["start"], rows["replica"], rows["end"]))].tolist()
     return found

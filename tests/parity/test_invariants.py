@@ -9,13 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from parity.cases import Case, cases, run
 
 from simulator import state as s
-from simulator.engines.clients import LOG_ROWS
 from simulator.engines.job import Job
-from simulator.state import LOG_FIELDS
 from simulator.units import NEVER
 
 COMMON: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
-STEP = {name: k for k, name in enumerate(LOG_FIELDS)}
 
 
 def whole(case: Case) -> Case:
@@ -40,10 +37,10 @@ def test_everybody_is_answered_or_refused(case: Case) -> None:
 def test_memory_and_slots_come_back(case: Case) -> None:
     done = run(whole(case), "fast")
     counters = done.reps.c
-    assert np.all(counters[:, s.FREE_BLOCKS] == case.limits.num_blocks)
-    assert np.all(counters[:, s.LARGEST_GAP] == case.limits.num_blocks)
-    for idle in (s.N_RUNNING, s.N_WAITING, s.N_FLIGHT, s.N_EXTENTS, s.KV_TOKENS, s.OUTSTANDING):
-        assert np.all(counters[:, idle] == 0)
+    assert np.all(counters["free_blocks"] == case.limits.num_blocks)
+    assert np.all(counters["largest_gap"] == case.limits.num_blocks)
+    for idle in ("n_running", "n_waiting", "n_flight", "n_extents", "kv_tokens", "outstanding"):
+        assert np.all(counters[idle] == 0)
     assert np.all(done.reps.slots == -1)
     assert np.all(done.req.blocks == 0)
 
@@ -68,7 +65,7 @@ def test_causality(case: Case) -> None:
 
 def logged(done: Job) -> Any:
     """The step log, in the order it was written."""
-    return done.log[: done.ctl[LOG_ROWS]]
+    return done.logged
 
 
 @settings(max_examples=100, **COMMON)
@@ -76,15 +73,15 @@ def logged(done: Job) -> Any:
 def test_steps_account_for_every_token(case: Case) -> None:
     """The log, the totals and the requests count the same tokens, steps and gaps."""
     done = run(whole(case), "fast")
-    rows, totals = logged(done), done.stats.sum(axis=0)
-    assert totals[s.T_OUTPUT] == done.req.done.sum()
-    assert rows[:, STEP["steps"]].sum() == totals[s.T_STEPS]
-    assert rows[:, STEP["prefill_tokens"]].sum() == totals[s.T_PREFILL]
-    assert rows[:, STEP["gpu_ns"]].sum() == totals[s.T_GPU]
-    assert rows[:, STEP["wall_ns"]].sum() == totals[s.T_WALL]
-    assert done.rows_time.sum() == totals[s.T_WALL]
-    parts = totals[s.T_DENSE] + totals[s.T_DECODE_ATTENTION] + totals[s.T_PREFILL_ATTENTION]
-    assert parts == totals[s.T_GPU]
+    rows, totals = logged(done), s.Totals(*(done.stats[name].sum() for name in done.stats.dtype.names))
+    assert totals.output == done.req.done.sum()
+    assert rows["steps"].sum() == totals.steps
+    assert rows["prefill_tokens"].sum() == totals.prefill
+    assert rows["gpu_ns"].sum() == totals.gpu
+    assert rows["wall_ns"].sum() == totals.wall
+    assert done.rows_time.sum() == totals.wall
+    parts = totals.dense + totals.decode_attention + totals.prefill_attention
+    assert parts == totals.gpu
     if case.limits.stream:
         answered = done.req.done > 0
         assert done.itl.sum() == (done.req.done[answered] - 1).sum()
@@ -100,20 +97,20 @@ def test_a_replica_is_busy_one_step_at_a_time(case: Case) -> None:
     done = run(whole(case), "fast")
     lim = case.limits
     for r in range(case.replicas):
-        rows = logged(done)[logged(done)[:, STEP["replica"]] == r]
+        rows = logged(done)[logged(done)["replica"] == r]
         if not len(rows):
             continue
-        assert np.all(np.diff(rows[:, STEP["end"]]) >= 0)
-        assert np.all(rows[:, STEP["start"]] <= rows[:, STEP["end"]])
-        horizon = rows[-1, STEP["end"]] - rows[0, STEP["start"]]
-        assert done.stats[r, s.T_WALL] <= horizon
-        assert done.stats[r, s.T_GPU] <= horizon
-        assert np.all(rows[:, STEP["running"]] <= lim.max_num_seqs)
-        assert np.all(rows[:, STEP["decode"]] + rows[:, STEP["prefill"]] <= rows[:, STEP["running"]])
-        assert np.all(rows[:, STEP["blocks"]] <= lim.num_blocks)
-        assert np.all(rows[:, STEP["kv_tokens"]] <= rows[:, STEP["blocks"]] * lim.block_size)
+        assert np.all(np.diff(rows["end"]) >= 0)
+        assert np.all(rows["start"] <= rows["end"])
+        horizon = rows["end"][-1] - rows["start"][0]
+        assert done.stats["wall"][r] <= horizon
+        assert done.stats["gpu"][r] <= horizon
+        assert np.all(rows["running"] <= lim.max_num_seqs)
+        assert np.all(rows["decode"] + rows["prefill"] <= rows["running"])
+        assert np.all(rows["blocks"] <= lim.num_blocks)
+        assert np.all(rows["kv_tokens"] <= rows["blocks"] * lim.block_size)
         if case.policy == "chunked":
-            assert np.all(rows[:, STEP["decode"]] + rows[:, STEP["prefill_tokens"]] <= lim.max_num_batched_tokens)
+            assert np.all(rows["decode"] + rows["prefill_tokens"] <= lim.max_num_batched_tokens)
 
 
 @settings(max_examples=100, **COMMON)
@@ -127,8 +124,8 @@ def test_little_bounds(case: Case) -> None:
         return
     started = req.scheduled != NEVER
     waited = (req.scheduled - req.queued)[started].sum()
-    by_step = (rows[:, STEP["waiting"]] * rows[:, STEP["wall_ns"]]).sum()
+    by_step = (rows["waiting"] * rows["wall_ns"]).sum()
     held = (req.last - req.scheduled)[started].sum() - case.cost.frontend_out_ns * started.sum()
-    used = (rows[:, STEP["running"]] * rows[:, STEP["wall_ns"]]).sum()
+    used = (rows["running"] * rows["wall_ns"]).sum()
     assert by_step <= waited
     assert used == held

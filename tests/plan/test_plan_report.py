@@ -121,7 +121,7 @@ def test_answer_is_complete(data: dict[str, Any]) -> None:
     }
     assert [g["factor"] for g in answer["growth"]] == [1.5, 2.0, 4.0]
     assert all(c["goodput_per_s"] <= c["requests_per_s"] * (1 + 1e-9) for c in answer["curve"])
-    assert answer["whole_fleet"]["holds"]
+    assert answer["bought"]["holds"]
     assert answer["hourly"] is None
 
 

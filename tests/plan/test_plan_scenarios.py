@@ -27,7 +27,7 @@ def test_shipped_plans_give_an_answer(name: str) -> None:
     spec = load_plan(SCENARIOS / f"{name}.yaml", SMALL[name])
     data = plain(plan(spec, jobs=1))
     assert data["feasible"] and data["complete"]
-    assert data["answer"]["whole_fleet"]["holds"]
+    assert data["answer"]["bought"]["holds"]
     day = data["answer"]["hourly"]
     assert (day is not None) == (name == "plan_day")
     if day is not None:

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.metrics.latency import seconds
+from simulator.metrics.samples import percentile
 from simulator.planning.bounds import fewest_replicas, ready, scaled_cost, step_error
 from simulator.planning.cache import PointCache
-from simulator.planning.measure import quantile, request_seconds
 from simulator.planning.plan import plan
 from simulator.planning.points import Bench, Point
 from simulator.planning.spec import PlanSpec, candidates_of, plan_from
@@ -52,7 +53,7 @@ def whole_fleet_holds(spec: PlanSpec, k: int, replicas: int) -> bool:
     for replication in range(spec.search.replications):
         setup = prepare(scenario)
         result = simulate(scenario, replication=replication, setup=setup, cost=scaled_cost(setup.cost, 1.03))
-        times = request_seconds(result)
+        times = {m: seconds(result, f"{m}_s") for m in ("ttft", "tpot")}
         if np.nanpercentile(times["ttft"], 95) > 0.6 or np.nanpercentile(times["tpot"], 95) > 0.05:
             return False
     return True
@@ -88,7 +89,7 @@ def test_the_bound_is_below_the_gpu_time_that_simulations_use() -> None:
         setup = ready(spec, candidate).setup
         assert setup is not None
         result = simulate(setup.scenario, trace=trace, setup=setup)
-        busy = result.totals[:, 8].sum() / 1e9 / len(trace)
+        busy = result.totals["gpu"].sum() / 1e9 / len(trace)
         assert fewest_replicas(setup, trace, 1.0 / busy) <= 1
 
 
@@ -121,7 +122,7 @@ def test_infeasible_names_the_binding_limit_and_the_nearest_point() -> None:
     assert near.best_try.binding.name == "p50 TPOT"
     assert near.candidate.gpu == "h100-sxm"  # the faster memory is the nearest to 1 ms
     # the unloaded step of an 8B model cannot be faster than reading its 15 GB of weights once
-    assert near.best_try.binding.interval.value > 15.0e9 / 3.35e12
+    assert near.best_try.binding.interval.mean > 15.0e9 / 3.35e12
 
 
 def test_the_cap_on_replicas_is_never_the_answer() -> None:
@@ -245,16 +246,16 @@ def test_error_of_step_times_follows_the_profile() -> None:
     assert step_error(roofline.setup, 0.07).relative == 0.07
 
 
-@pytest.mark.parametrize("percentile", [1.0, 50.0, 99.0, 99.9])
-def test_percentile_is_numpys_where_all_finished(percentile: float) -> None:
+@pytest.mark.parametrize("percent", [1.0, 50.0, 99.0, 99.9])
+def test_percentile_is_numpys_where_all_finished(percent: float) -> None:
     values = np.sort(np.random.default_rng(3).exponential(size=997))
-    assert quantile(values, percentile) == pytest.approx(float(np.percentile(values, percentile)), rel=1e-12)
+    assert percentile(values, percent / 100) == pytest.approx(float(np.percentile(values, percent)), rel=1e-12)
 
 
 def test_percentile_that_touches_a_failed_request_is_infinite() -> None:
     values = np.array([1.0, 2.0, 3.0, np.inf])
-    assert quantile(values, 50.0) == 2.5
-    assert quantile(values, 70.0) == np.inf
+    assert percentile(values, 0.5) == 2.5
+    assert percentile(values, 0.7) == np.inf
 
 
 def test_rates_are_those_of_the_trace() -> None:

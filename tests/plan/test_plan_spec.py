@@ -6,10 +6,8 @@ import pytest
 import yaml
 
 from simulator.errors import ConfigError
-from simulator.planning.price import Fleet
-from simulator.planning.spec import MEAN, Candidate, Target, candidates_of, load_plan, plan_from, scenario_of
-from simulator.report.plan.deploy import kubernetes, vllm_command, vllm_flags
-from simulator.scenario.setup import prepare
+from simulator.planning.slo import MEAN, Target
+from simulator.planning.spec import candidates_of, load_plan, plan_from
 
 GOOD = """name: p
 workload:
@@ -77,62 +75,6 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, old: str, new: str, w
     assert "plan.yaml" in text
     for word in words:
         assert word in text
-
-
-def export_case() -> tuple[str, str]:
-    spec = plan_from(
-        {
-            "name": "Chat <8B>",
-            "workload": {"requests": {"output": [1]}},
-            "slo": {"ttft_p50_s": 1},
-            "max_model_len": 16384,
-            "candidates": {
-                "weight_dtype": "fp8",
-                "kv_dtype": "fp8",
-                "tensor_parallel": 2,
-                "max_num_seqs": 96,
-            },
-        }
-    )
-    candidate: Candidate = candidates_of(spec)[0]
-    setup = prepare(scenario_of(spec, candidate))
-    fleet = Fleet(candidate, 5, 1, 10.0, (9.0, 11.0), 1.0, 0.1, 700.0, 0.1)
-    return vllm_command(spec, setup), kubernetes(spec, setup, fleet)
-
-
-def test_flags_say_what_was_simulated() -> None:
-    command, _ = export_case()
-    for flag in (
-        "--tensor-parallel-size=2",
-        "--max-num-seqs=96",
-        "--max-num-batched-tokens=2048",
-        "--max-model-len=16384",
-        "--quantization=fp8",
-        "--kv-cache-dtype=fp8",
-        "--block-size=16",
-    ):
-        assert flag in command.split()
-
-
-def test_deployment_has_every_replica_and_its_gpus() -> None:
-    deployment, service = yaml.safe_load_all(export_case()[1])
-    container = deployment["spec"]["template"]["spec"]["containers"][0]
-    assert deployment["spec"]["replicas"] == 6  # 5 serve, 1 is spare
-    assert container["resources"]["limits"]["nvidia.com/gpu"] == 2
-    assert container["args"][0].startswith("--model=")
-    assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"]
-    assert deployment["metadata"]["name"] == "chat-8b"
-
-
-def test_no_flags_for_the_textbook_gpu() -> None:
-    spec = plan_from(
-        {
-            "workload": {"requests": {"output": [1]}},
-            "slo": {"ttft_p50_s": 1},
-            "candidates": {"gpu": "unit", "policy": "orca"},
-        }
-    )
-    assert vllm_flags(spec, prepare(scenario_of(spec, candidates_of(spec)[0]))) == []
 
 
 def test_the_plan_of_the_guide_is_accepted() -> None:

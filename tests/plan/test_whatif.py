@@ -7,8 +7,8 @@ import pytest
 
 from simulator.config import Document
 from simulator.errors import ConfigError
-from simulator.planning.whatif import asked_for, change_text, compare, load_overlays, transformed, whatif_tables
-from simulator.report.plan.page import render_whatif
+from simulator.planning.whatif import _cell, asked_for, compare, load_overlays, transformed
+from simulator.report.plan.whatif import amount, change_text, render_whatif, whatif_tables
 from simulator.scenario.spec import Scenario, scenario_from
 from simulator.workload.build import build_trace
 
@@ -51,15 +51,15 @@ overlays:
   - {name: one lost, lose_replicas: 1}
 """)
     half = cells(data, "half")["output tokens/s"]
-    assert half["pct"] == pytest.approx(-50, abs=3) and half["told_apart"]
-    assert cells(data, "long")["TTFT p50"]["pct_low"] > 0
-    assert cells(data, "one lost")["TPOT mean"]["pct_low"] > 0
+    assert half["change"] == pytest.approx(0.5, abs=0.03) and half["told_apart"]
+    assert cells(data, "long")["TTFT p50"]["change_low"] > 1
+    assert cells(data, "one lost")["TPOT mean"]["change_low"] > 1
 
 
 def test_common_random_numbers_an_overlay_without_effect_differs_by_nothing() -> None:
     data = run("overlays: [{name: same, set: {kv.block_size: 16}}]")
     for cell in cells(data, "same").values():
-        assert cell["pct"] == 0 and cell["told_apart"] is False
+        assert cell["change"] == (0 if cell["kind"] == "points" else 1) and cell["told_apart"] is False
 
 
 def test_the_pairing_narrows_the_interval() -> None:
@@ -67,14 +67,48 @@ def test_the_pairing_narrows_the_interval() -> None:
     data = run("replications: 6\noverlays: [{name: lost, lose_replicas: 1}]")
     cell, own = cells(data, "lost")["E2E mean"], cells(data, "base")["E2E mean"]
     of_value = (own["high"] - own["low"]) / own["value"]
-    of_change = (cell["pct_high"] - cell["pct_low"]) / 100
+    of_change = cell["change_high"] - cell["change_low"]
     assert of_change < of_value
 
 
+def test_a_change_and_its_reverse_are_one_factor_and_its_inverse() -> None:
+    """Twice the value and half of it, replication by replication: log ratios average to the geometric mean."""
+    a, b = [1.0, 2.0, 4.0], [2.0, 2.0, 16.0]
+    there, back = _cell("E2E p99", a, b, 0.9, False), _cell("E2E p99", b, a, 0.9, False)
+    assert there["change"] == pytest.approx((2 * 1 * 4) ** (1 / 3)) == pytest.approx(1 / back["change"])
+    assert there["change_low"] == pytest.approx(1 / back["change_high"])
+
+
+def test_shares_change_by_points() -> None:
+    cell = _cell("within SLO", [0.02, 0.04], [0.05, 0.07], 0.9, False)
+    assert (cell["kind"], cell["change"]) == ("points", pytest.approx(3.0))
+    assert amount(cell, "change") == "+3.0 points"
+    none = _cell("within SLO", [0.0, 0.0], [0.5, 0.5], 0.9, False)  # no ratio to nothing, but fifty points
+    assert none["change"] == 50
+
+
+def test_a_latency_that_grows_with_the_trace_is_not_compared() -> None:
+    data = run("overlays: [{name: flood, traffic: 20}, {name: more, traffic: 1.1}]")
+    flood, row = cells(data, "flood"), data["rows"][1]
+    assert row["overloaded"] and flood["E2E p99"]["change"] is None and flood["E2E p99"]["value"] > 0
+    assert flood["output tokens/s"]["change"] > 1
+    assert cells(data, "more")["E2E p99"]["change"] is not None
+    assert "overloaded case is not compared" in render_whatif(data)["report.html"]
+
+
+@pytest.mark.parametrize(
+    ("factor", "text"),
+    [(1.5, "+50.0 %"), (0.5, "-50.0 %"), (1, "same"), (2.5, "× 2.5"), (1 / 12, "1/12"), (7372, "× 7,372")],
+)
+def test_a_change_is_a_share_up_to_twofold_then_a_factor(factor: float, text: str) -> None:
+    assert amount({"kind": "factor", "change": factor}, "change") == text
+
+
 def test_static_batches_have_no_tpot_and_are_slower_to_start() -> None:
-    data = run("overlays: [{name: static, set: {policy: {name: static, max_num_seqs: 8}}}]")
+    calm = {"arrivals": {"kind": "poisson", "rate": 1, "requests": 300}, "prompt": 600, "output": 120}
+    data = run("overlays: [{name: static, set: {policy: {name: static, max_num_seqs: 8}}}]", workload=calm)
     assert not cells(data, "static")["TPOT mean"]["defined"]
-    assert cells(data, "static")["TTFT p50"]["pct_low"] > 0
+    assert cells(data, "static")["TTFT p50"]["change_low"] > 1
     assert "–" in render_whatif(data)["report.html"] or "-" in render_whatif(data)["report.html"]
 
 
@@ -122,5 +156,5 @@ def test_overlays_that_are_not_accepted(text: str, words: list[str]) -> None:
 def test_shipped_overlays_run(name: str, assignments: list[str]) -> None:
     data = compare(load_overlays(SCENARIOS / "chat.yaml", SCENARIOS / f"{name}.yaml", assignments), jobs=1)
     assert all(row["error"] is None for row in data["rows"])
-    assert change_text(data["rows"][1]["cells"]["E2E mean"]).startswith(("+", "-"))
+    assert change_text(data["rows"][1]["cells"]["E2E mean"]).startswith(("+", "-", "×", "same"))
     assert "<script>" in render_whatif(data)["report.html"]

@@ -17,7 +17,6 @@ from scipy.stats import poisson
 from simulator import scenario_from, simulate
 from simulator.cost.unit import unit_cost
 from simulator.run import Result
-from simulator.state import T_WAITING, T_WALL_SHORT
 from simulator.workload.trace import make_trace
 
 STEP_NS = 1 << 20
@@ -175,6 +174,6 @@ def test_little() -> None:
     of the step that each arrives in (< 1 step a request). Steps of 2^20 ns: sums in 1,024 ns lose nothing."""
     result = runs(ONE_AT_A_TIME, exponential, 0.8, 50_000, 1)[0]
     by_request = int((result.requests.scheduled - result.requests.queued).sum())
-    by_step = int(result.totals[0, T_WAITING]) << 10
+    by_step = int(result.totals["waiting"][0]) << 10
     assert 0 <= by_request - by_step <= 50_000 * STEP_NS
-    assert int(result.totals[0, T_WALL_SHORT]) << 10 == int(result.trace.output.sum()) * STEP_NS
+    assert int(result.totals["wall_short"][0]) << 10 == int(result.trace.output.sum()) * STEP_NS

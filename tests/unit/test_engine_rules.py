@@ -1,5 +1,6 @@
 """The rules of a step, one small run each, worked out by hand; ticks are ns."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,18 +13,7 @@ from simulator.errors import NoProgressError, ServecastError
 from simulator.run import _check_progress, simulate
 from simulator.scenario.setup import prepare
 from simulator.scenario.spec import scenario_from
-from simulator.state import (
-    FINISHED,
-    N_WAITING,
-    REJECTED_BUDGET,
-    REJECTED_KV,
-    REJECTED_LENGTH,
-    T_EAGER,
-    T_PREFILL,
-    T_STEPS,
-    T_WASTED,
-    Limits,
-)
+from simulator.state import FINISHED, REJECTED_BUDGET, REJECTED_KV, REJECTED_LENGTH, Limits
 from simulator.units import NEVER
 
 ENGINES = pytest.mark.parametrize("engine", ["reference", "fast", "fast without leaps"])
@@ -85,7 +75,7 @@ def test_eager_steps_are_counted(engine: str) -> None:
     """Four steps of one token each, all eager; the launch of 30 outlasts the GPU's 10."""
     done = run(requests([0], [1], [4], cost=cost(10, 30, eager=1)), engine)
     assert times(done) == ([0], [30], [120])
-    assert done.stats[0, T_EAGER] == 4
+    assert done.stats["eager"][0] == 4
 
 
 @ENGINES
@@ -102,7 +92,7 @@ def test_a_step_that_preempts_admits_nobody(engine: str) -> None:
     at 30 has no block for the first's 9th token and preempts the second; 1 block is then free, enough for the second's
     first chunk, but that waits for the step at 40."""
     done = run(requests([0, 0], [7, 7], [4, 4], num_blocks=4, long_prefill_token_threshold=4), engine)
-    rows = [(row[1], row[4], row[6]) for row in np.asarray(done.log).tolist()[:5]]  # start, decodes, prefills
+    rows = done.logged[["start", "decode", "prefill"]].tolist()[:5]
     assert rows == [(0, 0, 2), (10, 0, 2), (20, 2, 0), (30, 1, 0), (40, 1, 1)]
 
 
@@ -157,7 +147,7 @@ def test_a_refusal_takes_as_long_to_the_client_as_an_answer(engine: str) -> None
 def test_budget_is_shared_running_first(engine: str) -> None:
     """Budget 8: 8 of the first's 11 tokens; then its 3 and 5 of the second's 6; then 1 decode and the last 1."""
     done = run(requests([0, 0], [11, 6], [3, 2], max_num_batched_tokens=8), engine)
-    assert np.asarray(done.log)[:3, 7].tolist() == [8, 8, 1]
+    assert done.logged["prefill_tokens"][:3].tolist() == [8, 8, 1]
     assert times(done) == ([0, 10], [20, 30], [40, 40])
 
 
@@ -165,9 +155,9 @@ def test_budget_is_shared_running_first(engine: str) -> None:
 def test_early_end_wastes_the_step_planned_ahead(engine: str) -> None:
     """max_tokens 9, end after 2: planned one ahead, a third row is computed for nobody."""
     done = run(requests([0], [1], [2], limit=[9], schedule_ahead=1), engine)
-    assert (done.stats[0, T_WASTED], done.stats[0, T_STEPS]) == (1, 3)
+    assert (done.stats["wasted"][0], done.stats["steps"][0]) == (1, 3)
     done = run(requests([0], [1], [2], limit=[2], schedule_ahead=1), engine)
-    assert (done.stats[0, T_WASTED], done.stats[0, T_STEPS]) == (0, 2)
+    assert (done.stats["wasted"][0], done.stats["steps"][0]) == (0, 2)
 
 
 @ENGINES
@@ -178,8 +168,32 @@ def test_memory_runs_out_last_admitted_is_recomputed(engine: str) -> None:
     done = run(requests([0, 0], [7, 7], [4, 4], num_blocks=4), engine)
     assert done.req.preempted.tolist() == [0, 1]
     assert times(done) == ([0, 0], [10, 10], [40, 60])
-    assert done.stats[0, T_PREFILL] == 7 + 7 + 9
+    assert done.stats["prefill"][0] == 7 + 7 + 9
     assert done.req.itl_max.tolist() == [10, 30]
+
+
+@ENGINES
+@pytest.mark.parametrize(("output", "last", "computed"), [(4, 60, 23), (2, 20, 14)])
+def test_a_token_in_flight_at_preemption_is_delivered(output: int, last: int, computed: int, engine: str) -> None:
+    """As above, one step ahead. The step planned at 10 (the first's token 9) preempts the second, whose token of the
+    step 10-20 comes at 20 all the same. Was it its last, the second has ended and leaves the queue; else it waits
+    for the first's end at 40 and recomputes 7 + 2 tokens. vLLM 0.24 does so (Scheduler.update_from_output)."""
+    done = run(requests([0, 0], [7, 7], [4, output], num_blocks=4, schedule_ahead=1), engine)
+    assert done.req.preempted.tolist() == [0, 1]
+    assert times(done)[2] == [40, last]
+    assert (done.stats["prefill"][0], done.stats["wasted"][0]) == (computed, 0)
+    assert done.reps.c["n_waiting"][0] == 0
+
+
+@ENGINES
+def test_readmission_counts_only_tokens_that_have_come(engine: str) -> None:
+    """Two steps ahead, 6 blocks of 4. The steps planned at 0: three prompts; the 8th token of first and last; the
+    first's 9th, which preempts the last with 2 tokens in flight. At 10 the second ends and the last is readmitted
+    with 1 token seen and 1 in flight: 8 tokens are computed, the 9th in a decode of its own (request.num_tokens)."""
+    done = run(requests([0] * 3, [7, 8, 7], [4, 1, 4], num_blocks=6, schedule_ahead=2), engine)
+    assert done.req.preempted.tolist() == [0, 0, 1]
+    assert done.stats["prefill"][0] == 7 + 8 + 7 + 8
+    assert done.req.done.tolist() == [4, 1, 4]
 
 
 @ENGINES
@@ -192,12 +206,51 @@ def test_watermark_keeps_newcomers_out(watermark: int, start: int, policy: str, 
 
 
 @ENGINES
+@pytest.mark.parametrize(("policy", "last", "preempted"), [("chunked", 20, 0), ("vllm_v0", 30, 1)])
+def test_vllm_v0_decodes_only_beside_a_free_block(policy: str, last: int, preempted: int, engine: str) -> None:
+    """4 blocks of 4, two prompts of 5 hold them all, with room for 3 tokens each. vLLM v0 preempts the second all the
+    same (BlockSpaceManagerV2.can_append_slots: a touched block counts as a new one); it recomputes 6 tokens at 20."""
+    done = run(requests([0, 0], [5, 5], [2, 2], policy, num_blocks=4), engine)
+    assert times(done)[2] == [20, last]
+    assert done.req.preempted.tolist() == [0, preempted]
+    assert done.stats["prefill"][0] == 10 + 6 * preempted
+
+
+@ENGINES
+def test_vllm_v0_preempts_itself_and_goes_on(engine: str) -> None:
+    """2 blocks, both full or begun by the prompt of 5: each further token is computed with all before it."""
+    done = run(requests([0], [5], [3], "vllm_v0", num_blocks=2), engine)
+    assert times(done) == ([0], [10], [30])
+    assert (done.req.preempted[0], done.stats["prefill"][0]) == (2, 5 + 6 + 7)
+
+
+@ENGINES
+def test_vllm_v0_lets_in_alone_who_has_outgrown_the_watermark(engine: str) -> None:
+    """4 blocks, 1 to be kept free; the prompt of 12 takes 3, its 13th token the last. At 20 none is free: it preempts
+    itself and recomputes 14 tokens in 4 blocks."""
+    done = run(requests([0], [12], [3], "vllm_v0", num_blocks=4, watermark_blocks=1, whole_prompt=1), engine)
+    assert times(done) == ([0], [10], [30])
+    assert (done.req.preempted[0], done.stats["prefill"][0]) == (1, 12 + 14)
+
+
+@ENGINES
+@pytest.mark.parametrize("policy", ["chunked", "vllm_v0", "orca"])
+@pytest.mark.parametrize(("prompt", "cached", "computed"), [(10, 10, 2), (9, 9, 1), (8, 8, 4), (8, 3, 8), (4, 4, 4)])
+def test_cached_blocks_are_whole_and_leave_a_token(prompt: int, cached: int, computed: int, policy: str,
+                                                   engine: str) -> None:  # fmt: skip
+    """Blocks of 4: of 8 cached of 8 one block is used, since the last token's logits are needed."""
+    case = replace(requests([0], [prompt], [1], policy), cached=(cached,))
+    assert run(case, engine).stats["prefill"][0] == computed
+
+
+@ENGINES
 @pytest.mark.parametrize(
     ("policy", "prompt", "output", "limits", "status"),
     [
         ("chunked", 10, 91, {"max_model_len": 100}, REJECTED_LENGTH),
         ("chunked", 10, 11, {"num_blocks": 5}, REJECTED_KV),
         ("vllm_v0", 101, 1, {"whole_prompt": 1}, REJECTED_BUDGET),
+        ("vllm_v0", 13, 1, {"whole_prompt": 1, "num_blocks": 4, "watermark_blocks": 1}, REJECTED_KV),
         ("orca", 10, 11, {"num_blocks": 5, "contiguous": 1}, REJECTED_KV),
     ],
 )
@@ -207,7 +260,7 @@ def test_what_can_never_run_is_refused(policy: str, prompt: int, output: int, li
     done = run(requests([0, 0], [prompt, 1], [output, 1], policy, **limits), engine)
     assert done.req.status.tolist() == [status, 3]
     assert done.req.first[0] == NEVER
-    less = (prompt - 1, output) if status == REJECTED_BUDGET else (prompt, output - 1)
+    less = (prompt - 1, output) if policy == "vllm_v0" else (prompt, output - 1)
     done = run(requests([0, 0], [less[0], 1], [less[1], 1], policy, **limits), engine)
     assert done.req.status.tolist() == [3, 3]
 
@@ -252,11 +305,26 @@ def test_static_answer_not_returned_by_the_horizon_is_unfinished() -> None:
 def test_no_progress_is_told_with_a_diagnosis() -> None:
     """A policy that never plans is found out, not waited for."""
     done = run(requests([0], [1], [1]), "fast")
-    done.reps.c[0, N_WAITING] = 1
-    done.reps.c[0, 3] = 0
+    done.reps.c["n_waiting"][0] = 1
+    done.reps.c["head"][0] = 0
     with pytest.raises(NoProgressError, match="replica 0 stands still: 1 requests wait"):
         _check_progress(done)
     assert issubclass(NoProgressError, ServecastError)
+
+
+@pytest.mark.parametrize(("policy", "usable"), [("chunked", 999), ("vllm_v0", 1000)])
+def test_the_watermark_is_a_share_of_all_blocks(policy: str, usable: int) -> None:
+    """int(0.01 x 1,000) = 10 in both engines; V1 keeps one block (block_pool.null_block) to itself, v0 none."""
+    base = {"workload": {"requests": {"output": [2]}}, "hardware": "unit", "kv": {"num_gpu_blocks": 1000}}
+    limits = prepare(scenario_from(base | {"policy": {"name": policy, "watermark": 0.01}})).limits
+    assert (limits.num_blocks, limits.watermark_blocks) == (usable, 10)
+
+
+@pytest.mark.parametrize(("policy", "blocks"), [("chunked", 0), ("vllm_v0", 10)])
+def test_default_watermarks(policy: str, blocks: int) -> None:
+    """vLLM 0.24 SchedulerConfig.watermark is 0; the block managers of v0 had 0.01."""
+    base = {"workload": {"requests": {"output": [2]}}, "hardware": "unit", "kv": {"num_gpu_blocks": 1000}}
+    assert prepare(scenario_from(base | {"policy": policy})).limits.watermark_blocks == blocks
 
 
 def test_a_policy_that_does_not_chunk_takes_prompts_up_to_max_model_len() -> None:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS = (
     ("errors", "units", "jit", "atomic", "hwprofiles", "scenarios"),
     ("config", "state"),
-    ("profiles", "workload", "kv", "cost"),
+    ("profiles", "workload", "kv", "prefix", "cost"),
     ("policies",),
     ("engines",),
     ("scenario",),

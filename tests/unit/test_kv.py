@@ -6,7 +6,7 @@ from policies.queues import admit
 from simulator import kv
 from simulator.cost.unit import unit_cost
 from simulator.engines.job import Job, list_job, request_columns
-from simulator.state import FREE_BLOCKS, LARGEST_GAP, N_EXTENTS, Limits
+from simulator.state import Limits
 
 
 def made(prompts: list[int], blocks: int, block_size: int = 16, contiguous: int = 0, reserve: int = 0) -> Job:
@@ -38,15 +38,15 @@ def test_paged_grows_a_block_at_a_time() -> None:
         assert kv.grow(job.req, job.reps[0], job.lim, 0, tokens, 0)
         held.append(job.req.blocks[0])
     assert held == [1] * 16 + [2] * 16 + [3] * 16 + [4]
-    assert job.reps[0].c[FREE_BLOCKS] == 6
+    assert job.reps[0].c.free_blocks == 6
 
 
 def test_growth_is_all_or_nothing() -> None:
     job = made([100], blocks=4)
     assert not kv.grow(job.req, job.reps[0], job.lim, 0, 65, 0)
-    assert (job.req.blocks[0], job.reps[0].c[FREE_BLOCKS]) == (0, 4)
+    assert (job.req.blocks[0], job.reps[0].c.free_blocks) == (0, 4)
     assert kv.grow(job.req, job.reps[0], job.lim, 0, 64, 0)
-    assert (job.req.blocks[0], job.reps[0].c[FREE_BLOCKS]) == (4, 0)
+    assert (job.req.blocks[0], job.reps[0].c.free_blocks) == (4, 0)
 
 
 @pytest.mark.parametrize(("keep", "enough"), [(0, True), (1, True), (2, False)])
@@ -62,7 +62,7 @@ def test_release_returns_everything_once() -> None:
     kv.grow(job.req, job.reps[0], job.lim, 0, 40, 0)
     kv.release(job.req, job.reps[0], job.lim, 0)
     kv.release(job.req, job.reps[0], job.lim, 0)
-    assert (job.req.blocks[0], job.reps[0].c[FREE_BLOCKS]) == (0, 10)
+    assert (job.req.blocks[0], job.reps[0].c.free_blocks) == (0, 10)
 
 
 def test_contiguous_first_fit_and_gaps() -> None:
@@ -72,23 +72,23 @@ def test_contiguous_first_fit_and_gaps() -> None:
     assert all(place(job, i) for i in (0, 1, 2))
     assert (extent[0], extent[1], extent[2]) == (0, 3, 5)
     kv.release(job.req, rep, job.lim, 1)
-    assert (rep.c[FREE_BLOCKS], rep.c[LARGEST_GAP]) == (4, 2)
+    assert (rep.c.free_blocks, rep.c.largest_gap) == (4, 2)
     assert not place(job, 4)  # needs 3 in one piece; 2 + 2 are free
     assert place(job, 3)
     assert extent[3] == 3
     assert place(job, 5)
     assert extent[5] == 8
-    assert (rep.c[FREE_BLOCKS], rep.c[LARGEST_GAP], rep.c[N_EXTENTS]) == (0, 0, 4)
+    assert (rep.c.free_blocks, rep.c.largest_gap, rep.c.n_extents) == (0, 0, 4)
 
 
 def test_contiguous_growth_inside_the_reservation_takes_nothing() -> None:
     """The reservation is made once, for the longest that may come."""
     job = made([2, 2], blocks=8, block_size=1, contiguous=1, reserve=4)
     assert place(job, 0)
-    before = job.reps[0].c[FREE_BLOCKS]
+    before = job.reps[0].c.free_blocks
     for tokens in (1, 3, 4, 9):
         assert kv.grow(job.req, job.reps[0], job.lim, 0, tokens, 0)
-    assert (before, job.reps[0].c[FREE_BLOCKS], job.reps[0].c[N_EXTENTS]) == (4, 4, 1)
+    assert (before, job.reps[0].c.free_blocks, job.reps[0].c.n_extents) == (4, 4, 1)
 
 
 def test_reservation_is_the_longer_of_need_and_minimum() -> None:

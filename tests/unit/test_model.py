@@ -1,12 +1,13 @@
 """Model shapes against published parameter counts and sizes worked out by hand."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
 from simulator.errors import ConfigError, UnknownNameError
-from simulator.profiles.model import Gemm, list_models, load_model
+from simulator.profiles.model import Gemm, ModelShape, list_models, load_model
 
 # Parameter counts as published with the weights (safetensors metadata on Hugging Face); OPT-13B is worked out
 # below from the layers of Zhang et al. 2022 (arXiv:2205.01068).
@@ -94,10 +95,16 @@ def test_unknown_name_lists_the_known() -> None:
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    ({"model_type": "mixtral"}, "model_type must be one of"),
+    ({"model_type": "bloom"}, "model_type must be one of .*, got 'bloom'"),
+    ({"model_type": "mamba"}, "model_type 'mamba' is a state-space model: not modelled"),
+    ({"model_type": "qwen3_next"}, "'qwen3_next' has gated delta-net .linear attention. layers: not modelled"),
+    ({"model_type": "mixtral"}, "num_local_experts must be a whole number >= 1, got None"),
+    ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quant_method must be one of awq, .*'bitsandbytes'"),
+    ({"quantization_config": {"quant_method": "awq", "bits": 3}}, "weights of 4 or 8 bits are modelled, got 3"),
     ({"num_hidden_layers": 0}, "num_hidden_layers must be a whole number >= 1, got 0"),
     ({"vocab_size": None}, "vocab_size must be a whole number >= 1, got None"),
-    ({"sliding_window": 256}, "sliding_window 256 below max_position_embeddings 512"),
+    ({"sliding_window": -1}, "sliding_window must be a whole number >= 1, got -1"),
+    ({"sliding_window": 8, "layer_types": ["sliding_attention"]}, "layer_types must name 2 layers, got 1"),
 ])
 def test_configs_that_cannot_be_used(tmp_path: Path, change: dict[str, object], message: str) -> None:
     config = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
@@ -122,3 +129,69 @@ def test_uneven_tensor_parallelism_is_refused() -> None:
         load_model("llama-3.1-8b").gemm_shapes(3)
     with pytest.raises(ConfigError, match="tensor_parallel must be >= 1, got 0"):
         load_model("llama-3.1-8b").gemm_shapes(0)
+
+
+MIXTRAL = {"model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32,
+           "num_attention_heads": 32, "num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2,
+           "vocab_size": 32_000, "max_position_embeddings": 32_768}
+
+
+def test_a_token_meets_its_active_experts_only(tmp_path: Path) -> None:
+    """Mixtral of Experts (Jiang et al. 2024, arXiv:2401.04088): 47B parameters, 13B of them used by a token."""
+    path = tmp_path / "mixtral.json"
+    path.write_text(json.dumps(MIXTRAL))
+    model = load_model(path)
+    assert model.parameters == 46_702_792_704  # safetensors metadata on Hugging Face
+    active = model.flops_per_token() // 2 + 2 * 32_000 * 4096
+    assert active == pytest.approx(12.9e9, rel=0.005)
+    assert model.weight_bytes("bf16", 2) == pytest.approx(model.weight_bytes("bf16") / 2, rel=1e-4)
+
+
+def test_what_step_times_do_not_cover_is_named() -> None:
+    model = load_model("llama-3.1-8b")
+    assert model.beyond_dense(131_072) == []
+    sliding = dataclasses.replace(model, windows=(4096, 0) * 16)
+    assert sliding.beyond_dense(4096) == []  # no request is longer than the window
+    assert sliding.beyond_dense(4097) == ["sliding-window attention of 4096 tokens"]
+
+
+def _awq(tmp_path: Path, **quantisation: object) -> ModelShape:
+    config = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32,
+              "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128_256,
+              "max_position_embeddings": 8192, "quantization_config": quantisation}
+    path = tmp_path / "quantised.json"
+    path.write_text(json.dumps(config))
+    return load_model(path)
+
+
+def test_ignored_modules_stay_in_16_bits(tmp_path: Path) -> None:
+    """By hand: attention of a layer holds 4096 x (4096 + 2 x 1024) + 4096 x 4096 = 41,943,040 weights."""
+    attention, rest = 32 * 41_943_040, 2 * 128_256 * 4096 + 65 * 4096
+    mlp = 32 * 3 * 4096 * 14_336
+    whole = _awq(tmp_path, quant_method="fp8")
+    assert whole.weight_bytes("auto") == attention + mlp + 2 * rest
+    for ignored in (["re:.*self_attn.*", "lm_head"], [f"model.layers.{layer}.self_attn" for layer in range(32)],
+                    ["model.layers.*.self_attn*"]):
+        part = _awq(tmp_path, quant_method="fp8", modules_to_not_convert=ignored)
+        assert part.weight_bytes("auto") == 2 * attention + mlp + 2 * rest
+        assert part.weights.part_dtype("attention") == "bf16"
+        assert part.weights.part_dtype("mlp") == "fp8"
+    first = _awq(tmp_path, quant_method="compressed-tensors", ignore=["model.layers.0.mlp.down_proj"], config_groups={
+        "group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}})
+    assert first.weight_bytes("auto") == attention + mlp + 4096 * 14_336 + 2 * rest
+
+
+def test_group_scales_and_zero_points_are_counted(tmp_path: Path) -> None:
+    """AWQ, groups of 128: 128 x 4 bits, a 16-bit scale and a 4-bit zero point are 66.5 bytes."""
+    weights = _awq(tmp_path, quant_method="awq", bits=4, group_size=128).weights
+    assert 128 * weights.bytes_per_weight == 66.5
+    symmetric = _awq(tmp_path, quant_method="gptq", bits=8, group_size=32, sym=True).weights
+    assert (32 * symmetric.bytes_per_weight, symmetric.dtype) == (34, "int8")
+
+
+def test_a_quantised_checkpoint_is_not_loaded_as_something_else(tmp_path: Path) -> None:
+    model = _awq(tmp_path, quant_method="awq", bits=4, group_size=128)
+    assert model.weight_bytes("auto") == model.weight_bytes("int4") == model.weight_bytes("bf16")
+    with pytest.raises(ConfigError, match=r"quantised: the checkpoint is int4 \(awq, groups of 128\); weight_dtype "
+                                          "must be auto or int4, got fp8"):
+        model.weight_bytes("fp8")

@@ -89,7 +89,7 @@ FOUR_SLOTS = """
 from simulator import scenario_from, simulate
 result = simulate(scenario_from({"workload": {"requests": {"output": [4, 4, 10, 10, 4, 4]}}, "hardware": "unit",
                                  "policy": {"name": "orca", "max_num_seqs": 4}}))
-print(result.totals[0, 0])
+print(result.totals['steps'][0])
 """
 
 
@@ -99,7 +99,7 @@ def test_an_edited_policy_never_runs_stale_machine_code(tmp_path: Path) -> None:
     root, cache = copy_of_sources(tmp_path / "tree"), tmp_path / "cache"
     policy = root / "policies" / "orca.py"
     text = policy.read_text()
-    edited = text.replace("rep.c[N_RUNNING] < lim.max_num_seqs", "rep.c[N_RUNNING] < 1")
+    edited = text.replace("rep.c.n_running < lim.max_num_seqs", "rep.c.n_running < 1")
     assert edited != text
     found = []
     for version in (text, edited, text):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from policies import queues
 from simulator.cost.unit import unit_cost
 from simulator.engines.job import Job, list_job, request_columns
-from simulator.state import FREE_BLOCKS, HEAD, KV_TOKENS, N_RUNNING, N_WAITING, NOBODY, RUNNING, TAIL, WAITING, Limits
+from simulator.state import RUNNING, WAITING, Limits
 
 
 def made(n: int, slots: int = 4) -> Job:
@@ -21,7 +21,7 @@ def made(n: int, slots: int = 4) -> Job:
 
 
 def waiting(job: Job) -> list[int]:
-    found, i = [], job.reps[0].c[HEAD]
+    found, i = [], job.reps[0].c.head
     while i >= 0:
         found.append(i)
         i = job.req.next[i]
@@ -44,8 +44,8 @@ def test_queue_is_a_list(moves: list[tuple[str, int]]) -> None:
             model.insert(len(model) if what == "back" else 0, i)
             assert job.req.status[i] == WAITING
         assert waiting(job) == model
-        assert job.reps[0].c[N_WAITING] == len(model)
-        assert job.reps[0].c[TAIL] == (model[-1] if model else -1)
+        assert job.reps[0].c.n_waiting == len(model)
+        assert job.reps[0].c.tail == (model[-1] if model else -1)
 
 
 def running(n: int) -> Job:
@@ -53,7 +53,7 @@ def running(n: int) -> Job:
     job = made(n + 2)
     for i in range(n):
         job.req.computed[i], job.req.blocks[i] = 5, 2
-        job.reps[0].c[FREE_BLOCKS] -= 2
+        job.reps[0].c.free_blocks -= 2
         queues.admit(job.req, job.reps[0], i)
     return job
 
@@ -63,8 +63,8 @@ def test_admission_takes_the_lowest_free_slot() -> None:
     assert job.req.slot[:3] == [0, 1, 2]
     job.req.status[1] = 3
     queues.retire_finished(job.req, job.reps[0], job.lim)
-    assert job.reps[0].running[: job.reps[0].c[N_RUNNING]] == [0, 2]
-    assert (job.reps[0].c[FREE_BLOCKS], job.reps[0].c[KV_TOKENS]) == (46, 10)
+    assert job.reps[0].running[: job.reps[0].c.n_running] == [0, 2]
+    assert (job.reps[0].c.free_blocks, job.reps[0].c.kv_tokens) == (46, 10)
     queues.admit(job.req, job.reps[0], 3)
     assert job.req.slot[3] == 1
 
@@ -74,16 +74,26 @@ def state_of(job: Job, i: int) -> dict[str, Any]:
 
 
 def test_preemption_takes_the_last_and_keeps_what_was_seen() -> None:
-    """Request 2 has 1 token seen and 1 in flight: the one in flight is dropped, its memory comes back."""
+    """Request 2 has 1 token seen and 1 in flight: that one still comes, only its memory goes."""
     job = running(3)
     job.req.planned[2], job.req.done[2] = 2, 1
     job.reps[0].flight[1][:3] = [0, 1, 2]
     assert queues.preempt_last(job.req, job.reps[0], job.lim) == 2
-    assert state_of(job, 2) == {"computed": 0, "planned": 1, "done": 1, "blocks": 0, "preempted": 1}
+    assert state_of(job, 2) == {"computed": 0, "planned": 2, "done": 1, "blocks": 0, "preempted": 1}
     assert waiting(job) == [2]
-    assert job.reps[0].flight[1][:3] == [0, 1, NOBODY]
-    assert (job.reps[0].c[N_RUNNING], job.reps[0].c[FREE_BLOCKS], job.reps[0].c[KV_TOKENS]) == (2, 46, 10)
+    assert job.reps[0].flight[1][:3] == [0, 1, 2]
+    assert (job.reps[0].c.n_running, job.reps[0].c.free_blocks, job.reps[0].c.kv_tokens) == (2, 46, 10)
     assert [job.req.status[i] for i in range(3)] == [RUNNING, RUNNING, WAITING]
+
+
+def test_a_waiting_request_leaves_the_queue_wherever_it_stands() -> None:
+    for place in range(3):
+        job = made(3)
+        for i in range(3):
+            queues.push_back(job.req, job.reps[0], i)
+        queues.take_out(job.req, job.reps[0], job.lim, place)
+        left = [i for i in range(3) if i != place]
+        assert (waiting(job), job.reps[0].c.n_waiting, job.reps[0].c.tail) == (left, 2, left[-1])
 
 
 def test_preempted_waits_before_those_who_came_later() -> None:

@@ -11,8 +11,8 @@ from simulator import Result, Scenario, scenario_from, simulate
 from simulator.errors import ConfigError
 from simulator.metrics.intervals import t_cdf, t_quantile
 from simulator.metrics.stability import (
+    backlog_verdict,
     interval,
-    judge,
     little,
     mser,
     number_in_system,
@@ -104,10 +104,10 @@ def test_number_in_system_by_hand() -> None:
 
 
 def test_judge_on_given_paths() -> None:
-    assert judge(np.full(256, 7.0), 100.0, 1000).verdict == "stable"
-    grown = judge(np.linspace(0, 500, 256), 100.0, 1000)
+    assert backlog_verdict(np.full(256, 7.0), 100.0, 1000).verdict == "stable"
+    grown = backlog_verdict(np.linspace(0, 500, 256), 100.0, 1000)
     assert grown.verdict == "overloaded" and grown.slope_per_s == pytest.approx(5, rel=0.01)
-    assert judge(np.linspace(500, 0, 256), 100.0, 1000).verdict == "stable"
+    assert backlog_verdict(np.linspace(500, 0, 256), 100.0, 1000).verdict == "stable"
 
 
 # Little's law.

@@ -8,10 +8,9 @@ import pytest
 from simulator import simulate
 from simulator.errors import ConfigError
 from simulator.report.chrome_trace import chrome_trace
-from simulator.report.timeline import LOG, level, levels, slot_spans
+from simulator.report.timeline import level, levels, slot_spans
 from simulator.run import Result
 from simulator.scenario.spec import scenario_from
-from simulator.state import T_RUNNING, T_WALL
 from simulator.units import NS_PER_S
 
 S = NS_PER_S
@@ -106,14 +105,14 @@ def test_running_over_time_has_the_mean_of_the_engine(blocks: int | None) -> Non
     result = chat(kv={"num_gpu_blocks": blocks}, cluster={"replicas": 2})
     seen = levels(result, bins=50)["running"]
     area = float((seen.mean * np.diff(seen.edges)).sum()) * NS_PER_S
-    assert area == pytest.approx(int(result.totals[:, T_RUNNING].sum()), rel=1e-9)
+    assert area == pytest.approx(int(result.totals["running"].sum()), rel=1e-9)
 
 
 def test_estimate_without_log_equals_the_log_where_nobody_is_preempted() -> None:
     result = chat()
     exact, estimate = levels(result), levels(Result(**{**vars_of(result), "log": None}))
     assert result.log is not None
-    longest = float((result.log[:, LOG["wall_ns"]] / result.log[:, LOG["steps"]]).max()) / NS_PER_S
+    longest = float((result.log["wall_ns"] / result.log["steps"]).max()) / NS_PER_S
     gap = np.abs(exact["running"].mean - estimate["running"].mean) * np.diff(exact["running"].edges)
     assert float(gap.sum()) <= 2 * 120 * longest  # each of 120 requests is off by a step at its start and end
     assert not estimate["kv"].exact and exact["kv"].exact
@@ -134,7 +133,7 @@ def test_chrome_trace_covers_every_step_once() -> None:
     steps = [event for event in events if event["ph"] == "X"]
     assert sum(event["args"]["steps"] for event in steps) == result.summary["steps"]
     assert sum(event["dur"] for event in steps) == pytest.approx(
-        result.totals[:, T_WALL].sum() / 1000, rel=1e-12
+        result.totals["wall"].sum() / 1000, rel=1e-12
     )
     for r in (0, 1):
         own = sorted((event["ts"], event["ts"] + event["dur"]) for event in steps if event["pid"] == r)

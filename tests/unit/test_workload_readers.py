@@ -123,7 +123,7 @@ def test_sharegpt_with_token_counts_gives_lengths_only(tmp_path: Path) -> None:
     path = write(tmp_path, json.dumps([record, record]), "sharegpt.json")
     lengths = load_lengths(path, "sharegpt")
     assert (lengths.prompt.tolist(), lengths.output.tolist()) == ([9, 9], [21, 21])
-    assert "no column for arrival" in failure(path, format="sharegpt")
+    assert "no column for arrival times" in load_trace(path, format="sharegpt").meta.untimed
 
 
 def test_sharegpt_without_counts_is_refused(tmp_path: Path) -> None:

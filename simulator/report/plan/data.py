@@ -1,6 +1,7 @@
 """A plan as plain data: plan.json, and what every other form of the report is made from."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from simulator.planning.answer import Answer
@@ -8,14 +9,16 @@ from simulator.planning.measure import key_of
 from simulator.planning.plan import Choice, Plan
 from simulator.planning.price import price_of
 from simulator.planning.search import Outcome
-from simulator.planning.spec import MEAN, PlanSpec
-from simulator.planning.statistics import Judgement
+from simulator.planning.slo import MEAN
+from simulator.planning.spec import Candidate, PlanSpec
+from simulator.planning.statistics import Judgement, mean_of
 from simulator.planning.traffic import mean_rate
-from simulator.report.plan.deploy import kubernetes, vllm_command
+from simulator.report.plan.deploy import command_notes, kubernetes, no_command, vllm_command
+from simulator.scenario.length import kv_tokens, safe_tokens
 
 NOT_MODELLED = (
     "network and load-balancer latency between client and replica, and time to start a replica",
-    "prefix caching beyond the cached tokens that the trace gives",
+    "prefix hits that the traffic does not show (sessions, prefix hashes, cached tokens)",
     "failures other than replicas missing (survive): no retries, no slow GPUs, no restarts under load",
     "speculative decoding, LoRA adapters, multi-node tensor parallelism, mixed GPU types in one fleet",
     "quality of the answers: lower precision is counted as faster, never as worse",
@@ -83,6 +86,7 @@ def question(plan: Plan) -> dict[str, Any]:
         "span_s": trace.span_ns / 1e9,
         "prompt_mean": float(trace.prompt.mean()),
         "output_mean": float(trace.output.mean()),
+        "longest": int((trace.prompt + trace.max_tokens).max()),
         "model": spec.model,
         "engine": spec.engine.name,
         "slo": slo(spec),
@@ -102,10 +106,10 @@ def levels(judged: Judgement, slow: Judgement | None, fast: Judgement | None) ->
             {
                 "name": level.name,
                 "limit": level.limit,
-                "value": level.interval.value,
+                "value": level.interval.mean,
                 "low": max(0.0, low),
                 "high": high,
-                "replications": level.interval.count,
+                "replications": level.interval.n,
                 "verdict": level.verdict,
             }
         )
@@ -119,6 +123,7 @@ def choice(plan: Plan, c: Choice) -> dict[str, Any]:
     return {
         **c.fleet.plain(),
         "serving_range": list(o.range),
+        "replica": replica(plan, c.fleet.candidate),
         "bound": o.bound,
         "levels": levels(o.judgement, o.slow, o.fast),
         "goodput_per_gpu": c.goodput_per_gpu or None,
@@ -126,16 +131,17 @@ def choice(plan: Plan, c: Choice) -> dict[str, Any]:
         "price_source": price.source,
         "price_assumed": price.assumed,
         "latency": latency(o.judgement),
+        "worst_windows": worst(o.judgement, plan.spec),
+        "fewer": o.fewer,
     }
 
 
 def latency(judged: Judgement) -> list[dict[str, Any]]:
     """Mean over replications of the usual percentiles."""
-    busy = [r for r in judged.records if not r["idle"]]
     rows = []
     for metric in ("ttft", "tpot", "e2e", "queue"):
         values = {
-            name: sum(r["values"][key_of(metric, None, p)] for r in busy) / max(1, len(busy))
+            name: mean_of(judged.records, key_of(metric, None, p))
             for name, p in (
                 ("mean", MEAN),
                 ("p50", 50.0),
@@ -173,7 +179,7 @@ def nearest(plan: Plan) -> dict[str, Any] | None:
         "status": o.status,
         "binding": binding.name,
         "limit": binding.limit,
-        "value": binding.interval.value,
+        "value": binding.shown,
         "overloaded": judged.overloaded,
         "replicas": plan.spec.candidates.allowed(o.candidate.tensor_parallel)[-1],
         "traffic_share": o.rate_met / plan.spec.growth if o.rate_met else None,
@@ -183,22 +189,55 @@ def nearest(plan: Plan) -> dict[str, Any] | None:
 
 def answer(a: Answer) -> dict[str, Any]:
     """Everything around the recommended fleet."""
-    data = {k: v for k, v in vars(a).items() if k != "full"}
-    full = a.full
-    data["whole_fleet"] = (
-        None if full is None else {"replicas": a.full_replicas, "levels": levels(full, None, None), "holds": full.holds}
-    )
-    return data
+    data = {k: v for k, v in vars(a).items() if k != "bought"}
+    return data | {"bought": {"levels": levels(a.bought, None, None), "holds": a.bought.verdict == "meets"}}
 
 
-def export(plan: Plan) -> dict[str, str]:
-    """Commands and manifests for the recommended fleet."""
+def worst(judged: Judgement, spec: PlanSpec) -> list[dict[str, Any]]:
+    """Each level in the worst windows of the recommended fleet (first replication); windows of too few left out."""
+    rows = []
+    record = judged.records[0]
+    for target in spec.slo.targets:
+        for window, found in record["worst"][key_of(target.metric, target.cls, target.percentile)].items():
+            if found is not None and record["span_s"] >= 2 * float(window):
+                row = {"name": replace(target, window_s=None).name, "window_s": float(window), "value": found[0]}
+                rows.append(row | {"start_s": found[1], "requests": found[2], "limit": target.max_s})
+    return list({(row["name"], row["window_s"]): row for row in rows}.values())
+
+
+def replica(plan: Plan, candidate: Candidate) -> dict[str, Any]:
+    """What one replica of a candidate is started with, and its KV memory."""
+    setup = plan.ready[candidate.label].setup
+    assert setup is not None
+    limits, asked = setup.limits, plan.spec.max_model_len
+    return {
+        "kv_blocks": limits.num_blocks,
+        "kv_tokens": kv_tokens(limits),
+        "max_num_seqs": limits.max_num_seqs,
+        "max_num_batched_tokens": limits.max_num_batched_tokens,
+        "max_model_len": limits.max_model_len,
+        "positions": setup.model.max_positions,
+        "shortened": asked is None and setup.gpu.name != "unit" and limits.max_model_len < setup.model.max_positions,
+        "at_the_edge": setup.gpu.name != "unit"
+        and limits.max_model_len > safe_tokens(limits, setup.gpu, plan.spec.kv.num_gpu_blocks is not None),
+    }
+
+
+def export(plan: Plan) -> dict[str, Any]:
+    """Command and manifests for the recommended fleet, or the `reason` why there are none."""
     if plan.best is None:
         return {}
-    setup = plan.ready[plan.best.fleet.candidate.label].setup
+    fleet = plan.best.fleet
+    setup = plan.ready[fleet.candidate.label].setup
     assert setup is not None
-    command = vllm_command(plan.spec, setup)
-    return {"vllm": command, "kubernetes": kubernetes(plan.spec, setup, plan.best.fleet)} if command else {}
+    reason = no_command(plan.spec, setup)
+    if reason:
+        return {"reason": reason}
+    return {
+        "vllm": vllm_command(plan.spec, setup),
+        "kubernetes": kubernetes(plan.spec, setup, fleet),
+        "notes": command_notes(setup, fleet),
+    }
 
 
 def assumptions(plan: Plan) -> list[str]:
@@ -214,8 +253,8 @@ def assumptions(plan: Plan) -> list[str]:
                 f"prices ({price.source})"
             )
     texts.append(
-        "replicas are identical and share nothing; round-robin and random routers are simulated as one "
-        "replica on its share of the requests, and the recommended fleet once more in full"
+        "replicas are identical and share nothing; every fleet in the tables was decided on with all its replicas; "
+        "the way there, headroom and changes use one replica on its share of the requests where that is enough"
     )
     if spec.growth != 1.0:
         texts.append(f"growth {spec.growth:g}: the same requests arrive {spec.growth:g} times as fast")
@@ -225,7 +264,10 @@ def assumptions(plan: Plan) -> list[str]:
             "replications draw other turns"
         )
     elif plan.trace.meta.source != "generated":
-        texts.append("one recorded trace is one sample: intervals hold for this traffic, not for another day's")
+        texts.append(
+            "one recorded trace is answered for this very traffic; its intervals come from within the run and "
+            "say how far such traffic may differ, not how another day would"
+        )
     texts.append("headroom, bottleneck, changes and curves use mean predictions without safety margin")
     return texts
 
@@ -248,7 +290,6 @@ def provenance(plan: Plan) -> dict[str, Any]:
                 "engine_mark": setup.engine.mark,
                 "step_time_error": found.error.relative,
                 "error_source": found.error.source,
-                "kv_blocks": setup.limits.num_blocks,
             }
         )
     meta = plan.trace.meta
@@ -257,6 +298,7 @@ def provenance(plan: Plan) -> dict[str, Any]:
         "sha256": meta.sha256,
         "rows_read": meta.rows_read,
         "rows_dropped": dict(meta.rows_dropped),
+        "account": meta.account,
         "copies": meta.copies,
         "seed": plan.spec.seed,
     }

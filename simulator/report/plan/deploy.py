@@ -1,16 +1,20 @@
 """The chosen settings in the words of those who run them: `vllm serve` flags and a Kubernetes Deployment.
 
-Flags are those of vLLM's command line (docs.vllm.ai, `vllm serve`); only what the plan decided is set.
+Flags are those of vLLM's command line (docs.vllm.ai, `vllm serve`). A command is printed only where it starts the
+engine that was simulated; else there is the reason why not.
 """
 
 import re
 import shlex
+from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
 from simulator.planning.price import Fleet
 from simulator.planning.spec import PlanSpec
+from simulator.profiles.engine import load_engine
+from simulator.profiles.model import KV_BYTES, dtype_name
 from simulator.scenario.setup import Setup
 
 HUGGING_FACE: Final = {
@@ -23,37 +27,109 @@ HUGGING_FACE: Final = {
     "mistral-7b-v0.3": "mistralai/Mistral-7B-Instruct-v0.3",
     "opt-13b": "facebook/opt-13b",
 }
-"""Shipped model shape -> a repository that has it (instruction-tuned where there is one)."""
+"""Shipped model shape -> a repository that has it in 16 bits (instruction-tuned where there is one)."""
+CHECKPOINTS: Final = {
+    "int8": "a checkpoint in INT8 (compressed-tensors, W8A8)",
+    "int4": "a checkpoint in 4 bits, group size 128 (AWQ or GPTQ)",
+    "fp4": "a checkpoint in NVFP4 (ModelOpt or compressed-tensors)",
+}
+"""Weight format -> the kind of checkpoint vLLM needs for it; it cannot make these while it loads."""
 PORT: Final = 8000
+_LABEL: Final = 63
+"""Longest name of a Service (RFC 1035 label, as Kubernetes asks for)."""
+
+
+def no_command(spec: PlanSpec, setup: Setup) -> str:
+    """Why there is no command that starts what was simulated; empty where there is one."""
+    scenario, name = setup.scenario, f"{setup.engine.name} {setup.engine.version}"
+    if setup.gpu.name == "unit":
+        return "a textbook GPU is nothing to start an engine on"
+    if setup.engine.name != "vllm":
+        return f"commands are written for vLLM only, not for {name}"
+    usual = load_engine(scenario.engine.name)
+    if setup.policy.name != usual.policy:
+        return f"{name} schedules by {usual.policy}, it has no policy {setup.policy.name}"
+    if scenario.kv.layout != "paged":
+        return f"{name} has paged KV memory, not {scenario.kv.layout}"
+    if setup.engine.schedule_ahead not in (0, 1):
+        return f"{name} plans at most one step ahead, not {setup.engine.schedule_ahead}"
+    for knob in ("watermark", "reserve_full_prompt"):
+        if getattr(scenario.policy, knob) is not None:
+            return f"{name} is not known to have a setting for policy.{knob}"
+    if setup.gpu.vendor != "NVIDIA":
+        return f"commands are written for NVIDIA GPUs only, not for {setup.gpu.name}"
+    weights = setup.model.weight_format(scenario.hardware.weight_dtype)
+    if weights.method == "load" and weights.dtype in CHECKPOINTS:
+        return f"{weights.dtype} weights need {CHECKPOINTS[weights.dtype]}, and {spec.model} names none"
+    if _checkpoint(spec) is None:
+        return f"{spec.model} is a shape, not the folder of a checkpoint"
+    return ""
+
+
+def _checkpoint(spec: PlanSpec) -> str | None:
+    """What to serve: a repository or a folder with weights; None for a file that holds a shape alone."""
+    path = Path(spec.model)
+    if spec.model in HUGGING_FACE:
+        return HUGGING_FACE[spec.model]
+    if path.suffix == ".json":
+        return str(path.parent) if path.name == "config.json" else None
+    return spec.model
 
 
 def vllm_flags(spec: PlanSpec, setup: Setup) -> list[str]:
-    """Arguments after `vllm serve`, one replica; empty for other engines and for the textbook GPU."""
-    if setup.gpu.name == "unit" or not setup.engine.name.startswith("vllm"):
+    """Arguments after `vllm serve`, one replica; empty where `no_command` has a reason."""
+    model = _checkpoint(spec)
+    if model is None or no_command(spec, setup):
         return []
-    hardware, limits = setup.scenario.hardware, setup.limits
+    scenario, limits = setup.scenario, setup.limits
+    hardware, usual = scenario.hardware, load_engine(scenario.engine.name)
+    weights = setup.model.weight_format(hardware.weight_dtype)
     share = hardware.gpu_memory_utilization or setup.engine.gpu_memory_utilization
     flags = [
-        HUGGING_FACE.get(spec.model, spec.model),
+        model,
         f"--tensor-parallel-size={hardware.tensor_parallel}",
         f"--max-model-len={limits.max_model_len}",
         f"--max-num-seqs={limits.max_num_seqs}",
         f"--max-num-batched-tokens={limits.max_num_batched_tokens}",
         f"--gpu-memory-utilization={share:g}",
         f"--block-size={limits.block_size}",
-        f"--dtype={'float16' if hardware.weight_dtype == 'fp16' else 'bfloat16'}",
+        f"--dtype={'float16' if weights.dtype == 'fp16' else 'bfloat16'}",
     ]
-    if hardware.weight_dtype == "fp8":
+    if weights.method == "load" and weights.dtype == "fp8":
         flags.append("--quantization=fp8")
-    if hardware.kv_dtype == "fp8":
+    if dtype_name(hardware.kv_dtype, KV_BYTES) == "fp8":
         flags.append("--kv-cache-dtype=fp8")
-    if spec.kv.num_gpu_blocks:
-        flags.append(f"--num-gpu-blocks-override={spec.kv.num_gpu_blocks}")
-    if setup.scenario.engine.schedule_ahead == 0:
-        flags.append("--no-async-scheduling")
-    if not setup.scenario.engine.cuda_graphs:
+    if limits.long_prefill_token_threshold:
+        flags.append(f"--long-prefill-token-threshold={limits.long_prefill_token_threshold}")
+    if scenario.kv.num_gpu_blocks:
+        flags.append(f"--num-gpu-blocks-override={scenario.kv.num_gpu_blocks}")
+    if setup.engine.schedule_ahead != usual.schedule_ahead:
+        flags.append("--async-scheduling" if setup.engine.schedule_ahead else "--no-async-scheduling")
+    if not scenario.engine.cuda_graphs:
         flags.append("--enforce-eager")
     return flags
+
+
+def command_notes(setup: Setup, fleet: Fleet) -> list[str]:
+    """What to know of the command before it is run."""
+    notes = []
+    weights = setup.model.weight_format(setup.scenario.hardware.weight_dtype)
+    if weights.method == "load":
+        notes.append(
+            "fp8 weights: --quantization=fp8 makes them from the 16-bit checkpoint while it loads; a checkpoint in fp8 "
+            "needs no such flag"
+        )
+    elif weights.quantised:
+        notes.append(f"the checkpoint is quantised, {weights.text()}: vLLM reads that from its config.json")
+    if fleet.replicas > 1:
+        notes.append(routing_note(fleet))
+    return notes
+
+
+def routing_note(fleet: Fleet) -> str:
+    """That a Service does not route as the plan does."""
+    return (f"the Service spreads connections as the cluster does (kube-proxy: at random), not by the planned "
+            f"{fleet.candidate.router.replace('_', ' ')} router; put a router that does in front of the pods")
 
 
 def vllm_command(spec: PlanSpec, setup: Setup) -> str:
@@ -62,16 +138,31 @@ def vllm_command(spec: PlanSpec, setup: Setup) -> str:
     return "vllm serve " + " \\\n  ".join(shlex.quote(flag) for flag in flags) if flags else ""
 
 
+def service_name(text: str) -> str:
+    """A name that Kubernetes takes for a Service: a DNS label of RFC 1035 (a letter, then letters, digits, -)."""
+    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    if not name[:1].isalpha():
+        name = f"plan-{name}"
+    return name[:_LABEL].strip("-")
+
+
+class _Plain(yaml.SafeDumper):
+    """YAML without anchors: what stands twice is written twice."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
 def kubernetes(spec: PlanSpec, setup: Setup, fleet: Fleet) -> str:
     """Deployment and Service as YAML (spares included); empty where there are no flags."""
     flags = vllm_flags(spec, setup)
     if not flags:
         return ""
-    name = re.sub(r"[^a-z0-9]+", "-", spec.name.lower()).strip("-")[:50].strip("-") or "plan"
+    name, version = service_name(spec.name), setup.engine.version
     labels = {"app.kubernetes.io/name": name}
     container: dict[str, Any] = {
         "name": "vllm",
-        "image": f"vllm/vllm-openai:v{setup.engine.version}.0",
+        "image": f"vllm/vllm-openai:v{version if version.count('.') > 1 else version + '.0'}",
         "args": [f"--model={flags[0]}", *flags[1:]],
         "ports": [{"containerPort": PORT}],
         "resources": {"limits": {"nvidia.com/gpu": fleet.candidate.tensor_parallel}},
@@ -97,4 +188,5 @@ def kubernetes(spec: PlanSpec, setup: Setup, fleet: Fleet) -> str:
         "metadata": {"name": name, "labels": labels},
         "spec": {"selector": labels, "ports": [{"port": PORT, "targetPort": PORT}]},
     }
-    return yaml.safe_dump_all([deployment, service], sort_keys=False)
+    first, second = (yaml.dump(part, Dumper=_Plain, sort_keys=False) for part in (deployment, service))
+    return f"{first}---\n# {routing_note(fleet)}\n{second}"

@@ -66,6 +66,7 @@ def render_plan(data: Data) -> str:
         script_hash=Markup(script_hash()),
         level_value=level_value,
         duration=seconds,
+        gain=gain,
         fleet_words=fleet_words,
     )
 
@@ -78,13 +79,14 @@ def render_markdown(data: Data) -> str:
         answer=answer_lines(data),
         level_value=level_value,
         duration=seconds,
+        gain=gain,
         fleet_words=fleet_words,
-        cell=_cell,
+        cell=markdown_cell,
     )
 
 
 def render(template: str, **values: Any) -> str:
-    """A template filled in; HTML is escaped, Markdown cells by `_cell`."""
+    """A template filled in; HTML is escaped, Markdown cells by `markdown_cell`."""
     found = _environment().get_template(template)
     return found.render(css_light=css_variables(False), css_dark=css_variables(True), **values)
 
@@ -100,7 +102,7 @@ def _environment() -> Environment:
     )
 
 
-def _cell(value: Any) -> str:
+def markdown_cell(value: Any) -> str:
     """A value inside a Markdown table: no pipes, no line ends, no markup of its own."""
     text = str(value)
     for mark in ("\\", "|", "`", "*", "_", "<", ">", "[", "]"):
@@ -118,8 +120,13 @@ def write_plan(data: Data, out: Path) -> None:
         (folder / "plan.json").write_text(dump + "\n", encoding="utf-8")
         (folder / "report.html").write_text(page, encoding="utf-8")
         (folder / "report.md").write_text(text, encoding="utf-8")
-        if data["export"]:
+        if "kubernetes" in data["export"]:
             (folder / "deploy.yaml").write_text(data["export"]["kubernetes"], encoding="utf-8")
+
+
+def gain(pct: float | None) -> str:
+    """How far the wall moves; null = no limit breaks any more."""
+    return "no wall" if pct is None else f"{pct:+.1f} %"
 
 
 def _cards(data: Data) -> list[tuple[str, str, str]]:
@@ -141,11 +148,17 @@ def _cards(data: Data) -> list[tuple[str, str, str]]:
     ]
     if answer and answer["relief"]:
         cards += [
-            ("headroom", f"{answer['headroom_pct']:.0f} %", f"wall at {answer['wall_rate']:.3g} requests/s"),
+            ("headroom", f"{answer['headroom_pct']:.0f} %", _headroom_note(answer)),
             ("bottleneck at the wall", answer["bottleneck"], "what more of moves the wall most"),
         ]
     cards.append(("power, estimate", f"{best['watts_estimate'] / 1000:.3g} kW", "GPUs at rated maximum"))
     return cards
+
+
+def _headroom_note(answer: Data) -> str:
+    low, high = answer["headroom_range"]
+    upto = "more" if high is None else f"{high:.0f} %"
+    return f"{low:.0f} % to {upto}; wall at {answer['wall_rate']:.3g} requests/s"
 
 
 def pictures(data: Data) -> list[dict[str, Any]]:
@@ -244,18 +257,3 @@ def _hours(data: Data) -> tuple[str, str]:
         f"Replicas if the fleet is resized every hour: {day['saving_pct']:.0f} % fewer replica hours, "
         f"{day['usd_per_day_saved']:.2f} USD a day. Starting and draining replicas is not counted."
     )
-
-
-def render_whatif(data: Data) -> dict[str, str]:
-    """File name -> page of a what-if table."""
-    from simulator.planning.whatif import change_text, pct_text, value_text
-
-    shared = {"data": data, "value_text": value_text, "change_text": change_text, "pct_text": pct_text}
-    page = render(
-        "whatif.html",
-        title=f"{data['name']}: what if",
-        script=Markup(SORT_SCRIPT),
-        script_hash=Markup(script_hash()),
-        **shared,
-    )
-    return {"report.html": page, "report.md": render("whatif.md", cell=_cell, **shared)}

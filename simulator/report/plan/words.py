@@ -46,18 +46,78 @@ def answer_lines(data: Data) -> list[str]:
             f"{level_value(level, 'high')}) against a limit of {level_value(level, 'limit')}."
         )
     answer = data["answer"]
-    if answer and answer["relief"]:
-        more = "more than " if answer["headroom_capped"] else ""
-        lines.append(
-            f"Headroom: {more}{answer['headroom_pct']:.0f} % more traffic until a limit breaks "
-            f"({answer['wall_rate']:.3g} requests/s); the bottleneck there is {answer['bottleneck']}."
-        )
-        lines += _next_change(answer)
+    lines += [f"One replica less does not do: {best['fewer']}."] if best["fewer"] else []
+    lines += _worst(best) + _survival(data)
+    if answer and answer["explained"]:
+        lines += _headroom(answer)
+    lines += _length(best, data["question"])
     return lines + [f"{text}." for text in data["cannot_be_told_apart"]] + _unfinished(data)
+
+
+def _worst(best: Data) -> list[str]:
+    """The worst hour and the worst five minutes of each level."""
+    by_name: dict[str, list[str]] = {}
+    for row in best["worst_windows"]:
+        over = ", over the limit" if row["value"] is None or row["value"] > row["limit"] else ""
+        by_name.setdefault(row["name"], []).append(f"{seconds(row['value'])} in {row['window_s']:g} s{over}")
+    return [f"Worst window of {name}: {'; '.join(found)}." for name, found in by_name.items()]
+
+
+def _survival(data: Data) -> list[str]:
+    """The fleet that is bought, and the moment of the loss."""
+    answer = data["answer"]
+    if not answer or not answer["loss"]:
+        return []
+    lost, levels = answer["loss"], answer["bought"]["levels"]
+    shown = ", ".join(f"{level['name']} {level_value(level, 'value')}" for level in levels)
+    lines = [f"With every replica up: {shown}."]
+    if not lost["modelled"]:
+        return [*lines, f"The loss itself is {lost['why']}."]
+    hit = ", ".join(
+        f"{level['name']} {seconds(level['value'])}{'' if level['holds'] else ' (over the limit)'}"
+        for level in lost["levels"]
+    )
+    back = "not again before the end" if lost["recovered_s"] is None else f"met again after {lost['recovered_s']:g} s"
+    return [
+        *lines,
+        f"Losing {lost['replicas']} under load: {lost['restarted']} requests start again; in the {lost['after_s']:g} s "
+        f"after it {hit}; every level {back}.",
+    ]
+
+
+def _headroom(answer: Data) -> list[str]:
+    if answer["wall_rate"] is None:
+        return ["Headroom: no limit breaks however fast the requests of this trace arrive; there is no wall."]
+    low, high = answer["headroom_range"]
+    upto = "more" if high is None else f"{high:.0f} %"
+    return [
+        f"Headroom: {answer['headroom_pct']:.0f} % more traffic until a limit breaks ({low:.0f} % to {upto}; "
+        f"{answer['wall_rate']:.3g} requests/s); the bottleneck there is {answer['bottleneck']}.",
+        *_next_change(answer),
+    ]
+
+
+def _length(best: Data, question: Data) -> list[str]:
+    """The max_model_len that was chosen where the plan sets none, and whether the engine is sure to start with it."""
+    own = best["replica"]
+    if own["shortened"]:
+        return [
+            f"max_model_len {own['max_model_len']:,}: the plan sets none, and of the model's {own['positions']:,} "
+            f"positions that many surely fit one replica's KV memory ({own['kv_tokens']:,} tokens predicted); the "
+            f"longest request has {question['longest']:,}."
+        ]
+    if own["at_the_edge"]:
+        return [
+            f"max_model_len {own['max_model_len']:,} is within the error of the predicted KV memory "
+            f"({own['kv_tokens']:,} tokens): the engine may refuse to start with it."
+        ]
+    return []
 
 
 def _next_change(answer: Data) -> list[str]:
     best = next(iter(answer["changes"]), None)
+    if best is not None and best["per_dollar_gain_pct"] is None:
+        return [f"With {best['change']} no limit breaks at any rate."]
     if best is None or best["per_dollar_gain_pct"] < 2:
         return ["No single change of the settings carries 2 % more traffic per dollar."]
     note = f" ({best['note']})" if best["note"] else ""
@@ -129,8 +189,14 @@ def plan_tables(data: Data) -> Iterator[Any]:
                 f"Resized every hour: {day['saving_pct']:.0f} % fewer replica hours, "
                 f"{day['usd_per_day_saved']:.2f} USD a day."
             )
-    if data["export"]:
-        yield Text(data["export"]["vllm"])
+    yield from (Text(line) for line in export_lines(data["export"]))
+
+
+def export_lines(export: Data) -> list[str]:
+    """The command and what to know of it, or why there is none."""
+    if "reason" in export:
+        return [f"No command to start it with: {export['reason']}."]
+    return [export["vllm"], *(f"{note}." for note in export["notes"])] if export else []
 
 
 def _candidates(data: Data) -> Table:

@@ -1,0 +1,97 @@
+"""CPU side of a step: how long it is prepared and launched, by the number of batched tokens.
+
+A step is prepared (the GPU can start when that is done), then launched: as one full graph (pure decode), as
+piecewise graphs, or kernel by kernel (eager) above the largest graph.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.profiles.host import HostTimes
+
+Array = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+LAUNCH_FLOOR_S: Final = 0.3e-3
+"""[s] least preparation left before the GPU when the launch itself is the longer part."""
+JOIN: Final = 4.0
+"""Exponent that joins launch and GPU work of an eager step in a worker: small kernels of a layer wait for the launch,
+large ones for the GPU, so near equal times a step is longer than both. A lone 1,024-token prompt on two H200 lasts
+20.4 ms, its launch being 17.3 and its GPU work about 16 ms (calibration/measurements/llama8b-h200-tp2-b/pre_p1024)."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Times in seconds. `ahead`: steps are planned ahead of the GPU; `workers`: worker processes launch; `old_runner`:
+    the older of the engine's two model runners."""
+
+    times: HostTimes
+    layers: int
+    tp: int
+    ahead: bool
+    workers: bool
+    old_runner: bool = False
+
+    @property
+    def more_layers(self) -> int:
+        return self.layers - self.times.launch_layers
+
+    @property
+    def in_workers(self) -> bool:
+        return self.tp > 1 and self.workers
+
+    @property
+    def prep_s(self) -> tuple[float, float]:
+        """[s] before the GPU can start: (pure decode, with prefill)."""
+        times = self.times
+        if self.in_workers:
+            return times.decode_prep_worker_s, times.prefill_prep_worker_s
+        return times.decode_prep_s, times.prefill_prep_s
+
+    @property
+    def sequence_s(self) -> float:
+        """[s] of the preparation per scheduled sequence."""
+        return self.times.sequence_cpu_worker_s if self.in_workers else self.times.sequence_cpu_s
+
+    def eager_s(self) -> float:
+        """[s] to launch a step kernel by kernel."""
+        times = self.times
+        base = times.eager_cpu_s if self.ahead else times.eager_cpu_sync_s
+        if self.in_workers:
+            base = times.eager_cpu_worker_s if self.ahead else times.eager_cpu_worker_sync_s
+            base = max(base, times.eager_cpu_worker_old_s) if self.old_runner else base
+        collectives = 2 * self.layers * times.collective_launch_s if self.tp > 1 else 0.0
+        return max(self.prep_s[1], base + times.eager_layer_s * self.more_layers + collectives)
+
+    def piecewise_s(self) -> float:
+        """[s] to launch a step in piecewise graphs."""
+        times = self.times
+        base = times.piecewise_cpu_worker_s if self.in_workers else times.piecewise_cpu_s
+        return max(self.prep_s[1], base + times.piecewise_layer_s * self.more_layers)
+
+    def tables(self, dense: Array, eager: Flags) -> tuple[Array, Array, Array, Flags]:
+        """(cpu, prep, dense, eager), each (2, T+1), after the engine's process layout."""
+        width, (decode, prefill) = dense.shape[1], self.prep_s
+        prep = np.stack([np.full(width, decode), np.full(width, prefill)])
+        cpu = np.stack([np.full(width, decode + self.times.launch_tail_s), np.full(width, self.piecewise_s())])
+        cpu = np.where(eager, self.eager_s(), cpu)
+        if self.ahead and not self.in_workers:
+            dense = dense + np.where(eager, self.times.eager_stall_s, 0.0)
+        if self.in_workers:
+            return self._in_workers(cpu, prep, dense, eager)
+        return cpu, np.minimum(prep, cpu), dense, eager
+
+    def _in_workers(self, cpu: Array, prep: Array, dense: Array, eager: Flags) -> tuple[Array, Array, Array, Flags]:
+        """Launches run in worker processes: the scheduler is free after the preparation, and launches queue
+        behind each other as GPU work does, so a launch longer than the GPU's work takes its place (JOIN). Of a step in
+        piecewise graphs the launch begins during the preparation."""
+        launch = np.where(eager, cpu, 0.0)
+        both = (dense**JOIN + launch**JOIN) ** (1.0 / JOIN)
+        launch[1] = np.where(eager[1], launch[1], cpu[1] - prep[1])
+        launch[:, 0] = 0.0
+        exposed = np.where(eager, np.maximum(0.0, launch - dense), 0.0)
+        short = np.where(exposed > 0.0, np.maximum(LAUNCH_FLOOR_S, prep - exposed), prep)
+        return short, short, np.where(eager, both, np.maximum(dense, launch)), np.zeros_like(eager)

@@ -1,0 +1,81 @@
+"""How much a result hangs on the host: the same run with the fast and the slow host's CPU times.
+
+Launch and front-end times differ by a factor of two and more between hosts of equal GPUs. Where steps are launched
+kernel by kernel (eager), a launch may take longer than the GPU's work, and the host decides latency, throughput and on
+which side of the wall a load lies.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from simulator.profiles.host import Host, list_hosts
+
+if TYPE_CHECKING:
+    from simulator.run import Result
+
+EAGER_SHARE: Final = 0.01
+"""Share of steps launched without graphs from which the host is worth a second look."""
+MOST_REQUESTS: Final = 50_000
+"""Longer runs are not repeated."""
+
+
+def eager_launches_matter(result: "Result") -> bool:
+    """True where eager steps are more than a few. With launches in worker processes the scheduler does not see them:
+    there prefill stands for them."""
+    if result.setup.gpu.mark == "textbook":
+        return False
+    totals = result.totals
+    eager = int(totals["eager"].sum())
+    if result.scenario.hardware.tensor_parallel > 1 and result.setup.engine.worker_processes:
+        return eager > 0 or int(totals["prefill"].sum()) > 0
+    return eager > EAGER_SHARE * int(totals["steps"].sum())
+
+
+def host_sensitivity(result: "Result") -> list[dict[str, Any]]:
+    """One entry a host, fastest first, the run's own included: host, cpu_scale, mark, this_run, verdict, ttft_mean_s,
+    tpot_mean_s, output_tokens_per_s. Empty where eager launches do not matter or the run is long."""
+    if len(result.trace) > MOST_REQUESTS or not eager_launches_matter(result):
+        return []
+    own = result.setup.host
+    others = [host for host in list_hosts() if host.cpu_scale != own.cpu_scale or host.times != own.times]
+    rows = [_row(host, _again(result, host), host is own) for host in (own, *others)]
+    return sorted(rows, key=lambda row: float(row["cpu_scale"]))
+
+
+def _again(result: "Result", host: Host) -> "Result":
+    """The same run on another host."""
+    from simulator.run import simulate
+    from simulator.scenario.setup import cost_on
+
+    if host is result.setup.host:
+        return result
+    setup = replace(result.setup, host=host, cost=cost_on(result.setup, host))
+    return simulate(result.scenario, trace=result.trace, setup=setup, replication=result.replication)
+
+
+def _row(host: Host, result: "Result", own: bool) -> dict[str, Any]:
+    summary = result.summary
+    return {
+        "host": host.name, "cpu_scale": host.cpu_scale, "mark": host.mark, "this_run": own,
+        "verdict": summary["stability"]["verdict"], "ttft_mean_s": summary["ttft_s"]["mean"],
+        "tpot_mean_s": summary["tpot_s"]["mean"],
+        "output_tokens_per_s": summary["throughput"]["output_tokens_per_s"],
+    }
+
+
+def host_sentences(rows: list[dict[str, Any]]) -> list[str]:
+    """The entries of `host_sensitivity` in words."""
+    if not rows:
+        return []
+
+    def words(row: dict[str, Any]) -> str:
+        times = [f"{name} {1e3 * row[key]:.3g} ms" for name, key in (("TTFT", "ttft_mean_s"), ("TPOT", "tpot_mean_s"))
+                 if row[key] is not None]
+        return f"{row['host']}{' (this run)' if row['this_run'] else ''} {', '.join([*times, row['verdict']])}"
+
+    lines = ["host: steps without CUDA graphs wait for the CPU, so means depend on it: " + "; ".join(map(words, rows))]
+    verdicts = {row["verdict"] for row in rows}
+    if len(verdicts) > 1:
+        sides = "; ".join(f"{row['verdict']} on the {row['host']} one" for row in rows)
+        lines.append(f"the host decides the side of the wall: {sides}")
+    return lines

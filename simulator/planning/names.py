@@ -1,0 +1,80 @@
+"""Names in a plan: looked up when it is read, so that a typing error is one and not a GPU that does not fit."""
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from policies.registry import POLICIES, policy_named
+from policies.routers import ROUTERS
+from simulator.config import Document
+from simulator.errors import ConfigError, ServecastError, UnknownNameError
+from simulator.profiles.engine import list_engines, load_engine
+from simulator.profiles.gpu import list_gpus, load_gpu
+from simulator.profiles.model import KV_BYTES, WEIGHT_BYTES, dtype_name, list_models, load_model
+
+MOVED: Final = {
+    "policy.name": "candidates.policy",
+    "policy.max_num_seqs": "candidates.max_num_seqs",
+    "policy.max_num_batched_tokens": "candidates.max_num_batched_tokens",
+    "hardware.gpu": "candidates.gpu",
+    "hardware.tensor_parallel": "candidates.tensor_parallel",
+    "hardware.weight_dtype": "candidates.weight_dtype",
+    "hardware.kv_dtype": "candidates.kv_dtype",
+    "hardware.gpu_memory_utilization": "gpu_memory_utilization",
+    "hardware.step_s": "step_s",
+    "cluster.replicas": "candidates.replicas",
+    "cluster.router": "candidates.router",
+    "gpu": "candidates.gpu",
+    "replicas": "candidates.replicas",
+}
+"""Keys of a scenario, and what a plan calls them."""
+SHORT: Final = {"policy": "policy.name", "hardware": "hardware.gpu"}
+
+
+def scenario_keys(document: Document) -> None:
+    """Raise ConfigError for a key that a scenario has and a plan calls otherwise, naming the one that works."""
+    for section in ("policy", "hardware", "cluster", "load", "horizon_s", "gpu", "replicas"):
+        if section not in document.data:
+            continue
+        value = document.data[section]
+        names = [f"{section}.{key}" for key in value] if isinstance(value, Mapping) else [SHORT.get(section, section)]
+        for name in names:
+            where = document.where(tuple(name.split(".")))
+            use = f"; in a plan it is {MOVED[name]}" if name in MOVED else "; a plan has no such key"
+            raise ConfigError(f"{where}: {name} is a key of a scenario{use}")
+
+
+def gpu_name(name: str) -> str:
+    """The profile's own name of a GPU given by an alias; an unknown one as it is."""
+    try:
+        return name if name.endswith((".yaml", ".yml")) else load_gpu(name).path.stem
+    except ServecastError:
+        return name
+
+
+def check_names(document: Document, model: Path | str, values: Mapping[str, Iterable[Any]]) -> None:
+    """Look up every name of the plan. Raises ConfigError: `file:line: key: unknown ... (did you mean ...?)`."""
+    lookups: dict[str, tuple[Callable[[Any], object], Iterable[str]]] = {
+        "candidates.gpu": (load_gpu, [gpu.path.stem for gpu in list_gpus()]),
+        "candidates.policy": (policy_named, POLICIES),
+        "candidates.router": (_router, ROUTERS),
+        "candidates.weight_dtype": (lambda name: dtype_name(name, WEIGHT_BYTES), WEIGHT_BYTES),
+        "candidates.kv_dtype": (lambda name: dtype_name(name, KV_BYTES), KV_BYTES),
+        "engine.name": (load_engine, [engine.path.stem for engine in list_engines()]),
+        "model": (lambda name: load_model(model), list_models()),
+    }
+    for key, (lookup, known) in lookups.items():
+        for name in values[key]:
+            try:
+                if name is not None:
+                    lookup(name)
+            except UnknownNameError as error:
+                near = difflib.get_close_matches(str(name).lower(), sorted(known), 1)
+                hint = f" (did you mean {near[0]}?)" if near else ""
+                raise ConfigError(f"{document.where(tuple(key.split('.')))}: {key}: {error}{hint}") from None
+
+
+def _router(name: str) -> None:
+    if name not in ROUTERS:
+        raise UnknownNameError("router", name, ROUTERS)

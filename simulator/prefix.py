@@ -1,0 +1,316 @@
+"""Prefix cache of a replica: which KV blocks of earlier requests can be used again, as vLLM keeps them.
+
+A full block is known by the tokens up to its end. What those tokens are is settled when the trace is built: blocks
+that several requests share have a number (`rep.prefix.chain`), a request's shared blocks come before its private
+ones, and private ones are only counted. So a run in which nothing is shared costs a few comparisons a request.
+
+Rules (vLLM 0.24, vllm/v1/core): a request that is admitted finds its longest run of known whole blocks, but computes
+at least its last token (kv_cache_manager.get_computed_blocks); a block is known as soon as the step that fills it is
+planned (allocate_slots, cache_blocks); when it ends or is preempted its blocks are freed from the last to the first,
+those never filled go to the front of the free queue, the others to its end, and stay known until they are taken
+again from the front (block_pool.free_blocks, get_new_blocks). Of two blocks with the same tokens the older is found.
+
+The free queue here is a linked list of nodes, oldest first. A node is one shared block, or a run of private blocks:
+`dead` ones that nobody will ask for, or those of a preempted request, which may find them again. Blocks never
+filled are not in it: they are what `free_blocks` exceeds `kept`. Taking a block only lowers `free_blocks`; `settle`
+drops as many nodes from the front before anything looks at the list or adds to it, which is the same.
+
+One thing is approximate: a preempted request whose known tokens end with a block computes that block again, and of the
+two blocks that then hold it the newer is taken for its own, not the older.
+"""
+
+from simulator.jit import jitable
+from simulator.kv import fits, grow, release
+from simulator.state import RUNNING, Limits, Replica, Requests
+
+DEAD = -1
+"""Owner of a run of private blocks that nobody will ask for."""
+SHARED = -2
+"""Owner of a node that is one shared block."""
+
+
+@jitable
+def find(req: Requests, rep: Replica, lim: Limits, i: int, whole: int) -> int:
+    """[tokens] that waiting request i, of `whole` known tokens, finds in the prefix cache now.
+
+    Whole blocks only, and the last token is always computed: its logits are needed (vLLM 0.24
+    vllm/v1/core/kv_cache_manager.py, KVCacheManager.get_computed_blocks). Without the cache it is what the trace says.
+    """
+    if lim.prefix == 0:
+        return min(req.cached[i], whole - 1) // lim.block_size * lim.block_size
+    settle(req, rep)
+    return match(req, rep, lim, i, whole) * lim.block_size
+
+
+@jitable
+def borrowed(req: Requests, rep: Replica, lim: Limits, i: int, start: int) -> int:
+    """[blocks] of the `start` tokens found that running requests hold: using them takes nothing from the free ones."""
+    if lim.prefix == 0:
+        return 0
+    hits = start // lim.block_size
+    return hits - idle_blocks(req, rep, i, hits)
+
+
+@jitable
+def make_room(req: Requests, rep: Replica, lim: Limits, i: int, start: int, tokens: int, keep_free: int) -> bool:
+    """KV blocks for the first `tokens` tokens of waiting request i, of which `start` were found; False, and nothing
+    taken, when `keep_free` would not be left."""
+    if lim.prefix == 0:
+        return grow(req, rep, lim, i, tokens, keep_free)
+    if not fits(req, rep, lim, i, tokens, keep_free - borrowed(req, rep, lim, i, start)):
+        return False
+    claim(req, rep, i, start // lim.block_size)
+    if req.preempted[i] == 0:
+        req.found[i] = start
+    return grow(req, rep, lim, i, tokens, 0)
+
+
+@jitable
+def remember(req: Requests, rep: Replica, lim: Limits, i: int, tokens: int) -> None:
+    """The step being planned computes the first `tokens` tokens of request i: the blocks its prompt fills are known.
+
+    Outputs still in flight do not count (allocate_slots: min(computed + new, request.num_tokens)). Blocks of the answer
+    become known when the request gives them up: who asks for them comes after it has answered.
+    """
+    if lim.prefix == 1:
+        req.settled[i] = min(tokens, req.prompt[i] + req.done[i])
+        learn(req, rep, lim, i, min(tokens, req.prompt[i]))
+
+
+@jitable
+def give_up(req: Requests, rep: Replica, lim: Limits, i: int) -> None:
+    """Request i, running or just ended, returns its KV blocks."""
+    if lim.prefix == 0:
+        release(req, rep, lim, i)
+    else:
+        put_back(req, rep, lim, i, req.settled[i], req.status[i] == RUNNING)
+
+
+@jitable
+def disown(req: Requests, rep: Replica, lim: Limits, i: int) -> None:
+    """Request i ended while it waited: nobody will ask for its private blocks."""
+    if lim.prefix == 1 and req.own[i] >= 0:
+        rep.prefix.nodes[req.own[i]].owner = DEAD
+        req.own[i] = -1
+
+
+@jitable
+def chain_at(req: Requests, i: int) -> int:
+    """First of request i's shared leading blocks in prefix.chain."""
+    return int(req.chain_end[i - 1]) if i > 0 else 0
+
+
+@jitable
+def shared_blocks(req: Requests, i: int) -> int:
+    """[blocks] at the front of request i that other requests have too."""
+    return req.chain_end[i] - chain_at(req, i)
+
+
+@jitable
+def settle(req: Requests, rep: Replica) -> None:
+    """Forget the oldest blocks that have been taken since the last call."""
+    while rep.c.kept > rep.c.free_blocks:
+        at = rep.c.oldest
+        node = rep.prefix.nodes[at]
+        if node.owner == SHARED:
+            _forget(rep, at)
+            _unlink(rep, at)
+            _drop(rep, at)
+            rep.c.kept -= 1
+        else:
+            taken = min(node.count, rep.c.kept - rep.c.free_blocks)
+            node.count -= taken
+            rep.c.kept -= taken
+            if node.count == 0:
+                if node.owner >= 0:
+                    req.own[node.owner] = -1
+                _unlink(rep, at)
+                _drop(rep, at)
+
+
+@jitable
+def match(req: Requests, rep: Replica, lim: Limits, i: int, whole: int) -> int:
+    """[blocks] of waiting request i that are known, from its first on; of `whole` tokens one is left to compute."""
+    most = (whole - 1) // lim.block_size
+    start = chain_at(req, i)
+    shared = min(shared_blocks(req, i), most)
+    hits = 0
+    while hits < shared and rep.prefix.found[rep.prefix.chain[start + hits]] >= 0:
+        hits += 1
+    if hits == shared_blocks(req, i) and req.own[i] >= 0:
+        hits = min(hits + rep.prefix.nodes[req.own[i]].count, most)
+    return hits
+
+
+@jitable
+def idle_blocks(req: Requests, rep: Replica, i: int, hits: int) -> int:
+    """[blocks] of `hits` known ones that nobody holds: using them takes them from the free ones."""
+    start = chain_at(req, i)
+    shared = min(hits, shared_blocks(req, i))
+    idle = hits - shared
+    for j in range(shared):
+        if rep.prefix.nodes[rep.prefix.found[rep.prefix.chain[start + j]]].refs == 0:
+            idle += 1
+    return idle
+
+
+@jitable
+def claim(req: Requests, rep: Replica, i: int, hits: int) -> None:
+    """Request i, which holds nothing, takes its `hits` known blocks."""
+    start = chain_at(req, i)
+    shared = min(hits, shared_blocks(req, i))
+    for j in range(shared):
+        at = rep.prefix.found[rep.prefix.chain[start + j]]
+        node = rep.prefix.nodes[at]
+        if node.refs == 0:
+            _unlink(rep, at)
+            rep.c.kept -= 1
+            rep.c.free_blocks -= 1
+        node.refs += 1
+        rep.prefix.held[start + j] = at
+    at = req.own[i]
+    if at >= 0:
+        if hits > shared:
+            taken = hits - shared
+            rep.prefix.nodes[at].count -= taken
+            rep.c.kept -= taken
+            rep.c.free_blocks -= taken
+        if rep.prefix.nodes[at].count == 0:
+            _unlink(rep, at)
+            _drop(rep, at)
+        else:
+            rep.prefix.nodes[at].owner = DEAD
+        req.own[i] = -1
+    req.blocks[i] = hits
+    req.known[i] = shared
+
+
+@jitable
+def learn(req: Requests, rep: Replica, lim: Limits, i: int, tokens: int) -> None:
+    """The blocks of request i that `tokens` tokens fill are known from now on."""
+    start = chain_at(req, i)
+    full = min(tokens // lim.block_size, shared_blocks(req, i))
+    if full <= req.known[i]:
+        return
+    settle(req, rep)  # the nodes of blocks taken are free again: there are never more nodes than blocks
+    for j in range(req.known[i], full):
+        at = _take_node(rep)
+        node = rep.prefix.nodes[at]
+        number = rep.prefix.chain[start + j]
+        node.owner = SHARED
+        node.count = 1
+        node.refs = 1
+        node.chain = number
+        node.twin = -1
+        first = rep.prefix.found[number]
+        if first < 0:
+            rep.prefix.found[number] = at
+        else:
+            while rep.prefix.nodes[first].twin >= 0:
+                first = rep.prefix.nodes[first].twin
+            rep.prefix.nodes[first].twin = at
+        rep.prefix.held[start + j] = at
+    req.known[i] = full
+
+
+@jitable
+def put_back(req: Requests, rep: Replica, lim: Limits, i: int, tokens: int, comes_back: bool) -> None:
+    """Request i, whose first `tokens` tokens filled blocks, returns all it holds; it may `come back` for them."""
+    settle(req, rep)
+    learn(req, rep, lim, i, tokens)
+    full = min(tokens // lim.block_size, req.blocks[i])
+    start = chain_at(req, i)
+    shared = min(full, shared_blocks(req, i))
+    rep.c.free_blocks += req.blocks[i] - shared
+    private = full - shared
+    if private > 0:
+        rep.c.kept += private
+        last = rep.c.newest
+        if comes_back:
+            at = _append(rep, i, private)
+            req.own[i] = at
+        elif last >= 0 and rep.prefix.nodes[last].owner == DEAD:
+            rep.prefix.nodes[last].count += private
+        else:
+            _append(rep, DEAD, private)
+    for j in range(shared - 1, -1, -1):
+        at = rep.prefix.held[start + j]
+        node = rep.prefix.nodes[at]
+        node.refs -= 1
+        if node.refs == 0:
+            _link(rep, at)
+            rep.c.kept += 1
+            rep.c.free_blocks += 1
+    req.blocks[i] = 0
+    req.known[i] = 0
+
+
+@jitable
+def _append(rep: Replica, owner: int, count: int) -> int:
+    """A new run of private blocks at the end of the free queue."""
+    at = _take_node(rep)
+    rep.prefix.nodes[at].owner = owner
+    rep.prefix.nodes[at].count = count
+    _link(rep, at)
+    return at
+
+
+@jitable
+def _link(rep: Replica, at: int) -> None:
+    """Node `at` becomes the newest of the free queue."""
+    last = rep.c.newest
+    rep.prefix.nodes[at].before = last
+    rep.prefix.nodes[at].after = -1
+    if last < 0:
+        rep.c.oldest = at
+    else:
+        rep.prefix.nodes[last].after = at
+    rep.c.newest = at
+
+
+@jitable
+def _unlink(rep: Replica, at: int) -> None:
+    """Take node `at` out of the free queue."""
+    before = rep.prefix.nodes[at].before
+    after = rep.prefix.nodes[at].after
+    if before < 0:
+        rep.c.oldest = after
+    else:
+        rep.prefix.nodes[before].after = after
+    if after < 0:
+        rep.c.newest = before
+    else:
+        rep.prefix.nodes[after].before = before
+
+
+@jitable
+def _forget(rep: Replica, at: int) -> None:
+    """The tokens of shared node `at` lead to it no more; a twin may stand in."""
+    number = rep.prefix.nodes[at].chain
+    twin = rep.prefix.nodes[at].twin
+    first = rep.prefix.found[number]
+    if first == at:
+        rep.prefix.found[number] = twin
+    else:
+        while rep.prefix.nodes[first].twin != at:
+            first = rep.prefix.nodes[first].twin
+        rep.prefix.nodes[first].twin = twin
+
+
+@jitable
+def _take_node(rep: Replica) -> int:
+    """A node nobody uses: one given back, or the next never used."""
+    at = rep.c.spare
+    if at >= 0:
+        rep.c.spare = rep.prefix.nodes[at].after
+    else:
+        at = rep.c.n_nodes
+        rep.c.n_nodes += 1
+    return at
+
+
+@jitable
+def _drop(rep: Replica, at: int) -> None:
+    """Give node `at` back."""
+    rep.prefix.nodes[at].after = rep.c.spare
+    rep.c.spare = at

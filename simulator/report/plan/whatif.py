@@ -1,0 +1,124 @@
+"""A what-if in words, on the screen and as a page; works on the plain data of planning.whatif.compare."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+from rich.table import Table
+from rich.text import Text
+
+from simulator.planning.whatif import SHARES
+from simulator.report.folder import new_folder
+from simulator.report.plan.page import SORT_SCRIPT, markdown_cell, render, script_hash
+from simulator.report.plan.words import seconds
+
+Data = Mapping[str, Any]
+UNCOMPARED = (
+    "A latency of an overloaded case is not compared: it grows for as long as requests come, so it says how long the "
+    "trace is."
+)
+
+
+def value_text(metric: str, cell: Data) -> str:
+    """A cell's value; a dash where it is not defined."""
+    value = cell["value"]
+    if not cell["defined"]:
+        return "-"
+    if metric in SHARES:
+        return "-" if value is None else f"{value:.1%}"
+    if metric == "output tokens/s":
+        return "-" if value is None else f"{value:,.0f}"
+    return seconds(value)
+
+
+def change_text(cell: Data) -> str:
+    """A cell's change: `+12.0 % (+10.0 to +14.1 %)`, large ones as factors (`× 3.2`); empty where there is none."""
+    if cell["change"] is None:
+        return ""
+    text = amount(cell, "change")
+    span = span_text(cell)
+    if span:
+        text += f" ({span})"
+    return text + (" ~" if cell["told_apart"] is False else "")
+
+
+def span_text(cell: Data) -> str:
+    """The interval of a change: `+10.0 to +14.1 %`, with its unit once where both ends have the same; empty without."""
+    if cell["change_low"] is None or cell["change_high"] is None:
+        return ""
+    low, high = amount(cell, "change_low"), amount(cell, "change_high")
+    if low == high == "same":
+        return ""
+    for unit in (" %", " points"):
+        if low.endswith(unit) and high.endswith(unit):
+            low = low.removesuffix(unit)
+    return f"{low} to {high}"
+
+
+def amount(cell: Data, key: str) -> str:
+    """One end of a change: points of a share; per cent, but twice and more, or a tenth and less, as a factor."""
+    value = float(cell[key])
+    if value == (0 if cell["kind"] == "points" else 1):
+        return "same"
+    if cell["kind"] == "points":
+        return f"{value:+.1f} points"
+    if 0.1 < value < 2:
+        return f"{100 * (value - 1):+.1f} %"
+    return f"× {value:,.3g}" if 1 < value < 1000 else f"× {value:,.0f}" if value > 1 else f"1/{1 / value:,.3g}"
+
+
+def whatif_tables(data: Data) -> Iterator[Any]:
+    """Values, then changes."""
+    for title, base in (("values", True), ("change against the base", False)):
+        table = Table(title=f"{data['name']}: {title}", title_justify="left")
+        for column in ("", *data["metrics"]):
+            table.add_column(column, justify="right" if column else "left")
+        for row in data["rows"] if base else data["rows"][1:]:
+            name = row["name"] + (" (overloaded)" if row["overloaded"] else "")
+            if row["error"]:
+                table.add_row(name, row["error"])
+                continue
+            table.add_row(
+                name,
+                *(value_text(m, row["cells"][m]) if base else change_text(row["cells"][m]) for m in data["metrics"]),
+            )
+        yield table
+    yield Text(
+        f"{data['confidence']:.0%} intervals over {data['replications']} paired replications; ~ = not told apart "
+        "from the base. Shares change by points, all else by the mean of log ratios. Model error is common to both "
+        "sides and not in the intervals."
+    )
+    if any(row["overloaded"] for row in data["rows"]):
+        yield Text(UNCOMPARED)
+
+
+def write_whatif(data: Data, out: Path) -> None:
+    """whatif.json, report.html and report.md, whole or not at all."""
+    pages = render_whatif(data)
+    with new_folder(out) as folder:
+        text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
+        (folder / "whatif.json").write_text(text + "\n", encoding="utf-8")
+        for name, page in pages.items():
+            (folder / name).write_text(page, encoding="utf-8")
+
+
+def render_whatif(data: Data) -> dict[str, str]:
+    """File name -> page of a what-if table."""
+    shared = {
+        "data": data,
+        "value_text": value_text,
+        "change_text": change_text,
+        "amount": amount,
+        "span_text": span_text,
+        "uncompared": UNCOMPARED,
+    }
+    page = render(
+        "whatif.html",
+        title=f"{data['name']}: what if",
+        script=Markup(SORT_SCRIPT),
+        script_hash=Markup(script_hash()),
+        **shared,
+    )
+    return {"report.html": page, "report.md": render("whatif.md", cell=markdown_cell, **shared)}

@@ -1,0 +1,162 @@
+"""Command and manifests of a plan start the engine that was simulated, or there is a reason why there are none."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate  # type: ignore[import-untyped]
+import pytest
+import yaml
+
+from hwprofiles import MODEL_DIR
+from simulator.planning.plan import plan
+from simulator.planning.price import Fleet
+from simulator.planning.spec import PlanSpec, candidates_of, plan_from, scenario_of
+from simulator.report.plan.data import plain
+from simulator.report.plan.deploy import command_notes, kubernetes, no_command, service_name, vllm_command, vllm_flags
+from simulator.report.plan.words import answer_lines, export_lines
+from simulator.scenario.setup import Setup, prepare
+
+DNS_1035 = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+"""RFC 1035 label, what Kubernetes takes as the name of a Service."""
+
+
+def case(candidates: dict[str, Any] | None = None, **changes: Any) -> tuple[PlanSpec, Setup, Fleet]:
+    spec = plan_from({
+        "name": "Chat <8B>", "workload": {"requests": {"output": [1]}}, "slo": {"ttft_p50_s": 1},
+        "max_model_len": 16_384, "candidates": candidates or {}, **changes})  # fmt: skip
+    candidate = candidates_of(spec)[0]
+    fleet = Fleet(candidate, 5, 1, 10.0, (9.0, 11.0), 1.0, 0.1, 700.0, 0.1)
+    return spec, prepare(scenario_of(spec, candidate)), fleet
+
+
+def flags(candidates: dict[str, Any] | None = None, **changes: Any) -> list[str]:
+    spec, setup, _ = case(candidates, **changes)
+    return vllm_flags(spec, setup)
+
+
+def test_flags_say_what_was_simulated() -> None:
+    given = flags({"weight_dtype": "fp8", "kv_dtype": "fp8", "tensor_parallel": 2, "max_num_seqs": 96,
+                   "max_num_batched_tokens": 4096}, gpu_memory_utilization=0.85,
+                  engine={"name": "vllm-0.24", "schedule_ahead": 0, "cuda_graphs": False},
+                  kv={"block_size": 32, "num_gpu_blocks": 3000})  # fmt: skip
+    assert given == [
+        "meta-llama/Llama-3.1-8B-Instruct", "--tensor-parallel-size=2", "--max-model-len=16384", "--max-num-seqs=96",
+        "--max-num-batched-tokens=4096", "--gpu-memory-utilization=0.85", "--block-size=32", "--dtype=bfloat16",
+        "--quantization=fp8", "--kv-cache-dtype=fp8", "--num-gpu-blocks-override=3000", "--no-async-scheduling",
+        "--enforce-eager"]  # fmt: skip
+    assert "--dtype=float16" in flags({"weight_dtype": "fp16"})
+    assert "--dtype=float16" in flags({"weight_dtype": "half"})
+    assert flags(model="meta-llama/Llama-3.1-8B-Instruct")[0] == "meta-llama/Llama-3.1-8B-Instruct"
+
+
+@pytest.mark.parametrize(("candidates", "changes", "word"), [
+    ({"policy": "static"}, {}, "no policy static"),
+    ({"policy": "orca"}, {}, "no policy orca"),
+    ({"policy": "vllm_v0"}, {}, "no policy vllm_v0"),
+    ({"weight_dtype": "int8"}, {}, "INT8"),
+    ({"weight_dtype": "int4"}, {}, "AWQ or GPTQ"),
+    ({"weight_dtype": "awq"}, {}, "AWQ or GPTQ"),
+    ({"weight_dtype": "fp4", "gpu": "b200"}, {}, "NVFP4"),
+    ({}, {"engine": "tgi"}, "not for tgi"),
+    ({"policy": "orca"}, {"engine": "orca"}, "not for orca"),
+    ({}, {"engine": {"name": "vllm-0.24", "schedule_ahead": 3}}, "one step ahead"),
+    ({"policy": "chunked"}, {"kv": {"layout": "contiguous"}}, "not contiguous"),
+    ({"gpu": "mi300x"}, {}, "NVIDIA"),
+    ({"gpu": "unit", "policy": "orca"}, {}, "textbook"),
+])  # fmt: skip
+def test_no_command_where_it_would_start_another_engine(
+    candidates: dict[str, Any], changes: dict[str, Any], word: str
+) -> None:
+    spec, setup, fleet = case(candidates, **changes)
+    assert word in no_command(spec, setup)
+    assert vllm_command(spec, setup) == kubernetes(spec, setup, fleet) == ""
+    assert vllm_flags(spec, setup) == []
+
+
+def test_a_quantised_checkpoint_is_served_as_it_is(tmp_path: Path) -> None:
+    config = json.loads((MODEL_DIR / "llama-3.1-8b.json").read_text())
+    config["quantization_config"] = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    spec, setup, fleet = case({"weight_dtype": "auto"}, model=str(tmp_path / "config.json"))
+    assert vllm_flags(spec, setup)[0] == str(tmp_path)
+    assert not any("quantization" in flag for flag in vllm_flags(spec, setup))
+    assert any("awq" in note for note in command_notes(setup, fleet))
+
+
+def test_a_shape_is_no_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "my-shape.json"
+    path.write_text((MODEL_DIR / "llama-3.1-8b.json").read_text())
+    assert "not the folder of a checkpoint" in no_command(*case(model=str(path))[:2])
+
+
+def test_manifests_hold_against_the_schemas_of_kubernetes() -> None:
+    """Deployment apps/v1 and Service v1, strict: no key that the API does not know."""
+    for name in ("Chat <8B>", "2024 Q3: chat & code", "-", "ünïcode", "x" * 200, "ends-" * 12 + "-"):
+        spec, setup, fleet = case(name=name)
+        documents = list(yaml.safe_load_all(kubernetes(spec, setup, fleet)))
+        assert [each["kind"] for each in documents] == ["Deployment", "Service"]
+        for each in documents:
+            kubernetes_validate.validate(each, "1.33", strict=True)
+            assert DNS_1035.fullmatch(each["metadata"]["name"]), each["metadata"]["name"]
+
+
+@pytest.mark.parametrize(("text", "name"), [("Chat <8B>", "chat-8b"), ("8B on L4", "plan-8b-on-l4"), ("", "plan")])
+def test_names(text: str, name: str) -> None:
+    assert service_name(text) == name
+
+
+def test_deployment_has_every_replica_and_its_gpus() -> None:
+    text = kubernetes(*case({"tensor_parallel": 2}))
+    deployment, service = yaml.safe_load_all(text)
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    assert deployment["spec"]["replicas"] == 6  # 5 serve, 1 is spare
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == 2
+    assert container["image"] == "vllm/vllm-openai:v0.24.0"
+    assert container["args"][0] == "--model=meta-llama/Llama-3.1-8B-Instruct"
+    assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"]
+    assert service["spec"]["selector"] == deployment["spec"]["template"]["metadata"]["labels"]
+
+
+def test_manifests_have_no_anchors_and_say_who_routes() -> None:
+    text = kubernetes(*case({"router": "least_outstanding"}))
+    assert not re.search(r"[&*]id\d", text)
+    assert "not by the planned least outstanding router" in text
+    assert "not by the planned least outstanding router" in " ".join(
+        export_lines(data({"router": "least_outstanding", "gpu": "h100-sxm", "replicas": [2]})["export"]))  # fmt: skip
+
+
+def data(candidates: dict[str, Any], requests: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    spec = plan_from({
+        "workload": {"requests": requests or {"output": [20] * 12, "prompt": 100, "arrival_s": list(range(12))}},
+        "slo": {"ttft_p50_s": 2}, "candidates": candidates, "search": {"replications": 2}, **changes})  # fmt: skip
+    return plain(plan(spec, jobs=1, explain=False))
+
+
+def test_a_plan_without_a_length_chooses_one_that_the_card_holds_and_says_so() -> None:
+    """Llama-3.1-8B in 16 bits leaves an L4 less than 4 GiB for KV: 131,072 positions would need 16."""
+    found = data({"gpu": "l4", "replicas": [1, 2]})
+    own = found["recommended"]["replica"]
+    assert own["kv_tokens"] > own["max_model_len"] > 0.9 * own["kv_tokens"]
+    assert f"--max-model-len={own['max_model_len']}" in found["export"]["vllm"]
+    said = next(line for line in answer_lines(found) if "max_model_len" in line)
+    assert f"{own['max_model_len']:,}" in said and "131,072 positions" in said and "longest request has 120" in said
+    roomy = data({"gpu": "h100-sxm", "replicas": [1]})
+    assert "--max-model-len=131072" in roomy["export"]["vllm"]
+    assert not any("max_model_len" in line for line in answer_lines(roomy))
+
+
+def test_a_request_that_the_card_cannot_hold_is_a_reason() -> None:
+    long = {"output": [20] * 6, "prompt": [100] * 5 + [60_000]}
+    found = data({"gpu": ["l4"], "replicas": [1]}, long)
+    assert found["candidates"][0]["status"] == "does not fit"
+    assert "the longest request has 60,020 tokens" in found["candidates"][0]["reason"]
+    rejecting = data({"gpu": ["l4"], "replicas": [1]}, long, max_model_len=16_384)
+    assert rejecting["candidates"][0]["status"] != "does not fit"
+
+
+def test_a_length_within_the_error_of_the_kv_memory_is_called_so() -> None:
+    blocks = data({"gpu": "l4", "replicas": [1]}, max_model_len=4096)["recommended"]["replica"]["kv_blocks"]
+    tight = data({"gpu": "l4", "replicas": [1]}, max_model_len=16 * (blocks - 2))
+    assert any("may refuse to start" in line for line in answer_lines(tight))

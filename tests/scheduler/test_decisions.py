@@ -1,0 +1,100 @@
+"""The reference engine decides as vLLM 0.24's own scheduler did, step by step.
+
+What that decided is in decisions.json.gz; make_decisions.py makes it anew from the released wheel.
+"""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from parity.cases import Case, job
+
+from policies.registry import POLICIES
+from simulator.cost.unit import unit_cost
+from simulator.engines.job import Job
+from simulator.engines.reference import _Run
+from simulator.state import FINISHED, Limits
+
+DATA = json.loads(gzip.decompress((Path(__file__).parent / "decisions.json.gz").read_bytes()))
+NEEDS_A_CACHE = "cache, short of memory"
+"""Kind of scenario that only an engine with a prefix cache can follow."""
+
+
+class Watched(_Run):
+    """The reference engine, noting each plan and output as make_decisions.py does."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job, POLICIES["chunked"])
+        self.steps: list[Any] = []
+
+    def plan(self, r: int) -> bool:
+        rep, req = self.job.reps[r], self.job.req
+        running, preempted = set(rep.running[: rep.c.n_running]), list(req.preempted)
+        planned = super().plan(r)
+        rows = [[i, n] for i, n in zip(rep.batch, rep.tokens, strict=True)][: rep.c.n_batch]
+        gone = [i for i, before in enumerate(preempted) if req.preempted[i] > before]
+        if rows or gone:
+            self.steps.append(["plan", rows, gone, [[i, req.computed[i] - n] for i, n in rows if i not in running]])
+        return planned
+
+    def complete(self, r: int) -> None:
+        done = list(self.job.req.done)
+        super().complete(r)
+        req = self.job.req
+        got = [i for i, before in enumerate(done) if req.done[i] > before]
+        self.steps.append(["output", [[i, int(req.status[i] == FINISHED)] for i in got]])
+
+
+def case(made: dict[str, Any]) -> Case:
+    """The scenario for our engine; what was found in the cache at the first admission is given as `cached`."""
+    arrival, prompt, output, limit, _, _ = zip(*made["requests"], strict=True)
+    cached = [0] * len(arrival)
+    for _, _, _, admitted in reversed(plans(made)):
+        for i, start in admitted:
+            cached[i] = start
+    limits = Limits(
+        max_num_seqs=made["max_num_seqs"], max_num_batched_tokens=made["max_num_batched_tokens"],
+        long_prefill_token_threshold=made["long_prefill_token_threshold"],
+        watermark_blocks=int(made["watermark"] * made["num_gpu_blocks"]),
+        reserve_prompt=int(made["reserve_full_prompt"]),
+        block_size=made["block_size"], num_blocks=made["num_gpu_blocks"] - 1, max_model_len=4096, contiguous=0,
+        reserve_tokens=0, batch_window=0, length_bucket=0, stream=1, schedule_ahead=made["schedule_ahead"],
+        whole_prompt=0,
+    )  # fmt: skip
+    return Case("chunked", arrival, prompt, output, limit, tuple(cached), (0,) * len(arrival), limits,
+                unit_cost(DATA["step"]))  # fmt: skip
+
+
+def plans(made: dict[str, Any]) -> list[Any]:
+    return [step for step in made["steps"] if step[0] == "plan"]
+
+
+def name(k: int) -> str:
+    return f"{k} {DATA['scenarios'][k]['kind']}"
+
+
+FOLLOWED = [k for k, made in enumerate(DATA["scenarios"]) if made["kind"] != NEEDS_A_CACHE]
+
+
+@pytest.mark.parametrize("k", FOLLOWED, ids=name)
+def test_every_decision_is_the_schedulers(k: int) -> None:
+    made = DATA["scenarios"][k]
+    run = Watched(job(case(made), compiled=False))
+    run.run()
+    assert run.steps == made["steps"]
+
+
+def test_the_scenarios_are_hard() -> None:
+    """Hundreds of them, with preemption, tokens in flight at it, cut prompts, early ends, cache hits."""
+    plain = [made for made in DATA["scenarios"] if made["kind"] == "plain"]
+    assert len(plain) >= 200
+    gone = [(made["schedule_ahead"], i) for made in plain for _, _, preempted, _ in plans(made) for i in preempted]
+    assert len(gone) >= 200
+    assert sum(ahead == 1 for ahead, _ in gone) >= 100
+    assert sum(output < limit for made in plain for _, _, output, limit, _, _ in made["requests"]) >= 100
+    cut = [n for made in plain for _, rows, _, _ in plans(made) for i, n in rows if 1 < n < made["requests"][i][1]]
+    assert len(cut) >= 200
+    hits = [n for made in DATA["scenarios"] for _, _, _, admitted in plans(made) for _, n in admitted if n > 0]
+    assert len(hits) >= 100
