@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.installed
+DEMO := scenarios/chat_static.yaml scenarios/chat.yaml
 DEV_STAMP := $(VENV)/.installed-dev
 
 .PHONY: help demo test test-all check clean
 help:
-	@echo "make demo      replay 2,000 chat-like requests under static and continuous batching; report in out/demo"
+	@echo "make demo      replay 2,000 chat-like requests under static and continuous batching; reports in out/demo"
 	@echo "make test      run the tests"
 	@echo "make test-all  run them all, the long ones too"
 	@echo "make check     ruff and mypy --strict"
@@ -29,9 +30,12 @@ $(DEV_STAMP): pyproject.toml | $(BIN)/python
 	@touch $@ $(RUN_STAMP)
 
 demo: $(RUN_STAMP)
-	@echo "replaying 2,000 requests twice; the first time the engine is compiled, some ten seconds"
-	$(BIN)/servecast compare scenarios/chat_static.yaml scenarios/chat.yaml --out out/demo
-	@echo "open out/demo/report.html"
+	@echo "replaying 2,000 requests four times"
+	@echo "1. throughput when there is always more to do (256 requests in flight):"
+	$(BIN)/servecast compare $(DEMO) --set load=closed --set load.width=256 --out out/demo/saturated
+	@echo "2. latency at one request a second, which both carry:"
+	$(BIN)/servecast compare $(DEMO) --set workload.arrivals.rate=1 --out out/demo/carried
+	@echo "open out/demo/saturated/report.html and out/demo/carried/report.html"
 
 test: $(DEV_STAMP)
 	$(BIN)/python -m pytest -m "not nightly"

@@ -11,7 +11,7 @@ from simulator.cli.common import JsonOption, note, print_json, show
 if TYPE_CHECKING:
     from calibration.fit import Calibration
 
-_PARTS = typer.Typer(no_args_is_help=True, help="Measure this machine's GPU, fit profiles to measurements.")
+_PARTS = typer.Typer(help="Measure this machine's GPU, fit profiles to measurements.")
 
 
 def register(app: typer.Typer) -> None:

@@ -2,7 +2,7 @@
 
 Order: matrix products and attention from the operator JSON; then start-ups, sustained rates and sampling
 from the engine's step logs with the operators as priors; then the CPU side and memory. Only the runs of
-FIT_RUNS and FIT_BLOCKS are read; every other run is left for testing (calibration.validate).
+FIT_RUNS and kv_blocks.csv are read; every other run is left for testing (calibration.validate).
 """
 
 import fnmatch
@@ -15,7 +15,8 @@ from typing import Any, Final
 import numpy as np
 import yaml
 
-from calibration.fit_host import HostFit, MemoryFit, WorkerFit, fit_host, fit_memory
+from calibration.fit_host import HostFit, WorkerFit, fit_host
+from calibration.fit_memory import MemoryFit, fit_memory
 from calibration.fit_operators import DecodeFit, GemmFit, fit_decode, fit_gemm, fit_prefill
 from calibration.fit_steps import FREE, StepFit, fit_steps, with_values
 from calibration.harness import write_atomically
@@ -44,6 +45,7 @@ FIT_RUNS: Final = (
             "llama8b-h200-fp8",
             "llama8b-h200-fp8kv",
             "qwen14b-h200-tp2-b",
+            "qwen3-30b-a3b-h200",
         )
         for kind in ("batch", "ctx", "pre", "prefill")
     ),
@@ -51,8 +53,6 @@ FIT_RUNS: Final = (
 H100_RUNS: Final = FIT_RUNS[:4]
 COLD_RUNS: Final = ("llama8b-h100-sync/pre_*",)
 """First runs of a prompt size: one-off kernel selection in them."""
-FIT_BLOCKS: Final = ("llama8b-h100/batch_b1", "llama8b-h100-seqs32/conv_burst200")
-"""Runs whose block counts (not times) give the memory parts: 128 and 32 sequences."""
 HARNESS: Final = "ops-h100.json"
 LIBRARY: Final = "operators-h100.json"
 """Our harness's measurements (products, elementwise kernels) and those of FA3 (attention)."""
@@ -121,19 +121,18 @@ def calibrate(measurements: Path = MEASUREMENTS, gpu_name: str = "h100-sxm") -> 
     runs = [
         load_run(folder)
         for folder in find_runs([measurements])
-        if _matches(f"{folder.parent.name}/{folder.name}", (*H100_RUNS, *FIT_BLOCKS))
+        if _matches(f"{folder.parent.name}/{folder.name}", H100_RUNS)
     ]
     fit = [run for run in runs if used_for_fit(run.name) and not first_of_its_size(run.name)]
     ahead = [run for run in fit if run.engine.async_scheduling]
     sync = [run for run in fit if not run.engine.async_scheduling]
-    blocks = [run for run in runs if run.name in FIT_BLOCKS]
-    if not sync or not ahead or len(blocks) != len(FIT_BLOCKS):
-        raise CalibrationError(f"{measurements}: needs the runs {', '.join((*H100_RUNS, *FIT_BLOCKS))}")
+    if not sync or not ahead:
+        raise CalibrationError(f"{measurements}: needs the runs {', '.join(H100_RUNS)}")
     base = with_values(load_gpu(gpu_name), operator_values(gemm, decode, harness))
     steps = fit_steps(ahead, base, priors(gemm, harness, library))
     fitted = with_values(base, {**steps.values, "mixed_lengths": UNEVEN_US})
     return Calibration(
-        gemm, decode, prefill, steps, fit_host(sync, ahead, fitted), fit_memory(blocks), fitted
+        gemm, decode, prefill, steps, fit_host(sync, ahead, fitted), fit_memory(measurements), fitted
     )
 
 
@@ -192,7 +191,7 @@ def measured_block(fit: Calibration) -> dict[str, Any]:
     curves = {
         key: kept
         for key, kept in load_gpu(fit.gpu.path.stem).measured.items()
-        if key not in UNITS or key.startswith(("all_reduce", "fp8_kv"))
+        if key not in UNITS or key.startswith(("all_reduce", "fp8_kv", "expert"))
     }
     for key in UNITS:
         if key in FREE:
@@ -283,7 +282,7 @@ def engine_values(fit: Calibration) -> dict[str, float]:
     """Numbers of the engine profile, in its units (MiB, KiB)."""
     return {
         "graph_layer_memory": round(fit.memory.graph_layer_bytes / 2**20, 4),
-        "workspace_per_hidden": round(fit.memory.workspace_per_hidden_bytes / 2**10, 2),
+        "workspace": round(fit.memory.workspace_bytes / 2**30, 3),
     }
 
 

@@ -1,4 +1,4 @@
-"""Fit the engine's CPU side and memory on its step logs: preparation, launch, front end, what is kept back.
+"""Fit the engine's CPU side on its step logs: preparation, launch, front end.
 
 Without asynchronous scheduling a step lasts preparation + GPU, or its launch where that is longer, so the
 GPU times fitted before tell the rest. With it, an output that comes later than its GPU work shows the
@@ -16,9 +16,7 @@ import pandas as pd
 from calibration.fit_operators import least_squares
 from calibration.fit_steps import step_table
 from calibration.measured import MeasuredRun
-from calibration.predict import Profiles, capacity_of, setup_of
-from simulator.cost.engine_times import capture_sizes
-from simulator.errors import CalibrationError
+from calibration.predict import setup_of
 from simulator.profiles.gpu import Gpu
 
 Array = npt.NDArray[np.float64]
@@ -51,14 +49,6 @@ class HostFit:
     piecewise_cpu_s: float
     frontend_in_s: float
     frontend_out_s: float
-
-
-@dataclass(frozen=True)
-class MemoryFit:
-    """Bytes kept back besides weights, activations and logits."""
-
-    graph_layer_bytes: float
-    workspace_per_hidden_bytes: float
 
 
 def fit_host(
@@ -199,26 +189,3 @@ def _lone_prompts(run: MeasuredRun, gpu: Gpu) -> pd.DataFrame:
     pause = table.t_schedule_s - table.t_output_s.shift(1)
     return table[(table.kind == 1) & (table.n_decode == 0) & (table.n_prefill == 1) & (pause > PAUSE_S)
                  & (table.index >= COLD_STEPS)]
-
-
-def fit_memory(runs: Sequence[MeasuredRun]) -> MemoryFit:
-    """Solve for the two parts kept back from two runs of one model with different max_num_seqs.
-
-    Raises CalibrationError unless the runs differ in the number of captured graphs.
-    """
-    kept, sizes, setup = [], [], setup_of(runs[0])
-    engine = setup.engine.replace(graph_layer_memory_bytes=0.0, workspace_per_hidden_bytes=0.0)
-    bare = Profiles(setup.gpu, engine, setup.model)
-    for run in runs:
-        e = run.engine
-        room = capacity_of(run, bare)
-        if e.num_gpu_blocks is None:
-            raise CalibrationError(f"{run.name}: engine.num_gpu_blocks is missing")
-        kept.append(room.kv_bytes - (e.num_gpu_blocks + 0.5) * room.block_bytes)
-        sizes.append(len(capture_sizes(setup.engine.graph_limits(e.max_num_seqs)[0])))
-    if sizes[0] == sizes[1]:
-        raise CalibrationError(
-            "the two runs capture the same number of graphs: nothing tells graphs from workspace"
-        )
-    per_size = (kept[0] - kept[1]) / (sizes[0] - sizes[1])
-    return MemoryFit(per_size / setup.model.layers, (kept[0] - per_size * sizes[0]) / setup.model.hidden)

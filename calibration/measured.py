@@ -5,7 +5,6 @@ either as requests.csv (one row a request: arrival, lengths, TTFT, TPOT, E2E; se
 calibration/measurements/README.md) or as the file `vllm bench serve --save-result --save-detailed` writes.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,12 +13,12 @@ from typing import Annotated, Any, Final, get_type_hints
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
 from calibration.accepted import WIDTHS, check_columns, check_keys
-from simulator.config import shown
-from simulator.errors import CalibrationError
+from simulator.config import read_yaml, shown
+from simulator.errors import CalibrationError, ConfigError
+from simulator.reading import MAX_RESULT, ReadError, read_json
 
 REQUEST_COLUMNS: Final = ("id", "arrival_s", "prompt_tokens", "output_tokens", "ttft_s", "tpot_s", "e2e_s")
 STEP_COLUMNS: Final = (
@@ -106,9 +105,9 @@ def load_run(folder: Path) -> MeasuredRun:
     """Read one run. Raises CalibrationError naming file and field."""
     path = folder / "run.yaml"
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, ValueError, RecursionError, TypeError) as error:
-        raise CalibrationError(f"{path}: not readable: {error}") from error
+        content = read_yaml(path, "run description")
+    except ConfigError as error:
+        raise CalibrationError(str(error)) from error
     section = _section(content, "engine", path)
     hardware, arrivals = _section(content, "hardware", path), _section(content, "arrivals", path)
     check_keys(content, EngineSettings.__dataclass_fields__, path)
@@ -221,12 +220,12 @@ def load_bench(path: Path) -> pd.DataFrame:
     requests (no output) are dropped.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path, MAX_RESULT)
         prompt, output = np.asarray(content["input_lens"]), np.asarray(content["output_lens"])
         ttft = np.asarray(content["ttfts"], dtype=np.float64)
         stream = np.asarray([float(sum(gaps)) for gaps in content["itls"]])
         start = np.asarray(content["start_times"], dtype=np.float64)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ReadError, ValueError, KeyError, TypeError) as error:
         raise CalibrationError(
             f"{path}: not a detailed vLLM benchmark file (needs input_lens, output_lens, ttfts, "
             f"itls, start_times): {error!r}"

@@ -5,7 +5,6 @@ good libraries reach. Where our attention kernel is more than 15 % behind a libr
 the profile.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 from calibration.harness import SCHEMA
 from simulator.config import shown
 from simulator.errors import CalibrationError
+from simulator.reading import MAX_RESULT, ReadError, read_json
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -43,8 +43,8 @@ class Operators:
 def load_operators(path: Path) -> Operators:
     """Read either layout. Raises CalibrationError for an unreadable file or a missing table."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        content = read_json(path, MAX_RESULT)
+    except ReadError as error:
         raise CalibrationError(f"{path}: not a readable JSON file: {error}") from error
     _check_tables(content, path)
     if isinstance(content, dict) and content.get("schema") == SCHEMA:
@@ -65,8 +65,8 @@ def all_reduce_curve(path: Path, gpus: int, kernel: str = "NCCL") -> dict[str, A
     Raises CalibrationError for a file that cannot be read.
     """
     try:
-        rows = json.loads(path.read_text(encoding="utf-8")).get("all_reduce", [])
-    except (OSError, ValueError, AttributeError) as error:
+        rows = read_json(path, MAX_RESULT).get("all_reduce", [])
+    except (ReadError, AttributeError) as error:
         raise CalibrationError(f"{path}: not a readable JSON file: {error}") from error
     found = sorted(
         (int(row["bytes"]), round(float(row["us"]), 2))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from calibration.fit import KV_BYTES, PAIR_FLOPS, TRAFFIC
-from calibration.fit_operators import fit_decode, fit_gemm, fit_prefill
+from calibration.fit_operators import fit_decode, fit_gemm, fit_prefill, least_squares
 from calibration.fit_steps import with_values
 from calibration.measured import EngineSettings, MeasuredRun
 from calibration.predict import Profiles, predict, setup_of
@@ -305,3 +305,37 @@ def vllm_reduce_entry(data: Path, gpus: int, stem: str = "h100") -> dict[str, An
         "source": f"{AIC}; vLLM all-reduce in a CUDA graph below {limit // 1024} KiB (its last doubling extrapolated), "
         "NCCL above",
     }
+
+
+def expert_entries(data: Path, stem: str = "h100", activations: float = 2.84e12) -> dict[str, Any]:
+    """Profile entries of the fused experts kernel from `op_moe_{stem}_aic_vllm0.14.0.csv`: Qwen3-30B-A3B's layer, whole
+    and split over two GPUs, tokens dealt out evenly (so that the experts touched are known).
+
+    `activations` [B/s]: the time of the activations between the products is taken off; the step cost counts it apart.
+    """
+    table = _read(data / f"op_moe_{stem}_aic_vllm0.14.0.csv")
+    rows = table[
+        (table.hidden_size == 2048)
+        & (table.inter_size == 768)
+        & (table.moe_ep_size == 1)
+        & (table.moe_tp_size <= 2)
+        & (table.moe_dtype == "bfloat16")
+        & (table.distribution == "balanced")
+        & (table.num_tokens <= 8192)
+    ]
+    tokens, width = rows.num_tokens.to_numpy(dtype=np.float64), 768.0 / rows.moe_tp_size.to_numpy()
+    weights = 3.0 * 2048 * width
+    seconds = rows.latency_us.to_numpy() * 1e-6 - tokens * 2.0 * 8 * 3 * width / activations
+    read, computed = np.minimum(128.0, 8 * tokens) * weights * 2.0, 2.0 * 8 * tokens * weights
+
+    def residual(logs: Array) -> Array:
+        start, bandwidth, rate = np.exp(logs)
+        off: Array = np.log((start + read / bandwidth + computed / rate) / seconds)
+        return off
+
+    first = np.log(np.array([2e-5, 2.8e12, 3e14]))
+    found = least_squares(residual, first, loss="soft_l1", f_scale=0.1, jac="3-point", xtol=1e-12, ftol=1e-14)
+    error = float(np.mean(np.abs(np.exp(residual(found.x)) - 1)))
+    names = ("expert_start", "expert_bandwidth", "expert_rate")
+    source = f"{AIC}; fused experts of Qwen3-30B-A3B on one GPU and split over two"
+    return {name: _entry(name, float(value), source, error) for name, value in zip(names, np.exp(found.x), strict=True)}

@@ -9,7 +9,7 @@ Sources: Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM Inference wi
 algorithm 3 (stall-free batching); vLLM 0.24 vllm/v1/core/sched/scheduler.py, Scheduler.schedule.
 """
 
-from policies.queues import admit, plan, preempt_last, take_after, wanted
+from policies.queues import admit, held, must_see_all, plan, preempt_last, run_lane, take_after, wanted
 from simulator.jit import jitable
 from simulator.kv import fits, grow
 from simulator.prefix import borrowed, find, make_room, remember
@@ -19,7 +19,11 @@ from simulator.state import Column, Limits, Replica, Requests
 @jitable
 def schedule(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
     """Fill rep.batch and rep.tokens for the next step; may admit and preempt."""
-    budget, preempted = _continue_running(req, rep, lim, lim.max_num_batched_tokens)
+    if held(rep) > lim.max_num_batched_tokens and must_see_all(rep):
+        return  # single decodes go without a token
+    if not run_lane(rep, lim, 0):
+        return
+    budget, preempted = _continue_running(req, rep, lim, lim.max_num_batched_tokens - rep.c.lane)
     if not preempted:
         _admit_waiting(req, rep, lim, budget)
 
@@ -42,6 +46,8 @@ def _continue_running(req: Requests, rep: Replica, lim: Limits, budget: int) -> 
         tokens = _chunk(lim, wanted(req, i), budget)
         if tokens > 0:
             while k < rep.c.n_running and not grow(req, rep, lim, i, req.computed[i] + tokens, 0):
+                if must_see_all(rep):
+                    return budget, True
                 preempt_last(req, rep, lim)
                 preempted = True
             if k >= rep.c.n_running:
@@ -56,9 +62,9 @@ def _continue_running(req: Requests, rep: Replica, lim: Limits, budget: int) -> 
 @jitable
 def _admit_waiting(req: Requests, rep: Replica, lim: Limits, budget: int) -> None:
     """Admit from the head of the queue while slots, budget and KV blocks last."""
-    while rep.c.n_waiting > 0 and budget > 0 and rep.c.n_running < lim.max_num_seqs:
+    while rep.c.n_waiting > 0 and budget > 0 and held(rep) < lim.max_num_seqs:
         i = rep.c.head
-        keep_free = lim.watermark_blocks if rep.c.n_running > 0 else 0
+        keep_free = lim.watermark_blocks if held(rep) > 0 else 0
         whole = req.prompt[i] + req.done[i]  # a token still in flight since a preemption is not counted yet
         start = find(req, rep, lim, i, whole)
         tokens = _chunk(lim, whole - start, budget)

@@ -8,7 +8,7 @@ Source: Yu et al., "Orca: A Distributed Serving System for Transformer-Based Gen
 algorithm 1 (`max_tokens` reserved in n_rsrv, section 4.2).
 """
 
-from policies.queues import admit, plan, take_after, wanted
+from policies.queues import admit, held, plan, run_lane, take_after, wanted
 from simulator.jit import jitable
 from simulator.kv import grow
 from simulator.prefix import find
@@ -18,13 +18,14 @@ from simulator.state import Column, Limits, Replica, Requests
 @jitable
 def schedule(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
     """Fill rep.batch and rep.tokens for the next iteration; may admit."""
-    while rep.c.n_waiting > 0 and rep.c.n_running < lim.max_num_seqs:
+    while rep.c.n_waiting > 0 and held(rep) < lim.max_num_seqs:
         i = rep.c.head
         if not grow(req, rep, lim, i, req.prompt[i] + req.limit[i], 0):
             break
         take_after(req, rep, -1)
         req.computed[i] = find(req, rep, lim, i, req.prompt[i])
         admit(req, rep, i)
+    run_lane(rep, lim, 0)
     for k in range(rep.c.n_running):
         i = rep.running[k]
         tokens = wanted(req, i)

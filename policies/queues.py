@@ -86,11 +86,11 @@ def admit(req: Requests, rep: Replica, i: int) -> None:
     A decision that admits is not repeated: HOLD is 0.
     """
     rep.c.hold = 0
-    slot = 0
-    while rep.slots[slot] >= 0:
-        slot += 1
+    slot = _lowest_vacant(rep)
     rep.slots[slot] = i
     req.slot[i] = slot
+    rep.c.turn += 1
+    rep.seats[slot].turn = rep.c.turn
     rep.running[rep.c.n_running] = i
     rep.c.n_running += 1
     rep.c.version += 1
@@ -99,9 +99,84 @@ def admit(req: Requests, rep: Replica, i: int) -> None:
 
 
 @jitable
+def _lowest_vacant(rep: Replica) -> int:
+    """Take the lowest free slot from the heap rep.vacant."""
+    lowest = rep.vacant[0]
+    rep.c.n_vacant -= 1
+    n = rep.c.n_vacant
+    moved = rep.vacant[n]
+    at = 0
+    while 2 * at + 1 < n:
+        child = 2 * at + 1
+        if child + 1 < n and rep.vacant[child + 1] < rep.vacant[child]:
+            child += 1
+        if rep.vacant[child] >= moved:
+            break
+        rep.vacant[at] = rep.vacant[child]
+        at = child
+    rep.vacant[at] = moved
+    return int(lowest)
+
+
+@jitable
+def _return_slot(rep: Replica, slot: int) -> None:
+    """Put a free slot on the heap rep.vacant."""
+    at = rep.c.n_vacant
+    rep.c.n_vacant += 1
+    while at > 0 and rep.vacant[(at - 1) >> 1] > slot:
+        rep.vacant[at] = rep.vacant[(at - 1) >> 1]
+        at = (at - 1) >> 1
+    rep.vacant[at] = slot
+
+
+@jitable
+def held(rep: Replica) -> int:
+    """Slots held: by single sequences and by the lane."""
+    return rep.c.n_running + rep.c.lane
+
+
+@jitable
+def run_lane(rep: Replica, lim: Limits, keep_free: int) -> bool:
+    """Let the sequences of the lane decode in the step being planned, their KV blocks taken.
+
+    The lane is a row of the compiled engine for sequences that only decode (engines/lane.py); the SimPy engine
+    leaves it empty. False when `keep_free` blocks would not be left: then the policy must return, and is asked
+    again with every sequence in `running`.
+    """
+    if rep.c.lane == 0:
+        return True
+    need = rep.phase[(rep.c.lane_steps + 1) % lim.block_size]
+    if need > rep.c.free_blocks - keep_free:
+        rep.c.singles = 1
+        return False
+    rep.c.free_blocks -= need
+    rep.c.lane_took = need
+    rep.c.with_lane = 1
+    return True
+
+
+@jitable
+def lane_planned(req: Requests, rep: Replica) -> int:
+    """[tokens] outputs planned for the first sequence of the lane, 0 when nobody is in it."""
+    if rep.c.lane == 0:
+        return 0
+    slot = rep.c.lane_head
+    return int(req.planned[rep.slots[slot]] + rep.c.lane_steps + 1 - rep.seats[slot].born)
+
+
+@jitable
+def must_see_all(rep: Replica) -> bool:
+    """True when the lane hides sequences, as it must not when one is preempted: the policy must return then."""
+    if rep.c.lane > 0:
+        rep.c.singles = 1
+    return rep.c.lane > 0
+
+
+@jitable
 def vacate(req: Requests, rep: Replica, lim: Limits, i: int) -> None:
     """Take slot and KV memory from request i; the caller removes it from `running`."""
     rep.slots[req.slot[i]] = -1
+    _return_slot(rep, req.slot[i])
     rep.c.kv_tokens -= req.computed[i]
     give_up(req, rep, lim, i)
 

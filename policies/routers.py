@@ -20,14 +20,14 @@ ROUTERS: Final = {
 
 
 @jitable
-def route(code: int, i: int, pick: Column, counters: Column, replicas: int) -> int:
-    """Replica for request i; counters[r] are the scalars of replica r, pick[i] a non-negative random number."""
+def route(code: int, i: int, pick: Column, fronts: Column, replicas: int) -> int:
+    """Replica for request i; fronts[r] is the state.Front of replica r, pick[i] a non-negative random number."""
     if code == ROUND_ROBIN:
         return i % replicas
     if code == RANDOM:
         return pick[i] % replicas
     best = 0
     for r in range(1, replicas):
-        if counters[r].outstanding < counters[best].outstanding:
+        if fronts[r].outstanding < fronts[best].outstanding:
             best = r
     return best

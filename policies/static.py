@@ -9,7 +9,7 @@ KV memory is set aside for padded prompt + max_tokens. With `stream` off, the ba
 This is request-level scheduling as described in Yu et al., OSDI 2022, section 3.1 (figure 3).
 """
 
-from policies.queues import admit, plan, retire_finished, take_after, wanted
+from policies.queues import admit, held, lane_planned, plan, retire_finished, run_lane, take_after, wanted
 from simulator.jit import jitable
 from simulator.kv import grow
 from simulator.state import FINISHED, RUNNING, Column, Limits, Replica, Requests
@@ -21,11 +21,11 @@ PADDED_PROMPT = 0
 @jitable
 def schedule(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
     """Start a batch when the replica is empty, else plan the next token of all that are not done."""
-    if rep.c.n_running == 0:
+    if held(rep) == 0:
         if rep.c.n_waiting > 0 and _window_is_over(req, rep, lim):
             _start(req, rep, lim, aux)
     else:
-        _decode(req, rep, aux)
+        _decode(req, rep, lim, aux)
 
 
 @jitable
@@ -98,19 +98,21 @@ def _pad_prefill(req: Requests, rep: Replica, longest: int) -> None:
 
 
 @jitable
-def _decode(req: Requests, rep: Replica, aux: Column) -> None:
+def _decode(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
     """One token for each sequence not done; the slots of the others are computed as padding."""
-    real = 0
-    padded = 0
+    run_lane(rep, lim, 0)
+    real = rep.c.lane_context
+    padded = aux[PADDED_PROMPT] + lane_planned(req, rep)
     for k in range(rep.c.n_running):
         i = rep.running[k]
         if req.status[i] == RUNNING and wanted(req, i) > 0:
             plan(rep, i, 1)
             real += req.computed[i] + 1
             padded = aux[PADDED_PROMPT] + req.planned[i]
-    if rep.c.n_batch > 0:
-        rep.c.pad_rows = rep.c.n_running - rep.c.n_batch
-        rep.c.pad_context = rep.c.n_running * padded - real
+    rows = rep.c.n_batch + rep.c.lane
+    if rows > 0:
+        rep.c.pad_rows = held(rep) - rows
+        rep.c.pad_context = held(rep) * padded - real
 
 
 @jitable
@@ -119,11 +121,14 @@ def retire(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
 
     N_ENDED becomes the number of answers given, so that a closed client does not go on before it has its own.
     """
+    unfinished = rep.c.lane
     for k in range(rep.c.n_running):
         if req.status[rep.running[k]] != FINISHED:
-            if lim.stream == 0:
-                rep.c.n_ended = 0
-            return
+            unfinished += 1
+    if unfinished > 0:
+        if lim.stream == 0:
+            rep.c.n_ended = 0
+        return
     if lim.stream == 0:
         rep.c.n_ended = rep.c.n_running
         for k in range(rep.c.n_running):

@@ -12,7 +12,7 @@ Source: vLLM 0.6 vllm/core/scheduler.py, Scheduler._schedule_default (chunked pr
 vllm/core/block_manager_v2.py, can_allocate and can_append_slots.
 """
 
-from policies.queues import admit, plan, preempt_last, take_after, wanted
+from policies.queues import admit, held, must_see_all, plan, preempt_last, run_lane, take_after, wanted
 from simulator.jit import jitable
 from simulator.kv import grow, reservation
 from simulator.prefix import find
@@ -25,7 +25,7 @@ def schedule(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
     _prefill(req, rep, lim)
     if rep.c.n_batch == 0:
         _decode(req, rep, lim)
-        if rep.c.n_running == 0:  # the last one has preempted itself: the engine asks again at once
+        if held(rep) == 0:  # the last one has preempted itself: the engine asks again at once
             _prefill(req, rep, lim)
 
 
@@ -33,14 +33,14 @@ def schedule(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
 def _prefill(req: Requests, rep: Replica, lim: Limits) -> None:
     """Admit from the head of the queue while slots, budget and KV blocks last, and plan whole prompts."""
     budget = lim.max_num_batched_tokens
-    while rep.c.n_waiting > 0 and rep.c.n_running < lim.max_num_seqs:
+    while rep.c.n_waiting > 0 and held(rep) < lim.max_num_seqs:
         i = rep.c.head
         whole = req.prompt[i] + req.planned[i]
         start = find(req, rep, lim, i, whole)
         if whole - start > budget and rep.c.n_batch > 0:
             break
         keep_free = lim.watermark_blocks
-        if rep.c.n_running == 0 and reservation(req, lim, i, whole) > lim.num_blocks - keep_free:
+        if held(rep) == 0 and reservation(req, lim, i, whole) > lim.num_blocks - keep_free:
             keep_free = 0
         if not grow(req, rep, lim, i, whole, keep_free):
             break
@@ -54,11 +54,15 @@ def _prefill(req: Requests, rep: Replica, lim: Limits) -> None:
 @jitable
 def _decode(req: Requests, rep: Replica, lim: Limits) -> None:
     """One token for every running sequence, preempting from the end where no block is free."""
+    if not run_lane(rep, lim, 0 if lim.contiguous == 1 else rep.c.n_running + 1):
+        return
     k = 0
     while k < rep.c.n_running:
         i = rep.running[k]
         if wanted(req, i) > 0:
             while k < rep.c.n_running and not _may_append(rep, lim):
+                if must_see_all(rep):
+                    return
                 preempt_last(req, rep, lim)
             if k >= rep.c.n_running:
                 break
@@ -77,6 +81,7 @@ def _may_append(rep: Replica, lim: Limits) -> bool:
 @jitable
 def _hold(rep: Replica, lim: Limits) -> None:
     """The decision stands while a block is sure to be free: each sequence takes one in every block_size steps."""
-    if lim.contiguous == 0 and rep.c.n_batch > 0:
-        sure = max(rep.c.free_blocks - 1, 0) // rep.c.n_batch * lim.block_size
+    rows = rep.c.n_batch + rep.c.lane
+    if lim.contiguous == 0 and rows > 0:
+        sure = max(rep.c.free_blocks - 1, 0) // rows * lim.block_size
         rep.c.hold = min(rep.c.hold, sure)

@@ -7,7 +7,7 @@ policies can import simulator.kv without a cycle.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from simulator.version import __version__
 
 if TYPE_CHECKING:
     from simulator.planning.plan import plan
@@ -32,6 +32,7 @@ __all__ = [
     "Result",
     "Scenario",
     "Trace",
+    "__version__",
     "load_plan",
     "load_scenario",
     "load_trace",

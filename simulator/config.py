@@ -1,8 +1,4 @@
-"""YAML and `--set` in, plain data out, and errors that say file, line, key, value and what is accepted.
-
-YAML is data: yaml's safe loader builds dicts, lists and scalars, nothing else. Duplicate keys are refused,
-`1e6` is a number as in YAML 1.2, and text that no file could hold (lone surrogates, NUL) is no text.
-"""
+"""YAML and `--set` in, plain data out, and errors that say file, line, key, value and what is accepted."""
 
 import difflib
 import re
@@ -15,6 +11,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from simulator.errors import ConfigError, ServecastError
+from simulator.reading import ReadError, read_text
+from simulator.yaml_text import parse_yaml
 
 M = TypeVar("M", bound=BaseModel)
 Key = tuple[str | int, ...]
@@ -30,36 +28,6 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class _Loader(yaml.SafeLoader):
-    """The safe loader, strict about keys: they are texts or numbers and appear once."""
-
-
-def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen: set[Any] = set()
-    for key_node, _ in node.value:
-        line = key_node.start_mark.line + 1
-        if not isinstance(key_node, yaml.ScalarNode):
-            raise ConfigError(f"line {line}: a key must be a text or number, got a {key_node.id}")
-        key = loader.construct_object(key_node)
-        if key in seen:
-            raise ConfigError(f"line {line}: key {key!r} appears twice")
-        seen.add(key)
-    return dict(yaml.SafeLoader.construct_mapping(loader, node, deep=True))
-
-
-def _text(loader: _Loader, node: yaml.ScalarNode) -> str:
-    text = str(yaml.SafeLoader.construct_yaml_str(loader, node))
-    if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise ConfigError(f"line {node.start_mark.line + 1}: a text must be Unicode without NUL, got {text!r}")
-    return text
-
-
-_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
-_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_SCALAR_TAG, _text)
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+\Z"),
-                              list("-+.0123456789"))
-
-
 class Document:
     """A YAML file read once: `data`, and the line of every key for messages."""
 
@@ -68,20 +36,12 @@ class Document:
         self.name = str(path)
         self.overridden: set[Key] = set()
         try:
-            source = self.path.read_text(encoding="utf-8") if text is None else text
-            self.node = yaml.compose(source, Loader=yaml.SafeLoader)
-            self.data: dict[str, Any] = yaml.load(source, Loader=_Loader) or {}  # a subclass of the safe loader
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            line = f":{mark.line + 1}" if mark else ""
-            problem = getattr(error, "problem", None) or "not YAML"
-            raise ConfigError(f"{path}{line}: not readable YAML: {problem}") from error
+            self.node, data = parse_yaml(read_text(path) if text is None else text)
+        except ReadError as error:
+            raise ConfigError(f"{path}: cannot be read: {error}") from error
         except ConfigError as error:
-            raise ConfigError(f"{path}:{str(error).removeprefix('line ')}") from None
-        except (RecursionError, ValueError) as error:
-            raise ConfigError(f"{path}: not readable YAML: {error}") from error
+            raise ConfigError(_at(path, error)) from None
+        self.data: dict[str, Any] = {} if data is None else data
         if not isinstance(self.data, dict):
             raise ConfigError(f"{path}: must hold a mapping of keys, got {type(self.data).__name__}")
 
@@ -108,19 +68,34 @@ class Document:
             name, equals, text = assignment.partition("=")
             parts = tuple(name.strip().split("."))
             if not equals or not all(parts):
-                raise ConfigError(f"--set {assignment}: must read key=value, e.g. policy.max_num_seqs=64")
+                raise ConfigError(f"--set {shown(assignment)[1:-1]}: must read key=value, e.g. policy.max_num_seqs=64")
             try:
-                value = yaml.load(text, Loader=_Loader)  # a subclass of the safe loader
+                value = parse_yaml(text)[1]
             except ConfigError as error:
-                raise ConfigError(f"--set {assignment}: {error}") from None
-            except (yaml.YAMLError, RecursionError, ValueError):
-                raise ConfigError(f"--set {assignment}: {shown(text)} is not a YAML value") from None
+                problem = str(error).removeprefix("line 1: ")
+                raise ConfigError(f"--set {shown(assignment)[1:-1]}: {problem}: not a YAML value") from None
             self.assign(parts, value)
 
     def assign(self, parts: tuple[str, ...], value: Any) -> None:
         """Set the key `parts`; messages about it will not point at a line of the file."""
         set_key(self.data, parts, value)
         self.overridden.add(parts)
+
+
+def _at(path: str | Path, error: ConfigError) -> str:
+    """`FILE:LINE: what is wrong` of an error that begins with `line N: `, else `FILE: what is wrong`."""
+    text = str(error)
+    return f"{path}:{text.removeprefix('line ')}" if text.startswith("line ") else f"{path}: {text}"
+
+
+def read_yaml(path: Path, what: str) -> Any:
+    """The data of a YAML file. Raises ConfigError with file, line and, in front of the reason, `what` it is."""
+    try:
+        return parse_yaml(read_text(path))[1]
+    except ReadError as error:
+        raise ConfigError(f"{path}: not a readable {what}: {error}") from error
+    except ConfigError as error:
+        raise ConfigError(_at(path, error)) from None
 
 
 def _child(node: yaml.Node | None, part: str | int) -> tuple[yaml.Node, int] | None:

@@ -23,9 +23,10 @@ class ConfigError(ServecastError):
 class UnknownNameError(ConfigError):
     """A name is not registered. The message lists what is known."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], where: str = "") -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], where: str = "", hint: str = "") -> None:
         prefix = f"{where}: " if where else ""
-        super().__init__(f"{prefix}unknown {kind} {name!r}; known: {', '.join(sorted(known))}")
+        hint = f" ({hint})" if hint else ""
+        super().__init__(f"{prefix}unknown {kind} {name!r}{hint}; known: {', '.join(sorted(known))}")
 
 
 class TraceError(ServecastError):

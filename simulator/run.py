@@ -1,51 +1,32 @@
 """simulate(scenario) -> Result: build the trace, run one of the two engines, return columns and totals."""
 
-import platform
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from simulator import result
 from simulator.cost.reach import LAST_TICK
 from simulator.cost.step import Cost
 from simulator.engines.job import Job
 from simulator.errors import ConfigError, NoProgressError
 from simulator.scenario.setup import Setup, build_job, in_submission_order, prepare
 from simulator.scenario.spec import Scenario
-from simulator.state import RUNNING, Requests
+from simulator.state import RUNNING
 from simulator.units import NEVER, NS_PER_S
 from simulator.workload.build import build_trace
 from simulator.workload.trace import Trace
 
-Engine = Literal["fast", "reference"]
+Engine = Literal["auto", "fast", "reference"]
 Int64s = npt.NDArray[np.int64]
 Records = npt.NDArray[np.void]
 
 
-@dataclass(frozen=True)
-class Result:
-    """What a simulation leaves: request columns (N,), totals per replica, ITL histogram, optional step log.
-
-    `totals` (R,) of state.Totals, `itl` (state.ITL_BINS,), `rows_time` (S+1,) wall ns by number of scheduled
-    sequences, `log` (rows,) of state.LogRow sorted by (end, replica, start) or None. All int64.
-    """
-
-    setup: Setup
-    trace: Trace
-    requests: Requests
-    totals: Records
-    itl: Int64s
-    rows_time: Int64s
-    log: Records | None
-    replication: int = 0
-
-    @property
-    def scenario(self) -> Scenario:
-        """The scenario that was run."""
-        return self.setup.scenario
+class Result(result.Result):
+    """A result with its metrics."""
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -59,25 +40,7 @@ class Result:
         """The run on other hosts, where that matters (simulator.metrics.hosts)."""
         from simulator.metrics.hosts import host_sensitivity
 
-        return host_sensitivity(self)
-
-    def provenance(self) -> dict[str, Any]:
-        """Which versions, profiles, trace and seed stand behind the numbers. No wall-clock time, no paths."""
-        from simulator import __version__
-
-        setup = self.setup
-        return {
-            "servecast": __version__, "python": platform.python_version(), "numpy": np.__version__,
-            "seed": self.scenario.seed, "replication": self.replication,
-            "trace": {"source": self.trace.meta.source, "sha256": self.trace.meta.sha256,
-                      "rows_read": self.trace.meta.rows_read, "rows_dropped": dict(self.trace.meta.rows_dropped),
-                      "not_simulated": list(self.trace.meta.not_used)},
-            "gpu": {"name": setup.gpu.name, "mark": setup.gpu.mark},
-            "engine": {"name": setup.engine.name, "version": setup.engine.version, "mark": setup.engine.mark},
-            "host": {"name": setup.host.name, "mark": setup.host.mark, "cpu_scale": setup.host.cpu_scale},
-            "cost_model": "unit" if setup.gpu.name == "unit" else self.scenario.cost_model,
-            "policy": setup.policy.name, "policy_reference": setup.policy.reference,
-        }
+        return host_sensitivity(self, simulate)
 
 
 def simulate(scenario: Scenario, engine: Engine = "fast", *, trace: Trace | None = None, cost: Cost | None = None,
@@ -85,9 +48,10 @@ def simulate(scenario: Scenario, engine: Engine = "fast", *, trace: Trace | None
              progress: Callable[[int], None] | None = None) -> Result:
     """Run a scenario to its end (or horizon).
 
-    `engine`: "fast" (numba) or "reference" (SimPy); their results are equal bit by bit. `trace`, `cost`, `setup`
-    replace what the scenario would build. `log` keeps the step log. `progress` (fast engine) is called with the
-    number of requests that have arrived. Raises ServecastError subclasses; NoProgressError when it stands still.
+    `engine`: "fast" (numba) or "reference" (SimPy); their results are equal bit by bit. "auto" takes SimPy for a
+    small job while the fast one is not compiled yet (simulator.engine_choice). `trace`, `cost`, `setup` replace
+    what the scenario would build. `log` keeps the step log. `progress` (fast engine) is called with the number of
+    requests that have arrived. Raises ServecastError subclasses; NoProgressError when it stands still.
     """
     ready = setup or prepare(scenario)
     if cost is not None:
@@ -95,6 +59,10 @@ def simulate(scenario: Scenario, engine: Engine = "fast", *, trace: Trace | None
     if trace is None:
         trace = build_trace(scenario.parsed_workload(), scenario.seed, replication, scenario.base)
     trace = in_submission_order(trace, scenario.load.kind)
+    if engine == "auto":
+        from simulator.engine_choice import choose
+
+        engine = choose(ready, trace)
     job = build_job(ready, trace, engine == "fast", log, replication)
     if engine == "fast":
         from simulator.engines.fast import run_fast

@@ -101,9 +101,6 @@ class Counters:
     kv_tokens: int = 0      # [tokens] computed and held in KV memory
     n_extents: int = 0
     largest_gap: int = 0    # [blocks] longest free run (contiguous layout)
-    outstanding: int = 0    # requests routed here and not ended
-    event_tick: int = 0     # [tick] of this replica's next event
-    event_phase: int = 0
     gpu_free: int = 0       # [tick] G of the last launched step
     cpu_free: int = 0       # [tick] L of the last launched step
     last_output: int = 0    # [tick] output of the last collected step
@@ -111,15 +108,40 @@ class Counters:
     n_ended: int = 0        # requests that ended in the step being collected
     log_row: int = 0        # row of the step log that may be extended, -1 = none
     log_version: int = 0    # `version` of the steps in it
-    bound: int = 0          # [tick] `outstanding` cannot change before this (compiled engine)
     scattered: int = 0      # admissions refused although enough blocks were free in all (contiguous layout)
     scattered_for: int = 0  # the request last counted there
+    n_vacant: int = 0       # free slots
+    turn: int = 0           # admissions so far
+    lane: int = 0           # sequences in the lane (compiled engine; see engines/lane.py)
+    with_lane: int = 0      # 1 = the lane takes part in the step being planned           [policy writes]
+    lane_took: int = 0      # [blocks] taken for it
+    singles: int = 0        # 1 = the policy must see every sequence: spill the lane      [policy writes]
+    lane_context: int = 0   # [tokens] summed context of the lane at its next step
+    lane_steps: int = 0     # steps launched with the lane
+    lane_seen: int = 0      # of them collected
+    lane_ahead: int = 0     # steps in flight when the newest of them was planned
+    lane_output: int = 0    # [tick] when all of the lane last got a token
+    lane_end: int = 0       # step of the lane after which its first sequence leaves, NEVER = none
+    lane_head: int = 0      # slot of its first admitted sequence, -1 = none
+    lane_tail: int = 0
+    lane_rest: int = 0      # steps for which nobody joins after a spill
+    n_gaps: int = 0         # entries of gap_step / gap_ns
     # The prefix cache: its free queue (prefix.nodes).
     kept: int = 0           # [blocks] in it
     oldest: int = -1
     newest: int = -1
     spare: int = -1         # first node given back
     n_nodes: int = 0        # nodes ever used
+
+
+@dataclass(slots=True)
+class Front:
+    """What the router and the event loop read of a replica, rep.front; small, for they read that of every replica."""
+
+    outstanding: int = 0    # requests routed here and not ended
+    bound: int = 0          # [tick] `outstanding` cannot change before this (compiled engine)
+    event_tick: int = NEVER   # [tick] of this replica's next event (compiled engine)
+    event_phase: int = TIMER
 
 
 @dataclass(slots=True)
@@ -143,6 +165,9 @@ class StepInFlight:
     plain: int = 0           # 1 = pure decode in which every row gets a token
     pad_rows: int = 0
     gap: int = 0             # [blocks] free but not in the longest free run
+    lane: int = 0            # decode sequences of the lane, beside the rows of flight[k]
+    lane_step: int = 0       # number of this step among those with the lane, 0 = without
+    joined: int = 0          # 1 = sequences joined the lane with their token of this step
 
 
 @dataclass(slots=True)
@@ -165,45 +190,6 @@ class Prefix(NamedTuple):
     held: Column         # (L,) node of each while its request runs
     found: Column        # (K,) oldest node with that number, -1 = none
     nodes: Column        # (num_blocks or fewer,) Node
-
-
-class Replica(NamedTuple):
-    """One replica as its policy sees it."""
-
-    running: Column      # (S,) requests holding a slot, in order of admission
-    slots: Column        # (S,) request in each slot, -1 = empty
-    extents: Column      # (S,) requests by the place of their contiguous reservation
-    batch: Column        # (S,) requests of the step being planned          [policy writes]
-    tokens: Column       # (S,) tokens to compute for each of them          [policy writes]
-    flight: Column       # (D+1, S) per step in flight: requests that get a token from it
-    steps: Column        # (D+1,) StepInFlight: counts and clocks of each
-    prefix: Prefix
-    c: Counters          # scalars
-
-
-NOBODY: Final = 2**32 - 1
-"""Fill of id columns where nobody is."""
-
-
-class Limits(NamedTuple):
-    """What a policy must keep to; the same for every replica."""
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    long_prefill_token_threshold: int   # [tokens] 0 = none
-    watermark_blocks: int               # [blocks] kept free when admitting
-    reserve_prompt: int                 # 1 = admit only when the whole prompt fits, not just its first chunk
-    block_size: int                     # [tokens]
-    num_blocks: int                     # [blocks] usable
-    max_model_len: int                  # [tokens]
-    contiguous: int                     # 1 = one run of blocks a request, reserved at admission
-    reserve_tokens: int                 # [tokens] reserved then, or prompt + limit where that is more
-    batch_window: int                   # [ns] static: wait this long for a fuller batch
-    length_bucket: int                  # [tokens] static: batch prompts of one bucket only; 0 = off
-    stream: int                         # 0 = static: return everything at the end of the batch
-    schedule_ahead: int                 # D: steps planned before the oldest output is seen
-    whole_prompt: int                   # 1 = a prompt above the token budget, or leaving no watermark, can never run
-    prefix: int = 0                     # 1 = blocks of earlier requests with the same tokens are used again
 
 
 @dataclass(slots=True)
@@ -236,6 +222,71 @@ class Totals:
     peak_waiting: int = 0
     fragmented: int = 0         # Counters.scattered at the end
     last: int = 0               # [tick] of the last output
+
+
+@dataclass(slots=True)
+class Seat:
+    """A slot, rep.seats[slot]; but for `turn` of use while its sequence is in the lane."""
+
+    turn: int = 0            # admissions when it was taken
+    born: int = 0            # first step of the lane with this sequence
+    end: int = 0             # last one: all its tokens are planned then
+    crossing: int = 0        # lane step (mod block_size) at which it needs a block, -1 = never
+    link: int = 0            # next slot with the same place in the calendar, -1 = none
+    before: int = 0          # slot of the sequence admitted before it, in the lane; -1 = none
+    after: int = 0
+
+
+class Replica(NamedTuple):
+    """One replica as its policy sees it."""
+
+    running: Column      # (S,) requests holding a slot, in order of admission, but for those in the lane
+    slots: Column        # (S,) request in each slot, -1 = empty
+    vacant: Column       # (S,) free slots, a heap
+    seats: Column        # (S,) Seat of each slot
+    extents: Column      # (S,) requests by the place of their contiguous reservation
+    batch: Column        # (S,) requests of the step being planned          [policy writes]
+    tokens: Column       # (S,) tokens to compute for each of them          [policy writes]
+    flight: Column       # (D+1, S) per step in flight: requests that get a token from it
+    steps: Column        # (D+1,) StepInFlight: counts and clocks of each
+    phase: Column        # (block_size,) sequences of the lane by Seat.crossing
+    calendar: Column     # (CALENDAR,) first slot of the lane whose Seat.end is this (mod CALENDAR), -1 = none
+    gap_step: Column     # (GAPS,) step of the lane at whose output ...
+    gap_ns: Column       # (GAPS,) ... a gap was longer than all later ones
+    prefix: Prefix
+    aux: Column          # numbers that the policy keeps
+    stats: Totals        # totals
+    front: Front         # scalars that others read
+    c: Counters          # scalars
+
+
+CALENDAR: Final = 1024
+GAPS: Final = 1024
+
+
+NOBODY: Final = 2**32 - 1
+"""Fill of id columns where nobody is."""
+
+
+class Limits(NamedTuple):
+    """What a policy must keep to; the same for every replica."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    long_prefill_token_threshold: int   # [tokens] 0 = none
+    watermark_blocks: int               # [blocks] kept free when admitting
+    reserve_prompt: int                 # 1 = admit only when the whole prompt fits, not just its first chunk
+    block_size: int                     # [tokens]
+    num_blocks: int                     # [blocks] usable
+    max_model_len: int                  # [tokens]
+    contiguous: int                     # 1 = one run of blocks a request, reserved at admission
+    reserve_tokens: int                 # [tokens] reserved then, or prompt + limit where that is more
+    batch_window: int                   # [ns] static: wait this long for a fuller batch
+    length_bucket: int                  # [tokens] static: batch prompts of one bucket only; 0 = off
+    stream: int                         # 0 = static: return everything at the end of the batch
+    schedule_ahead: int                 # D: steps planned before the oldest output is seen
+    whole_prompt: int                   # 1 = a prompt above the token budget, or leaving no watermark, can never run
+    prefix: int = 0                     # 1 = blocks of earlier requests with the same tokens are used again
 
 
 @dataclass(slots=True)
@@ -290,7 +341,7 @@ def log_bin_edges() -> npt.NDArray[np.float64]:
     return np.where(octave == 0, fine, (2**ITL_BITS + fine) * 2.0 ** (octave - 1))
 
 
-def empty_replica_counters(num_blocks: int) -> Counters:
+def empty_replica_counters(num_blocks: int, slots: int) -> Counters:
     """Scalars of a replica before anything has happened."""
-    return Counters(head=-1, tail=-1, log_row=-1, scattered_for=-1, event_tick=NEVER, event_phase=TIMER,
-                    free_blocks=num_blocks, largest_gap=num_blocks)
+    return Counters(head=-1, tail=-1, log_row=-1, scattered_for=-1, free_blocks=num_blocks, largest_gap=num_blocks,
+                    n_vacant=slots, lane_head=-1, lane_tail=-1, lane_end=NEVER)

@@ -1,13 +1,10 @@
 """`servecast bench`: how fast the engine is on this machine, case by case, against a bare loop.
 
-Absolute figures drift with the machine and its load; the ratio to the bare loop, timed in the same process,
-drifts less.
+Absolute figures drift with the machine and its load; the ratios to the bare loop and to a plain eager loop on the same
+requests, in CPU time of the same process, drift less.
 """
 
 import multiprocessing
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +16,8 @@ from typing import Any, Final
 from rich.table import Table
 
 from simulator.bench.case import Case, measure, peak_mb, row
+from simulator.bench.first import CASES as FIRST_CASES
+from simulator.bench.first import first_answers
 from simulator.errors import ServecastError, UnknownNameError
 
 GRID_JOBS: Final = 2
@@ -27,6 +26,7 @@ Row = dict[str, Any]
 ENGINE_CASES: Final = (
     Case("chat_10rps", 1_000_000, 10.0),
     Case("chat_18rps", 1_000_000, 18.0),
+    Case("chat_18rps_512", 1_000_000, 18.0, slots=512),
     Case("fleet_64", 1_000_000, 640.0, replicas=64),
     Case("chat_10rps_vllm_v0", 200_000, 10.0, "vllm_v0"),
     Case("chat_10rps_orca", 200_000, 10.0, "orca"),
@@ -34,7 +34,7 @@ ENGINE_CASES: Final = (
     *(Case(f"growth_1e{k}", 10**k, 10.0, repeats=3 if k < 7 else 1) for k in range(3, 8)),
     Case("mapped_1e7", 10**7, 10.0, repeats=1, mapped=True),
 )
-OTHER_CASES: Final = ("grid_1000", "quickstart_cold", "quickstart_later", "quickstart_no_report")
+OTHER_CASES: Final = ("grid_1000", *FIRST_CASES)
 QUICK_SHARE: Final = 20
 """--quick runs a twentieth of the requests and leaves out what is beyond 10^6."""
 
@@ -61,13 +61,15 @@ def run_bench(only: list[str] | None = None, quick: bool = False, trace: Path | 
 def bench_table(rows: list[Row]) -> Table:
     """The rows for the screen."""
     table = Table(title="servecast bench", title_justify="left")
-    columns = ("policy", "replicas", "requests", "seconds", "requests_per_s", "steps_per_s", "tokens_per_s",
-               "ratio_to_bare_loop", "peak_mb")
+    columns = ["policy", "replicas", "requests", "seconds", "requests_per_s", "steps_per_s", "tokens_per_s",
+               "ratio_to_bare_loop", "ratio_to_eager_loop", "peak_mb"]
+    if any("most" in line for line in rows):
+        columns += ["cpu_seconds", "ratio_to_imports", "cpu_ratio_to_imports", "most"]
     table.add_column("name")
     for name in columns:
         table.add_column(name.replace("_", " "), justify="right")
     for line in rows:
-        table.add_row(line["name"], *(_cell(line[name]) for name in columns))
+        table.add_row(line["name"], *(_cell(line.get(name)) for name in columns))
     return table
 
 
@@ -77,9 +79,8 @@ def _measured(names: list[str], quick: bool, trace: Path | None) -> Iterator[Row
             yield _alone(measure, _shortened(case) if quick else case, trace)
     if "grid_1000" in names:
         yield _alone(grid, 500 if quick else 10_000)
-    wanted = [name for name in names if name.startswith("quickstart")]
-    if wanted:
-        yield from (line for line in quickstart() if line["name"] in wanted)
+    if any(name in names for name in FIRST_CASES):
+        yield from (line for line in first_answers() if line["name"] in names)
 
 
 def _shortened(case: Case) -> Case:
@@ -121,23 +122,6 @@ def grid(requests: int) -> Row:
         raise ServecastError(f"grid_1000: {outcome.failed} points failed")
     return row("grid_1000", "chunked", 1, outcome.rows * requests, seconds, peak=peak_mb(),
                lengths="lognormal")
-
-
-def quickstart() -> Iterator[Row]:
-    """Wall time of `servecast run chat`: nothing compiled yet; again; again without the report."""
-    from scenarios import ROOT
-
-    with tempfile.TemporaryDirectory(prefix="servecast-bench-") as folder:
-        environment = {**os.environ, "SERVECAST_CACHE": str(Path(folder) / "cache")}
-        for name, extra in (("cold", []), ("later", []), ("no_report", ["--no-report"])):
-            command = [sys.executable, "-m", "simulator.cli.main", "run", str(ROOT / "chat.yaml"), "--out",
-                       str(Path(folder) / name), *extra]
-            start = time.perf_counter()
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-            seconds = time.perf_counter() - start
-            if done.returncode:
-                raise ServecastError(f"quickstart_{name}: `servecast run` failed: {done.stderr.strip()}")
-            yield row(f"quickstart_{name}", "chunked", 1, 2_000, seconds, lengths="lognormal")
 
 
 def _cell(value: Any) -> str:

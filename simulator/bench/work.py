@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from simulator.jit import compiled
 from simulator.scenario.spec import Scenario, scenario_from
 from simulator.units import NS_PER_S
 from simulator.workload.trace import Trace, TraceMeta, make_trace
@@ -55,9 +55,9 @@ def chat_trace(lengths: Lengths, requests: int, rate: float, seed: int = 0) -> T
     return make_trace(arrival, lengths.prompt[rows], lengths.output[rows], meta=meta)
 
 
-def chat_scenario(policy: str, replicas: int) -> Scenario:
+def chat_scenario(policy: str, replicas: int, slots: int = 128) -> Scenario:
     """The benchmark's scenario; its workload section is a stand-in, traces are passed beside it."""
-    knobs: dict[str, Any] = {"name": policy, "max_num_seqs": 128}
+    knobs: dict[str, Any] = {"name": policy, "max_num_seqs": slots}
     if policy in ("chunked", "vllm_v0"):
         knobs["max_num_batched_tokens"] = 2048 if policy == "chunked" else 16384
     return scenario_from({
@@ -82,4 +82,4 @@ def _bare_loop(arrival: Int64s, prompt: Int64s, output: Int64s) -> int:
     return total
 
 
-bare_loop = numba.njit(cache=True)(_bare_loop)
+bare_loop = compiled(_bare_loop, "bare-loop", allocates=True)

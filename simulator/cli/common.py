@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -106,9 +107,13 @@ def find_scenario(name: str) -> Path:
 
 def command_of(path: Path) -> str:
     """The command that takes this YAML file, told by its top-level keys."""
-    from simulator.config import Document
+    from simulator.reading import ReadError, read_text
 
-    keys = Document(path).data
+    try:
+        text = read_text(path)
+    except ReadError:
+        return "run"
+    keys = set(re.findall(r"^(\w+)\s*:", text, re.MULTILINE))
     return next((command for command, mark in MARKS.items() if mark in keys), "run")
 
 
@@ -193,7 +198,8 @@ def _trace_assignments(path: Path, trace: Path) -> tuple[list[str], list[str]]:
     """Assignments that make `trace` the workload: those before the user's, those after."""
     from simulator.config import Document
 
-    near = all(Path.cwd() in file.resolve().parents for file in (path, trace))  # else `..` may lead through links
+    real = (Path(os.path.realpath(file)) for file in (path, trace))
+    near = all(Path.cwd() in file.parents for file in real)  # else `..` may lead through links
     place = json.dumps(os.path.relpath(trace, path.parent) if near else str(trace.absolute()))
     workload = Document(path).data.get("workload")
     is_file = isinstance(workload, dict) and "trace" in workload

@@ -28,6 +28,7 @@ from simulator.cli.run import (
     EngineName,
     EngineOption,
     LogOption,
+    PngOption,
     ReportOption,
     SeedOption,
     check_out,
@@ -60,7 +61,8 @@ def compare(scenarios: ScenariosArgument,
             policies: PoliciesOption = None, assignments: SetOption = None, out: OutOption = None,
             trace: TraceOption = None, columns: ColumnOption = None, time_unit: UnitOption = None,
             drop: DropOption = False, where: WhereOption = None,
-            engine: EngineOption = EngineName.fast, report: ReportOption = True, log: LogOption = None,
+            engine: EngineOption = EngineName.auto, report: ReportOption = True, png: PngOption = False,
+            log: LogOption = None,
             seed: SeedOption = None, as_json: JsonOption = False, quiet: QuietOption = False) -> None:
     """Run scenarios side by side; ratios are against the first. All see the same arrivals and lengths."""
     chosen = TraceChoice(trace, columns, time_unit, drop, where)
@@ -74,7 +76,7 @@ def compare(scenarios: ScenariosArgument,
     if out is not None:
         from simulator.report.write import write_comparison
 
-        write_comparison(results, out, report=report)
+        write_comparison(results, out, report=report, plot_format="png" if png else "svg")
     summaries = [result.summary for result in results]
     if as_json:
         print_json(summaries)

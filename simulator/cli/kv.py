@@ -11,13 +11,16 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from simulator.profiles.capacity import KvCapacity
+    from simulator.profiles.shape import ModelShape
 
 FORMULA: Final = """\
 blocks per GPU = floor(left for KV / block bytes)
-left for KV    = memory x utilisation - weights - activations - logits - CUDA graphs - workspace
-block bytes    = block size x KV bytes per token
-KV bytes/token = 2 x layers x KV heads per GPU x head size x bytes of the KV format
+left for KV    = memory as CUDA reports it x utilisation - weights - activations - CUDA graphs - workspace
+block bytes    = block size x KV bytes per token (of one group of layers where there are several)
+KV bytes/token = 2 x layers x KV heads per GPU x head size x bytes of the KV format; latent attention: one row a layer
 tokens         = (blocks - 1) x block size: one block is the engine's null block"""
+WINDOWED: Final = """\
+tokens         = requests of the longest length that fit at once x that length: windowed layers keep the window only"""
 
 
 def register(app: typer.Typer) -> None:
@@ -29,7 +32,8 @@ def kv(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A shipped model, or a config.json.")],
     gpus: Annotated[list[str], typer.Argument(metavar="GPU...", help="Shipped GPUs or profile files.")],
     tensor_parallel: Annotated[int, typer.Option("--tp", min=1, help="GPUs a replica is spread over.")] = 1,
-    weight_dtype: Annotated[str, typer.Option("--weight-dtype", help="bf16, fp8, int8, int4, fp4.")] = "bf16",
+    weight_dtype: Annotated[str, typer.Option(
+        "--weight-dtype", help="auto (the checkpoint's own), bf16, fp8, int8, int4, fp4.")] = "auto",
     kv_dtype: Annotated[str, typer.Option("--kv-dtype", help="bf16 or fp8.")] = "bf16",
     engine: Annotated[str, typer.Option("--engine", help="An engine profile.")] = "vllm-0.24",
     max_num_seqs: Annotated[int | None, typer.Option("--max-num-seqs", min=1, max=65_536)] = None,
@@ -38,7 +42,10 @@ def kv(
     utilization: Annotated[float | None, typer.Option("--gpu-memory-utilization", min=0.0, max=1.0)] = None,
     block_size: Annotated[int | None, typer.Option("--block-size", min=1, max=4096)] = None,
     max_model_len: Annotated[int | None, typer.Option(
-        "--max-model-len", min=2, max=2**40, help="Refuse GPUs that cannot hold one sequence of this length.")] = None,
+        "--max-model-len", min=2, max=2**40,
+        help="Longest sequence in tokens, default the model's; GPUs that cannot hold one are refused.")] = None,
+    draft: Annotated[str | None, typer.Option("--draft", help="A draft model's config.json, for speculation.")] = None,
+    draft_tokens: Annotated[int, typer.Option("--draft-tokens", min=0, max=64, help="Tokens drafted a step.")] = 0,
     request_tokens: Annotated[int, typer.Option(
         "--request-tokens", min=1, max=2**40, help="Prompt + output of one request, for how many fit at once.")] = 2048,
     as_json: JsonOption = False,
@@ -57,7 +64,7 @@ def kv(
         except ConfigError as error:
             raise ConfigError(f"--max-model-len: {error}") from None
     options = (tensor_parallel, weight_dtype, kv_dtype, max_num_seqs, max_num_batched_tokens, utilization,
-               block_size)
+               block_size, max_model_len, load_model(draft) if draft else None, draft_tokens)
     found, refused = [], []
     for gpu in [load_gpu(name) for name in gpus]:
         try:
@@ -79,38 +86,44 @@ def kv(
     if as_json:
         print_json([_facts(each, request_tokens) for each in found])
     else:
-        show(_table(found, request_tokens), "", FORMULA)
-
-
-def requests_at_once(capacity: "KvCapacity", tokens: int) -> int:
-    """How many requests of `tokens` tokens hold their whole KV at the same time."""
-    return max(0, capacity.num_gpu_blocks - 1) // -(-tokens // capacity.block_size)
+        formula = f"{FORMULA.rpartition(chr(10))[0]}\n{WINDOWED}" if any(found[0].groups.windows) else FORMULA
+        show(_table(found, shape, request_tokens), "", formula)
+    if shape.not_counted:
+        note(f"{shape.name}: {shape.not_counted} is not counted: its size does not follow from the config")
 
 
 def _facts(capacity: "KvCapacity", tokens: int) -> dict[str, Any]:
-    return {**vars(capacity), "tokens": capacity.tokens, "request_tokens": tokens,
-            "requests_at_once": requests_at_once(capacity, tokens)}
+    groups = [{"layers": capacity.groups.size, "window": window} for window in capacity.groups.windows]
+    return {**vars(capacity), "groups": groups, "request_tokens": tokens,
+            "requests_at_once": capacity.requests_at_once(tokens)}
 
 
-def _table(found: list["KvCapacity"], tokens: int) -> "Table":
+def _table(found: list["KvCapacity"], model: "ModelShape", tokens: int) -> "Table":
     from rich.table import Table
 
     from simulator.units import GIB
 
     first = found[0]
-    table = Table(title=f"{first.model}, tensor parallel {first.tensor_parallel}, per GPU")
+    table = Table(title=f"{first.model}, weights {first.weight_format}, tensor parallel {first.tensor_parallel}, "
+                  "per GPU")
     table.add_column("part")
     for each in found:
         table.add_column(each.gpu, justify="right")
     table.add_row("memory", *(f"{each.total_bytes / GIB:.2f} GiB" for each in found))
     for row in range(len(first.rows())):
         table.add_row(first.rows()[row][0], *(f"{each.rows()[row][1] / GIB:.2f} GiB" for each in found))
-    for name, values in (
-        ("KV bytes per token", [each.kv_bytes_per_token for each in found]),
-        (f"block bytes ({first.block_size} tokens)", [each.block_bytes for each in found]),
-        ("blocks", [each.num_gpu_blocks for each in found]),
-        ("tokens, the most for max_model_len", [each.tokens for each in found]),
-        (f"requests of {tokens:,} tokens at once", [requests_at_once(each, tokens) for each in found]),
-    ):
+    rows = [("max_num_seqs", [each.max_num_seqs for each in found]),
+            ("max_num_batched_tokens", [each.max_num_batched_tokens for each in found]),
+            ("KV bytes per token", [each.kv_bytes_per_token for each in found])]
+    if model.window:
+        beyond = model.kv_bytes_per_token(context=model.window) * first.kv_bytes_per_token // model.kv_bytes_per_token()
+        rows.append((f"  beyond {model.window:,} tokens", [beyond] * len(found)))
+    if first.layer_groups > 1:
+        rows.append(("groups of layers", [first.layer_groups] * len(found)))
+    rows += [(f"block bytes ({first.block_size} tokens)", [each.block_bytes for each in found]),
+             ("blocks", [each.num_gpu_blocks for each in found]),
+             ("tokens, the most for max_model_len", [each.tokens for each in found]),
+             (f"requests of {tokens:,} tokens at once", [each.requests_at_once(tokens) for each in found])]
+    for name, values in rows:
         table.add_row(name, *(f"{value:,}" for value in values))
     return table

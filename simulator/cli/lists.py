@@ -2,29 +2,36 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from simulator.cli.common import MARKS, JsonOption, command_of, find_scenario, print_json, show
 from simulator.errors import UnknownNameError
+from simulator.units import GIB
 
 if TYPE_CHECKING:
+    from simulator.profiles.engine import EngineProfile
     from simulator.profiles.model import ModelShape
 
 Row = dict[str, Any]
 
-HEADINGS: Final = {"memory_gib": "memory [GiB]", "bandwidth_gb_s": "bandwidth [GB/s]", "bf16_tflop_s": "bf16 [TFLOP/s]",
-                   "tdp_w": "power [W]", "price_usd_h": "USD/h", "price_date": "price of", "run_with": "run with"}
+HEADINGS: Final = {"memory_gib": "memory [GiB]", "bandwidth_gb_s": "bandwidth [GB/s]",
+                   "peak_16_bit_tflop_s": "16-bit [TFLOP/s]", "weights_gib": "weights [GiB]",
+                   "kv_bytes_per_token": "KV bytes/token", "kv_beyond_window": "beyond window", "tdp_w": "power [W]",
+                   "price_usd_h": "USD/h", "price_date": "price of", "run_with": "run with"}
 """Column headings with units, where the key alone would not say them."""
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands that list things."""
     app.command("scenarios")(scenarios)
-    for name, rows in (("policies", policy_rows), ("hardware", gpu_rows), ("models", model_rows),
-                       ("engines", engine_rows)):
+    for name, rows in (("policies", policy_rows), ("models", model_rows)):
         app.command(name, help=(inspect.getdoc(rows) or "").splitlines()[0])(_lister(name, rows))
+    for name, rows, path_of in (("hardware", gpu_rows, _gpu_path), ("engines", engine_rows, _engine_path)):
+        app.command(name, help=(inspect.getdoc(rows) or "").splitlines()[0] + f" With a name its profile, to start "
+                    f"your own from: servecast {name} NAME > mine.yaml")(_lister_of_files(name, rows, path_of))
     app.command("schema")(schema)
 
 
@@ -37,6 +44,29 @@ def _lister(title: str, rows: Callable[[], list[Row]]) -> Callable[..., None]:
             print_rows(title, found)
 
     return command
+
+
+def _lister_of_files(title: str, rows: Callable[[], list[Row]], path_of: Callable[[str], Path]) -> Callable[..., None]:
+    def command(name: Annotated[str, typer.Argument(help="Print this profile's YAML.")] = "",
+                as_json: JsonOption = False) -> None:
+        if name:
+            typer.echo(path_of(name).read_text(encoding="utf-8"), nl=False)
+        else:
+            _lister(title, rows)(as_json)
+
+    return command
+
+
+def _gpu_path(name: str) -> Path:
+    from simulator.profiles.gpu import load_gpu
+
+    return load_gpu(name).path
+
+
+def _engine_path(name: str) -> Path:
+    from simulator.profiles.engine import load_engine
+
+    return load_engine(name).path
 
 
 def print_rows(title: str, rows: Sequence[Row]) -> None:
@@ -96,22 +126,26 @@ def gpu_rows() -> list[Row]:
     from simulator.profiles.gpu import list_gpus
 
     return [{"name": gpu.path.stem, "full_name": gpu.name, "mark": gpu.mark,
-             "memory_gib": round(gpu.memory_mib / 1024, 1),
-             "bandwidth_gb_s": gpu.memory_gbps, "bf16_tflop_s": gpu.peak_tflops["bf16"], "tdp_w": gpu.tdp_w,
+             "memory_gib": round(gpu.memory_mib / 1024, 2),
+             "bandwidth_gb_s": gpu.memory_gbps, "peak_16_bit_tflop_s": gpu.peak_tflops["bf16"], "tdp_w": gpu.tdp_w,
              "price_usd_h": gpu.price_usd_h, "price_date": gpu.price_date} for gpu in list_gpus()]
 
 
 def model_rows() -> list[Row]:
-    """Models: size, layers, bf16 KV bytes per token; any other by its Hugging Face config.json."""
+    """Models: size, layers, 16-bit KV bytes per token; any other by its Hugging Face config.json."""
     from simulator.profiles.model import list_models, load_model
 
     return [_model_row(name, load_model(name)) for name in list_models()]
 
 
 def _model_row(name: str, model: "ModelShape") -> Row:
-    return {"name": name, "parameters": model.parameters, "layers": model.layers, "hidden": model.hidden,
-            "heads": model.heads, "kv_heads": model.kv_heads, "vocab": model.vocab,
-            "max_positions": model.max_positions, "kv_bytes_per_token": model.kv_bytes_per_token()}
+    experts = model.experts
+    return {"name": name, "parameters": model.parameters, "weights_gib": round(model.weight_bytes("auto") / GIB, 2),
+            "format": model.weights.dtype, "layers": model.layers, "hidden": model.hidden, "heads": model.heads,
+            "kv_heads": model.kv_heads, "experts": f"{experts.active} of {experts.routed}" if experts else "",
+            "window": model.window or "", "vocab": model.vocab, "max_positions": model.max_positions,
+            "kv_bytes_per_token": model.kv_bytes_per_token(),
+            "kv_beyond_window": model.kv_bytes_per_token(context=model.window) if model.window else ""}
 
 
 def engine_rows() -> list[Row]:
@@ -119,9 +153,19 @@ def engine_rows() -> list[Row]:
     from simulator.profiles.engine import list_engines
 
     return [{"name": each.path.stem, "version": each.version, "mark": each.mark, "policy": each.policy,
-             "schedule_ahead": each.schedule_ahead, "max_num_seqs": each.max_num_seqs,
-             "max_num_batched_tokens": each.max_num_batched_tokens, "block_size": each.block_size,
-             "gpu_memory_utilization": each.gpu_memory_utilization} for each in list_engines()]
+             "schedule_ahead": each.schedule_ahead, "max_num_seqs": _by_memory(each, "max_num_seqs"),
+             "max_num_batched_tokens": _by_memory(each, "max_num_batched_tokens"), "block_size": each.block_size,
+             "gpu_memory_utilization": each.gpu_memory_utilization,
+             "documented": sum(mark != "assumed" for mark in each.marks.values()),
+             "assumed": sum(mark == "assumed" for mark in each.marks.values())} for each in list_engines()]
+
+
+def _by_memory(engine: "EngineProfile", key: str) -> str:
+    """A default limit, with the one of large GPUs behind it where there are two."""
+    small, large = vars(engine)[key], vars(engine)[f"{key}_large"]
+    if not engine.large_memory_bytes or small == large:
+        return f"{small:,}"
+    return f"{small:,} (from {engine.large_memory_bytes / GIB:.0f} GiB {large:,})"
 
 
 def schema() -> None:

@@ -4,7 +4,9 @@ Exit codes: 0 done; 1 the machine said no (disk full, no permission) or a bug (w
 is not accepted, one line on stderr says why; 130 Ctrl-C; 143 terminated. No output is ever half-written.
 """
 
+import atexit
 import errno
+import gc
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -15,8 +17,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from simulator import __version__
 from simulator.errors import ServecastError
+from simulator.version import __version__
 
 COMMANDS: Final = {
     "run": "simulator.cli.run",
@@ -39,6 +41,8 @@ COMMANDS: Final = {
     "schema": "simulator.cli.lists",
 }
 """Command -> module whose `register(app)` adds it, in the order of `servecast --help`."""
+_LONGEST: Final = 2_000
+"""Characters of a message: input it repeats is cut."""
 _NAMED_WRONGLY: Final = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
 """Errors of the system that say: the path given is not a file or folder. They count as input."""
 
@@ -46,6 +50,8 @@ _NAMED_WRONGLY: Final = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMET
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: that of the process) and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None:
+        atexit.register(gc.freeze)  # spares the end of the process a search through all that it has loaded
     before = _on_termination(_terminated)
     try:
         return _guarded(given)
@@ -55,8 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def build(arguments: Sequence[str] = ()) -> typer.Typer:
     """The application with the command that `arguments` ask for, or with all of them."""
-    app = typer.Typer(name="servecast", add_completion=False, no_args_is_help=True,
-                      pretty_exceptions_enable=False,
+    app = typer.Typer(name="servecast", add_completion=False, pretty_exceptions_enable=False,
                       context_settings={"help_option_names": ["-h", "--help"]})
     app.callback()(_options)
     wanted = next((word for word in arguments if not word.startswith("-")), "")
@@ -101,6 +106,9 @@ def _guarded(arguments: list[str]) -> int:
 
 def _say(text: str, code: int) -> int:
     """One line on stderr; letters that would break or colour the line, or cannot be printed, are escaped."""
+    if len(text) > _LONGEST:
+        half = _LONGEST // 2
+        text = f"{text[:half]}... ({len(text) - _LONGEST:,} characters left out) ...{text[-half:]}"
     letters = (each if each.isprintable() else " " if each == "\n" else repr(each)[1:-1] for each in text)
     print("".join(letters), file=sys.stderr)
     return code

@@ -1,5 +1,6 @@
 """`servecast run`: one scenario -> table on screen, results in a folder."""
 
+import logging
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -37,12 +38,16 @@ LOGGED_REQUESTS: Final = 50_000
 class EngineName(StrEnum):
     """The two engines; their results are equal."""
 
+    auto = "auto"
     fast = "fast"
     reference = "reference"
 
 
-EngineOption = Annotated[EngineName, typer.Option("--engine", help="fast (compiled) or reference (SimPy).")]
+EngineOption = Annotated[EngineName, typer.Option(
+    "--engine", help="fast (compiled), reference (SimPy), or auto: SimPy for a small run while fast is not compiled "
+    "yet.")]
 ReportOption = Annotated[bool, typer.Option("--report/--no-report", help="Plots and report.html in --out.")]
+PngOption = Annotated[bool, typer.Option("--png", help="The files in plots/ as PNG instead of SVG.")]
 LogOption = Annotated[bool | None, typer.Option(
     "--log/--no-log", help="Keep the step log; default: with a report, up to 50,000 requests.")]
 SeedOption = Annotated[int | None, typer.Option("--seed", min=0, help="Seed of the random draws.")]
@@ -62,7 +67,7 @@ ScenarioArgument = Annotated[str, typer.Argument(
 def run(scenario: ScenarioArgument,
         assignments: SetOption = None, out: OutOption = None, trace: TraceOption = None,
         columns: ColumnOption = None, time_unit: UnitOption = None, drop: DropOption = False, where: WhereOption = None,
-        engine: EngineOption = EngineName.fast, report: ReportOption = True,
+        engine: EngineOption = EngineName.auto, report: ReportOption = True, png: PngOption = False,
         log: LogOption = None, seed: SeedOption = None, num_gpu_blocks: BlocksOption = None,
         as_json: JsonOption = False, quiet: QuietOption = False) -> None:
     """Replay a scenario and print its latencies, throughput and verdict; with --out also write them."""
@@ -74,7 +79,7 @@ def run(scenario: ScenarioArgument,
     if out is not None:
         from simulator.report.write import write_result
 
-        write_result(result, out, report=report)
+        write_result(result, out, report=report, plot_format="png" if png else "svg")
     if as_json:
         print_json(result.summary | {"host_sensitivity": result.host_sensitivity})
     elif not quiet:
@@ -101,6 +106,8 @@ def simulate_scenario(scenario: "Scenario", engine: EngineName, log: bool | None
     from simulator.run import simulate
     from simulator.scenario.setup import prepare
 
+    if quiet:
+        logging.getLogger("servecast").setLevel(logging.ERROR)
     ready = prepare(scenario)
     trace = build_workload(scenario)
     keep = len(trace) <= LOGGED_REQUESTS if log is None else log

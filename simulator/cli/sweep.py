@@ -24,7 +24,7 @@ class _DefaultRun(TyperGroup):
 
 def register(app: typer.Typer) -> None:
     """Add `sweep` with its subcommands."""
-    group = typer.Typer(cls=_DefaultRun, no_args_is_help=True, help="Run a scenario at many points. "
+    group = typer.Typer(cls=_DefaultRun, help="Run a scenario at many points. "
                         "`servecast sweep FILE --out DIR` is short for `servecast sweep run FILE --out DIR`.")
     group.command("run")(sweep)
     group.command("show")(show_sweep)

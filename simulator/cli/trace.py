@@ -19,7 +19,7 @@ from simulator.cli.common import (
 
 def register(app: typer.Typer) -> None:
     """Add `trace`."""
-    group = typer.Typer(name="trace", help="Look at trace files.", no_args_is_help=True)
+    group = typer.Typer(name="trace", help="Look at trace files.")
     group.callback()(lambda: None)
     group.command("inspect")(inspect)
     app.add_typer(group)

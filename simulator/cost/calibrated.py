@@ -7,6 +7,7 @@ come from a GPU profile (cost.gpu_times), a host profile (profiles.host) and an 
 how they were fitted and what they leave out is in docs/calibration.md.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +25,7 @@ from simulator.profiles.engine import EngineProfile
 from simulator.profiles.gpu import Gpu
 from simulator.profiles.host import Host, host_times, load_host
 from simulator.profiles.model import ACTIVATION_BYTES, KV_BYTES, WEIGHT_BYTES, ModelShape, dtype_name
+from simulator.profiles.shape import Gemm
 from simulator.units import NS_PER_S, to_ticks
 
 Array = npt.NDArray[np.float64]
@@ -63,7 +65,8 @@ def calibrated_cost(
     cpu_times = host_times(host or load_host(), engine)
     old_runner = bool(engine.new_runner) and model.model_type not in engine.new_runner.split()
     launch = Launch(
-        cpu_times, model.layers, tp, engine.schedule_ahead > 0, bool(engine.worker_processes), old_runner
+        cpu_times, model.layers, tp, engine.schedule_ahead > 0, bool(engine.worker_processes), old_runner,
+        model.expert_layers,
     )
     cpu, prep, dense, eager = launch.tables(dense, np.stack([tokens > limit for limit in limits]))
     times = device.times
@@ -123,25 +126,50 @@ class _Device:
         eight = KV_BYTES[dtype_name(kv_dtype, KV_BYTES)] == 1.0
         return self.times.decode_bandwidth * (self.times.fp8_kv_rate if eight else 1.0)
 
-    def elementwise_bytes(self) -> float:
+    def elementwise_bytes(self, width: int) -> float:
         """[bytes per token and layer]: two norms with residual (read and write x and the residual each), rotary in
-        place, the new keys and values copied to the cache, the MLP activation."""
+        place, the new keys and values copied to the cache, the activation of an MLP of `width` on one GPU."""
         model = self.model
         query = model.heads // self.tp * model.head_dim
         kv = model.kv_heads_per_gpu(self.tp) * model.head_dim
-        mlp = (3 if model.gated_mlp else 2) * model.intermediate // self.tp
+        mlp = (3 if model.gated_mlp else 2) * width
         return float(ACTIVATION_BYTES * (8 * model.hidden + 2 * (query + kv) + 4 * kv + mlp))
 
-    def layer_s(self, rows: Array) -> Array:
-        """One layer without attention's part that depends on contexts."""
+    def products_s(self, rows: Array, gemms: Sequence[Gemm]) -> Array:
+        """Products one after another, in the weights' format."""
         size = WEIGHT_BYTES[self.weight_dtype]
         total = np.zeros_like(rows)
-        for gemm in self.model.gemm_shapes(self.tp):
+        for gemm in gemms:
             total = total + self.times.gemm.seconds(rows, gemm.n, gemm.k, size, self.rate_factor)
-        total = total + rows * self.elementwise_bytes() / self.times.elementwise_bandwidth
+        return total
+
+    def layers_s(self, rows: Array) -> Array:
+        """All layers without attention's part that depends on contexts."""
+        model, times = self.model, self.times
+        total = self.products_s(rows, model.attention_gemms(self.tp)) + times.layer_fixed_s + 2.0 * self.reduce_s(rows)
         if self.gpu.compute_dtype(self.weight_dtype) == "fp8":
-            total = total + np.interp(rows, *self.times.fp8_extra)
-        return total + self.times.layer_fixed_s + 2.0 * self.reduce_s(rows)
+            total = total + np.interp(rows, *times.fp8_extra)
+        total = total * model.layers
+        dense = model.layers - model.expert_layers
+        if dense:
+            mlp = self.products_s(rows, model.mlp_gemms(model.intermediate, self.tp))
+            width = model.intermediate // self.tp
+            total = total + dense * (mlp + rows * self.elementwise_bytes(width) / times.elementwise_bandwidth)
+        return total + model.expert_layers * self.experts_s(rows)
+
+    def experts_s(self, rows: Array) -> Array:
+        """One layer's experts: those routed to, those that every token uses, the router, the activations."""
+        experts, model, times = self.model.experts, self.model, self.times
+        if experts is None:
+            return np.zeros_like(rows)
+        size, matrices = WEIGHT_BYTES[self.weight_dtype], 3 if model.gated_mlp else 2
+        routed = times.experts.seconds(rows, experts, model.hidden, self.tp, matrices, size, self.rate_factor)
+        router = times.gemm.seconds(rows, experts.routed, model.hidden)
+        shared = np.zeros_like(rows)
+        if experts.shared_width:
+            shared = self.products_s(rows, model.mlp_gemms(experts.shared_width, self.tp))
+        width = (experts.active * experts.width + experts.shared_width) // self.tp
+        return routed + router + shared + rows * self.elementwise_bytes(width) / times.elementwise_bandwidth
 
     def reduce_s(self, rows: Array) -> Array:
         return all_reduce_s(self.gpu, self.times, self.tp, rows * float(ACTIVATION_BYTES * self.model.hidden))
@@ -154,7 +182,7 @@ class _Device:
         """[s] by batched tokens; layers run on the batch padded to the next graph."""
         rows = padded(tokens, limit).astype(np.float64)
         real = tokens.astype(np.float64)
-        total = self.model.layers * self.layer_s(rows) + self.reduce_s(rows) + self.times.step_fixed_s
+        total = self.layers_s(rows) + self.reduce_s(rows) + self.times.step_fixed_s
         if kind == 1:
             return total + self.head_s(np.minimum(real, PREFILL_SAMPLES))
         uneven = self.times.mixed_lengths_s * (1.0 - np.exp(-np.maximum(real - 1.0, 0.0) / IMBALANCE_SCALE))
@@ -163,5 +191,5 @@ class _Device:
 
     def slope_s(self) -> float:
         """[s/token] of a large batch."""
-        ends = self.model.layers * self.layer_s(np.array([2.0**20, 2.0**21]))
+        ends = self.layers_s(np.array([2.0**20, 2.0**21]))
         return float(ends[1] - ends[0]) / 2**20

@@ -38,12 +38,3 @@ class EngineTimes:
         piecewise = min(2 * max_num_seqs, 512) if self.graph_max_tokens is None else self.graph_max_tokens
         full = min(max_num_seqs, piecewise) if self.decode_graph_max is None else self.decode_graph_max
         return max(full, piecewise), piecewise
-
-
-def capture_sizes(limit: int) -> list[int]:
-    """Token counts with a CUDA graph, up to `limit`: 1, 2, 4, then by 8 below 256 and by 16 from 256 on.
-
-    vLLM's default list (vllm/config/compilation.py, cudagraph_capture_sizes): 35 sizes for 256, 11 for 64.
-    """
-    sizes = [*(1, 2, 4), *range(8, min(limit + 1, 256), 8), *range(256, limit + 1, 16)]
-    return [size for size in sizes if size <= limit]

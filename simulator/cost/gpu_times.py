@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.cost.gemm import GemmTime
+from simulator.cost.moe import ExpertTime
 from simulator.errors import ConfigError
 from simulator.profiles.gpu import Gpu, load_gpu
 
@@ -38,11 +39,14 @@ UNITS: Final[Mapping[str, tuple[str, float]]] = {
     "prefill_rate": ("TFLOP/s", 1e12),
     "prefill_token": ("ns", 1e-9),
     "sample_sequence": ("us", 1e-6),
+    "expert_start": ("us", 1e-6),
+    "expert_bandwidth": ("TB/s", 1e12),
+    "expert_rate": ("TFLOP/s", 1e12),
     "all_reduce_sync": ("us", 1e-6),
 }
 """Component -> (unit in the profile, factor to SI)."""
-_BY_BANDWIDTH: Final = ("gemm_bandwidth", "elementwise_bandwidth", "decode_bandwidth")
-_BY_PEAK: Final = ("gemm_rate", "prefill_rate")
+_BY_BANDWIDTH: Final = ("gemm_bandwidth", "elementwise_bandwidth", "decode_bandwidth", "expert_bandwidth")
+_BY_PEAK: Final = ("gemm_rate", "prefill_rate", "expert_rate")
 _BY_INVERSE_BANDWIDTH: Final = ("sample_sequence",)
 
 
@@ -55,6 +59,7 @@ class GpuTimes:
     fp8_gain: float  # how much faster products with 8-bit operands run when limited by arithmetic
     fp8_kv_rate: float  # bytes of 8-bit KV read by decode attention per second, relative to 16-bit KV
     fp8_extra: tuple[Curve, Curve]  # (rows, [s] per layer): products of 8-bit weights beyond the formula
+    experts: ExpertTime  # a layer's mixture of experts
     layer_fixed_s: float  # kernels of a layer besides its products: start and drain
     step_fixed_s: float  # per step, whatever is in it
     elementwise_bandwidth: float  # [B/s] norms, rotary, activation, residual
@@ -101,6 +106,7 @@ def gpu_times(gpu: Gpu) -> GpuTimes:
         fp8_gain=values["fp8_gain"],
         fp8_kv_rate=values["fp8_kv_rate"],
         fp8_extra=_fp8_extra(gpu),
+        experts=ExpertTime(values["expert_start"], values["expert_bandwidth"], values["expert_rate"]),
         layer_fixed_s=values["layer_fixed"],
         step_fixed_s=values["step_fixed"],
         elementwise_bandwidth=values["elementwise_bandwidth"],
@@ -126,7 +132,7 @@ def _values(gpu: Gpu) -> tuple[dict[str, float], dict[str, str]]:
             values[key], marks[key] = _component(gpu, key)
     if missing:
         reference = load_gpu(str(gpu.measured.get("scaled_from", REFERENCE)))
-        if reference.name == gpu.name:
+        if reference.path == gpu.path:
             raise ConfigError(
                 f"{gpu.path}: measured lacks {', '.join(missing)} and names no other GPU to scale from"
             )

@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.cost.check import check_cost
-from simulator.cost.engine_times import EngineTimes, capture_sizes
+from simulator.cost.engine_times import EngineTimes
 from simulator.cost.step import FP_BITS, Cost
 from simulator.errors import ConfigError
+from simulator.profiles.engine import capture_sizes
 from simulator.profiles.gpu import Gpu
 from simulator.profiles.model import ACTIVATION_BYTES, WEIGHT_BYTES, Gemm, ModelShape, dtype_name
 from simulator.units import NS_PER_S, to_ticks

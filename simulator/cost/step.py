@@ -53,13 +53,14 @@ class Cost(NamedTuple):
 def scaled(count: int, coefficient_fp: int) -> int:
     """count x coefficient [2^-32 ns] -> whole ns, rounded down; both >= 0. Exact whenever the result fits int64.
 
-    The product of up to 126 bits is made of 32-bit halves. That of the two low halves may wrap to a negative int64,
-    but its high 32 bits, all that is used of it, are right.
+    The product of up to 126 bits is made of 32-bit halves; that of the two low halves, which can reach 2^64, of
+    16-bit ones, since overflow is undefined in compiled code: numba marks signed products as never wrapping.
     """
     whole = coefficient_fp >> FP_BITS
     part = coefficient_fp & LOW
-    lowest = (count & LOW) * part
-    return count * whole + (count >> FP_BITS) * part + ((lowest >> FP_BITS) & LOW)
+    upper = ((count & LOW) >> 16) * part
+    lower = (count & 0xFFFF) * part
+    return count * whole + (count >> FP_BITS) * part + ((upper + (lower >> 16)) >> 16)
 
 
 @jitable

@@ -4,7 +4,7 @@ Event order at one tick: COMPLETE < ARRIVE < TIMER < SCHEDULE, then by replica o
 cause an arrival at the same tick, and a step sees every arrival of its tick.
 """
 
-from policies.queues import push_back, take_out
+from policies.queues import held, push_back, take_out
 from simulator.cost.step import (
     Cost,
     decode_attention_time,
@@ -12,6 +12,7 @@ from simulator.cost.step import (
     prefill_attention_time,
     table_at,
 )
+from simulator.engines.world import World
 from simulator.jit import jitable
 from simulator.kv import reservation
 from simulator.state import (
@@ -27,6 +28,7 @@ from simulator.state import (
     Limits,
     Replica,
     Requests,
+    Totals,
 )
 from simulator.units import NEVER
 
@@ -47,7 +49,7 @@ def refusal(req: Requests, lim: Limits, i: int) -> int:
 
 
 @jitable
-def enqueue(req: Requests, rep: Replica, lim: Limits, stats: Column, i: int, r: int) -> bool:
+def enqueue(req: Requests, rep: Replica, lim: Limits, i: int, r: int) -> bool:
     """ARRIVE: put request i into replica r's waiting queue, or refuse it; True when it was taken."""
     req.replica[i] = r
     code = refusal(req, lim, i)
@@ -56,8 +58,8 @@ def enqueue(req: Requests, rep: Replica, lim: Limits, stats: Column, i: int, r: 
         return False
     push_back(req, rep, i)
     rep.c.version += 1
-    rep.c.outstanding += 1
-    stats.peak_waiting = max(stats.peak_waiting, rep.c.n_waiting)
+    rep.front.outstanding += 1
+    rep.stats.peak_waiting = max(rep.stats.peak_waiting, rep.c.n_waiting)
     return True
 
 
@@ -71,6 +73,9 @@ def clear_plan(rep: Replica) -> None:
     rep.c.pad_context = 0
     rep.c.pad_tokens = 0
     rep.c.pad_pairs = 0
+    rep.c.with_lane = 0
+    rep.c.lane_took = 0
+    rep.c.singles = 0
 
 
 @jitable
@@ -102,13 +107,14 @@ def ring_place(rep: Replica, lim: Limits, ahead: int) -> int:
 
 
 @jitable
-def commit(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column) -> None:
+def commit(req: Requests, rep: Replica, lim: Limits, cost: Cost) -> None:
     """SCHEDULE: turn the plan in rep.batch into a step in flight: advance its sequences, set its clocks."""
     at = ring_place(rep, lim, rep.c.n_flight)
     flight = rep.flight[at]
     step = rep.steps[at]
-    n_decode = 0
-    context = 0
+    lane = rep.c.lane if rep.c.with_lane == 1 else 0
+    n_decode = lane
+    context = rep.c.lane_context if lane > 0 else 0
     n_prefill = 0
     prefill_tokens = 0
     pairs = 0
@@ -132,6 +138,14 @@ def commit(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column) 
             req.planned[i] += 1
             flight[n_yield] = i
             n_yield += 1
+    step.lane_step = 0
+    if lane > 0:
+        rep.c.lane_steps += 1
+        rep.c.lane_context += lane
+        rep.c.lane_ahead = rep.c.n_flight
+        step.lane_step = rep.c.lane_steps
+    step.lane = lane
+    step.joined = 0
     rep.c.kv_tokens += n_decode + prefill_tokens
     step.yields = n_yield
     step.decode = n_decode
@@ -139,21 +153,22 @@ def commit(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column) 
     step.prefill = n_prefill
     step.prefill_tokens = prefill_tokens
     step.pairs = pairs + rep.c.pad_pairs
-    step.running = rep.c.n_running
+    step.running = held(rep)
     step.waiting = rep.c.n_waiting
     step.blocks = lim.num_blocks - rep.c.free_blocks
     step.kv_tokens = rep.c.kv_tokens
     step.version = rep.c.version
-    step.plain = 1 if n_prefill == 0 and n_yield == n_decode else 0
+    step.plain = 1 if n_prefill == 0 and n_yield + lane == n_decode else 0
     step.pad_rows = rep.c.pad_rows
     step.gap = rep.c.free_blocks - rep.c.largest_gap if lim.contiguous == 1 else 0
-    _price(rep, cost, stats, step)
+    _price(rep, cost, step)
     rep.c.n_flight += 1
 
 
 @jitable
-def _price(rep: Replica, cost: Cost, stats: Column, step: Column) -> None:
+def _price(rep: Replica, cost: Cost, step: Column) -> None:
     """Cost of the step just filled in, into its clocks and the totals."""
+    stats = rep.stats
     rows = step.decode + step.prefill
     kind = 1 if step.prefill > 0 else 0
     tokens = step.decode + rep.c.pad_rows + step.prefill_tokens + rep.c.pad_tokens
@@ -193,7 +208,16 @@ def itl_bin(gap: int) -> int:
 
 
 @jitable
-def weigh(stats: Column, rows_time: Column, step: Column, wall: int, short: int, count: int) -> None:
+def bin_start(index: int) -> int:
+    """[ns] shortest gap in a histogram bin."""
+    octave = index >> ITL_BITS
+    if octave == 0:
+        return index
+    return ((1 << ITL_BITS) + (index & ((1 << ITL_BITS) - 1))) << (octave - 1)
+
+
+@jitable
+def weigh(stats: Totals, rows_time: Column, step: Column, wall: int, short: int, count: int) -> None:
     """Add `count` equal steps that lasted `wall` ns together to the time-weighted totals.
 
     `short` is the sum of each step's wall time >> 10. KV sums and held slots are left to the caller: within a
@@ -209,50 +233,21 @@ def weigh(stats: Column, rows_time: Column, step: Column, wall: int, short: int,
 
 
 @jitable
-def collect(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column, itl: Column,
-            rows_time: Column) -> int:
+def collect(world: World, rep: Replica) -> int:
     """COMPLETE: hand the oldest step's tokens to their requests; returns the step's wall time [ns].
 
-    A token in flight when its request was preempted is delivered too, and takes the request out of the waiting
-    queue when it was its last (vLLM 0.24 vllm/v1/core/sched/scheduler.py, Scheduler.update_from_output).
-    Sets VISIBLE and N_ENDED for the policy's `retire`; the step stays readable in its ring place.
+    Sets c.visible and c.n_ended for the policy's `retire`; the step stays readable in its ring place.
     """
-    at = rep.c.first_flight
-    flight = rep.flight[at]
+    c, stats = rep.c, rep.stats
+    at = c.first_flight
     step = rep.steps[at]
-    now = rep.c.now
-    visible = now + cost.frontend_out_ns
-    wall = now - max(rep.c.last_output, step.start)
-    rep.c.visible = visible
-    ended = 0
-    given = 0
-    same_gap = -1
-    same_bin = 0
-    for k in range(step.yields):
-        i = flight[k]
-        if req.status[i] > RUNNING:
-            continue
-        given += 1
-        done = req.done[i] + 1
-        if lim.stream == 1:
-            if done == 1:
-                req.first[i] = visible
-            else:
-                gap = visible - req.last[i]
-                if gap != same_gap:
-                    same_gap = gap
-                    same_bin = itl_bin(gap)
-                itl[same_bin] += 1
-                req.itl_max[i] = max(req.itl_max[i], gap)
-            req.last[i] = visible
-        req.done[i] = done
-        if done == req.output[i]:
-            if req.status[i] == WAITING:
-                take_out(req, rep, lim, i)
-            req.status[i] = FINISHED
-            ended += 1
+    wall = c.now - max(c.last_output, step.start)
+    c.visible = c.now + world.cost.frontend_out_ns
+    given = step.lane + _deliver(world, rep, rep.flight[at], step.yields)
+    if step.lane_step > 0 or step.joined == 1:
+        _lane_output(world, rep, step)
     short = wall >> 10
-    weigh(stats, rows_time, step, wall, short, 1)
+    weigh(stats, world.rows_time, step, wall, short, 1)
     stats.running += step.running * wall
     stats.peak_running = max(stats.peak_running, step.running)
     stats.blocks += step.blocks * short
@@ -260,11 +255,73 @@ def collect(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column,
     stats.gaps += step.gap * short
     stats.peak_blocks = max(stats.peak_blocks, step.blocks)
     stats.output += given
-    stats.wasted += step.yields - given
-    stats.last = now
-    rep.c.last_output = now
-    rep.c.n_ended = ended
-    rep.c.outstanding -= ended
-    rep.c.first_flight = ring_place(rep, lim, 1)
-    rep.c.n_flight -= 1
+    stats.wasted += step.yields + step.lane - given
+    stats.last = c.now
+    c.last_output = c.now
+    rep.front.outstanding -= c.n_ended
+    c.first_flight = ring_place(rep, world.lim, 1)
+    c.n_flight -= 1
     return wall
+
+
+@jitable
+def _deliver(world: World, rep: Replica, flight: Column, count: int) -> int:
+    """Give the first `count` requests of `flight` a token, visible at c.visible; returns how many took it.
+
+    A token in flight when its request was preempted is delivered too, and takes the request out of the waiting
+    queue when it was its last (vLLM 0.24 vllm/v1/core/sched/scheduler.py, Scheduler.update_from_output).
+    """
+    req = world.req
+    visible = rep.c.visible
+    ended = 0
+    given = 0
+    same_gap = -1
+    same_bin = 0
+    for k in range(count):
+        i = flight[k]
+        if req.status[i] > RUNNING:
+            continue
+        given += 1
+        done = req.done[i] + 1
+        if world.lim.stream == 1:
+            if done == 1:
+                req.first[i] = visible
+            else:
+                gap = visible - req.last[i]
+                if gap != same_gap:
+                    same_gap = gap
+                    same_bin = itl_bin(gap)
+                world.itl[same_bin] += 1
+                req.itl_max[i] = max(req.itl_max[i], gap)
+            req.last[i] = visible
+        req.done[i] = done
+        if done == req.output[i]:
+            if req.status[i] == WAITING:
+                take_out(req, rep, world.lim, i)
+            req.status[i] = FINISHED
+            ended += 1
+    rep.c.n_ended = ended
+    return given
+
+
+@jitable
+def _lane_output(world: World, rep: Replica, step: Column) -> None:
+    """The lane's sequences get their token of this step: one gap for all of them, noted once."""
+    if step.lane_step > 0:
+        rep.c.lane_seen = step.lane_step
+    if step.lane > 0 and world.lim.stream == 1:
+        gap = rep.c.now - rep.c.lane_output
+        world.itl[itl_bin(gap)] += step.lane
+        note_gap(rep, step.lane_step, gap)
+    rep.c.lane_output = rep.c.now
+
+
+@jitable
+def note_gap(rep: Replica, number: int, gap: int) -> None:
+    """Put the gap before the output of lane step `number` on the stack of gaps that no later one exceeds."""
+    top = rep.c.n_gaps
+    while top > 0 and rep.gap_ns[top - 1] <= gap:
+        top -= 1
+    rep.gap_step[top] = number
+    rep.gap_ns[top] = gap
+    rep.c.n_gaps = top + 1

@@ -1,17 +1,18 @@
 """The compiled engine: the reference engine's events, replica by replica, in one numba function per policy.
 
 Replicas touch each other only through the router and through closed or grouped clients, so each is advanced
-on its own up to the tick that matters: the next arrival. `leap` jumps over steps that repeat a decision.
+on its own up to the tick that matters: the next arrival. Sequences that only decode are one row, the `lane`;
+`quiet` runs steps of the lane alone without asking the policy.
 """
 
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from policies.registry import Policy
 from policies.routers import LEAST_OUTSTANDING, route
-from simulator.cost.step import Cost
 from simulator.engines.booking import (
     clear_plan,
     collect,
@@ -21,10 +22,12 @@ from simulator.engines.booking import (
 )
 from simulator.engines.clients import OPEN, Clients, on_ended, start_load
 from simulator.engines.job import Job, check_sums
-from simulator.engines.leap import leap, leap_rows
+from simulator.engines.lane import depart, join, spill
+from simulator.engines.quiet import run_quietly, steps_alike
 from simulator.engines.steplog import log_step
+from simulator.engines.world import World
 from simulator.jit import compiled, jitable
-from simulator.state import ARRIVE, COMPLETE, SCHEDULE, TIMER, Column, Limits, Prefix, Replica, Requests
+from simulator.state import ARRIVE, COMPLETE, GAPS, SCHEDULE, TIMER, Column, Control, Front, Prefix, Replica, Requests
 from simulator.units import NEVER
 
 DONE = 0
@@ -32,9 +35,24 @@ PAUSED = 1
 LOG_FULL = 2
 """Why the compiled loop came back: all done, `stop_at` requests have arrived, the step log must grow."""
 
+ADVANCE = 0
+END = 1
+"""What is done with a replica beside ARRIVE: its events, or at the end the lane's figures written."""
+
+
+class Mode(NamedTuple):
+    """How the engine runs."""
+
+    replicas: int
+    router: int
+    until: int      # [tick] horizon
+    stop_at: int    # come back when so many requests have arrived
+    lane: bool      # use the lane
+    quiet: bool     # run quietly where that is possible
+
 
 @jitable
-def next_arrival(req: Requests, ctl: Column, until: int) -> int:
+def next_arrival(req: Requests, ctl: Control, until: int) -> int:
     """[tick] of the next arrival known so far, NEVER when there is none up to `until`."""
     i = ctl.next
     if i < len(req.arrival) and i < ctl.released and req.queued[i] <= until:
@@ -43,158 +61,183 @@ def next_arrival(req: Requests, ctl: Column, until: int) -> int:
 
 
 @jitable
-def behind(c: Column, arrival: int, until: int) -> bool:
-    """True when the replica with scalars c has an event before (arrival, ARRIVE)."""
-    tick = c.event_tick
-    return tick <= until and tick < NEVER and (tick < arrival or (tick == arrival and c.event_phase < ARRIVE))
+def behind(front: Front, arrival: int, until: int) -> bool:
+    """True when the replica has an event before (arrival, ARRIVE)."""
+    tick = front.event_tick
+    return tick <= until and tick < NEVER and (tick < arrival or (tick == arrival and front.event_phase < ARRIVE))
 
 
 @jitable
-def earliest(counters: Column, replicas: int) -> int:
+def earliest(fronts: Column, replicas: int) -> int:
     """Replica with the first event by (tick, phase, index)."""
     best = 0
     for r in range(1, replicas):
-        tick = counters[r].event_tick
-        first = counters[best].event_tick
-        if tick < first or (tick == first and counters[r].event_phase < counters[best].event_phase):
+        tick = fronts[r].event_tick
+        first = fronts[best].event_tick
+        if tick < first or (tick == first and fronts[r].event_phase < fronts[best].event_phase):
             best = r
     return best
 
 
 @jitable
-def next_replica(req: Requests, counters: Column, ctl: Column, replicas: int, router: int, load: int, arrival: int,
-                 until: int, start: int) -> int:
-    """Replica to advance before the next arrival is routed, -1 when that can be done now.
+def next_replica(req: Requests, fronts: Column, ctl: Control, mode: Mode, load: int, arrival: int,
+                 start: int) -> tuple[int, int]:
+    """A replica and what to do with it: ADVANCE it before the next arrival is routed, or ARRIVE or END.
 
-    Open loads: whoever the router's choice depends on, and the chosen one. Replicas below `start` are done.
+    Open loads advance whoever the router's choice depends on, and the chosen one. Replicas below `start` are done.
     """
     if load != OPEN:
-        r = earliest(counters, replicas)
-        return r if behind(counters[r], arrival, until) else -1
-    if arrival == NEVER or router == LEAST_OUTSTANDING:
-        for r in range(start, replicas):
-            if counters[r].bound <= arrival and behind(counters[r], arrival, until):
-                return r
+        r = earliest(fronts, mode.replicas)
+        if behind(fronts[r], arrival, mode.until):
+            return r, ADVANCE
+    elif arrival == NEVER or mode.router == LEAST_OUTSTANDING:
+        for r in range(start, mode.replicas):
+            if fronts[r].bound <= arrival and behind(fronts[r], arrival, mode.until):
+                return r, ADVANCE
     if arrival == NEVER:
-        return -1
-    r = route(router, ctl.next, req.pick, counters, replicas)
-    return r if behind(counters[r], arrival, until) else -1
+        return 0, END
+    r = route(mode.router, ctl.next, req.pick, fronts, mode.replicas)
+    return r, ADVANCE if load == OPEN and behind(fronts[r], arrival, mode.until) else ARRIVE
 
 
 @jitable
-def arrive(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column, clients: Clients, r: int,
-           tick: int) -> None:
+def arrive(world: World, rep: Replica, r: int, tick: int) -> None:
     """ARRIVE of the next request at replica r: it joins the queue and wakes the replica, or is refused."""
-    i = clients.ctl.next
-    clients.ctl.next = i + 1
-    if enqueue(req, rep, lim, stats, i, r):
-        rep.c.bound = 0
-        if rep.c.event_phase == TIMER:
-            rep.c.event_tick = tick
-            rep.c.event_phase = SCHEDULE
+    ctl = world.clients.ctl
+    i = ctl.next
+    ctl.next = i + 1
+    if enqueue(world.req, rep, world.lim, i, r):
+        rep.front.bound = 0
+        if rep.front.event_phase == TIMER:
+            rep.front.event_tick = tick
+            rep.front.event_phase = SCHEDULE
     else:
-        on_ended(req, cost, clients, 1, tick + cost.frontend_out_ns)
+        on_ended(world.req, world.cost, world.clients, 1, tick + world.cost.frontend_out_ns)
 
 
-def _build(schedule: Callable[..., None], retire: Callable[..., None]) -> Callable[..., int]:
-    """Compile the engine around one policy; the policy is captured, so the disk cache knows it."""
+@jitable
+def set_event(rep: Replica, ahead: int, planned: bool) -> None:
+    """The replica's next event after a SCHEDULE."""
+    if planned and rep.c.n_flight <= ahead:
+        rep.front.event_tick = rep.c.cpu_free
+        rep.front.event_phase = SCHEDULE
+    elif rep.c.n_flight == 0:
+        rep.front.event_tick = rep.c.wake
+        rep.front.event_phase = TIMER
+    else:
+        rep.front.event_tick = output_tick(rep)
+        rep.front.event_phase = COMPLETE
+
+
+def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]) -> Callable[..., int]:
+    """Compile the engine around one policy; the policy is captured, so the cache on disk knows it."""
 
     @jitable
-    def complete(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column, itl: Column,
-                 rows_time: Column, aux: Column, clients: Clients, log: Column, r: int) -> None:
+    def complete(world: World, rep: Replica, r: int) -> None:
         """COMPLETE of replica r."""
         step = rep.steps[rep.c.first_flight]
-        wall = collect(req, rep, lim, cost, stats, itl, rows_time)
-        if len(log) > 0:
-            log_step(log, clients.ctl, rep, r, step, wall, 1, step.blocks, step.kv_tokens, step.gpu_ns)
+        wall = collect(world, rep)
+        if len(world.log) > 0:
+            log_step(world.log, world.clients.ctl, rep, r, step, wall)
         if rep.c.n_ended > 0:
-            retire(req, rep, lim, aux)
-            on_ended(req, cost, clients, rep.c.n_ended, rep.c.visible)
+            retire(world.req, rep, world.lim, rep.aux)
+            on_ended(world.req, world.cost, world.clients, rep.c.n_ended, rep.c.visible)
 
     @jitable
-    def plan(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column, aux: Column) -> None:
-        """SCHEDULE of a replica: ask the policy, launch, and set the next event."""
-        planned = False
-        if rep.c.n_flight <= lim.schedule_ahead:
+    def plan(world: World, rep: Replica, lane: bool) -> bool:
+        """SCHEDULE of a replica: ask the policy and launch what it plans; False when that is nothing."""
+        c, lim = rep.c, world.lim
+        if c.n_flight > lim.schedule_ahead:
+            return False
+        if c.n_gaps + lim.schedule_ahead + 2 > GAPS:
+            spill(world, rep)
+        while True:
             clear_plan(rep)
-            schedule(req, rep, lim, aux)
-            if rep.c.n_batch > 0:
-                commit(req, rep, lim, cost, stats)
-                planned = True
-        if planned and rep.c.n_flight <= lim.schedule_ahead:
-            rep.c.event_tick = rep.c.cpu_free
-            rep.c.event_phase = SCHEDULE
-        elif rep.c.n_flight == 0:
-            rep.c.event_tick = rep.c.wake
-            rep.c.event_phase = TIMER
-        else:
-            rep.c.event_tick = output_tick(rep)
-            rep.c.event_phase = COMPLETE
+            schedule(world.req, rep, lim, rep.aux)
+            if c.singles == 0:
+                break
+            spill(world, rep)
+        if c.n_batch == 0 and c.with_lane == 0:
+            return False
+        commit(world.req, rep, lim, world.cost)
+        if lane:
+            join(world, rep)
+            if c.with_lane == 1 and c.lane_steps == c.lane_end:
+                depart(world, rep)
+        return True
 
     @jitable
-    def advance(req: Requests, rep: Replica, lim: Limits, cost: Cost, stats: Column, itl: Column,
-                rows_time: Column, aux: Column, clients: Clients, log: Column, crossings: Column, r: int, limit: int,
-                until: int, leaps: bool) -> int:
+    def advance(world: World, rep: Replica, r: int, limit: int, mode: Mode) -> int:
         """Do replica r's events before (limit, ARRIVE); only the first when clients wait for answers."""
-        c = rep.c
-        while behind(c, limit, until):
-            tick = c.event_tick
-            if len(log) > 0 and clients.ctl.log_rows + lim.schedule_ahead + 2 > len(log):
+        c, front, lim = rep.c, rep.front, world.lim
+        while behind(front, limit, mode.until):
+            if len(world.log) > 0 and world.clients.ctl.log_rows + lim.schedule_ahead + 2 > len(world.log):
                 return LOG_FULL
-            c.now = tick
-            c.bound = 0
-            if c.event_phase == COMPLETE:
-                complete(req, rep, lim, cost, stats, itl, rows_time, aux, clients, log, r)
-                c.event_phase = SCHEDULE
+            c.now = front.event_tick
+            front.bound = 0
+            if front.event_phase == COMPLETE:
+                complete(world, rep, r)
+                front.event_phase = SCHEDULE
             else:
-                rows = leap_rows(rep, lim) if leaps else 0
-                if rows == 0 or not leap(req, rep, lim, cost, stats, itl, rows_time, clients.ctl, log, crossings,
-                                         r, rows, limit, until):
-                    plan(req, rep, lim, cost, stats, aux)
-            if clients.load != OPEN:
+                most = steps_alike(rep, lim) if mode.quiet else 0
+                if most > 0 and run_quietly(world, rep, r, most, limit, mode.until):
+                    if c.lane_steps == c.lane_end:
+                        depart(world, rep)
+                else:
+                    set_event(rep, lim.schedule_ahead, plan(world, rep, mode.lane))
+            if world.clients.load != OPEN:
                 return DONE
         return DONE
 
-    def run(req: Requests, reps: Column, lim: Limits, cost: Cost, stats: Column, itl: Column, rows_time: Column,
-            aux: Column, control: Column, frontends: Column, log: Column, replicas: int, router: int, load: int,
-            width: int, until: int, leaps: bool, stop_at: int, crossings: Column) -> int:
+    def run(shared: World, control: Column, reps: Column, given: Mode) -> int:
+        # numba cannot return a record from a function: the views of one row are made here
         ctl = control[0]
-        clients = Clients(ctl, frontends, load, width)
+        world = World(shared.req, shared.lim, shared.cost, Clients(ctl, *shared.clients[1:]), shared.itl,
+                      shared.rows_time, shared.log)
+        load = world.clients.load
         if ctl.released == 0:
-            start_load(req, cost, clients)
-        alone = load == OPEN or replicas == 1  # no other replica's event can cause an arrival here
+            start_load(world.req, world.cost, world.clients)
+        alone = load == OPEN or given.replicas == 1  # no other replica's event can cause an arrival here
+        mode = Mode(given.replicas, given.router, given.until, given.stop_at, given.lane, given.quiet and alone)
         start = 0
+        ending = 0
         while True:
-            arrival = next_arrival(req, ctl, until)
-            r = next_replica(req, reps.c, ctl, replicas, router, load, arrival, until, start)
-            routed = r < 0
-            if routed:
-                if arrival == NEVER:
+            arrival = next_arrival(world.req, ctl, mode.until)
+            r, todo = next_replica(world.req, reps.front, ctl, mode, load, arrival, start)
+            if todo == ARRIVE and ctl.next >= mode.stop_at:
+                return PAUSED
+            if todo == END:
+                r = ending
+                if ending == mode.replicas:
                     return DONE
-                if ctl.next >= stop_at:
-                    return PAUSED
-                r = route(router, ctl.next, req.pick, reps.c, replicas)
-            # replica r of the columns that have a leading replica axis; numba cannot return a record, so no function
-            rep = Replica(reps.running[r], reps.slots[r], reps.extents[r], reps.batch[r], reps.tokens[r],
-                          reps.flight[r], reps.steps[r],
+            rep = Replica(reps.running[r], reps.slots[r], reps.vacant[r], reps.seats[r], reps.extents[r],
+                          reps.batch[r], reps.tokens[r], reps.flight[r], reps.steps[r], reps.phase[r],
+                          reps.calendar[r], reps.gap_step[r], reps.gap_ns[r],
                           Prefix(reps.prefix.chain, reps.prefix.held, reps.prefix.found[r], reps.prefix.nodes[r]),
-                          reps.c[r])
-            if routed:
+                          reps.aux[r], reps.stats[r], reps.front[r], reps.c[r])
+            if todo == ARRIVE:
                 start = 0
-                arrive(req, rep, lim, cost, stats[r], clients, r, arrival)
+                arrive(world, rep, r, arrival)
+            elif todo == END:
+                ending += 1
+                spill(world, rep)
             else:
                 start = r + 1
-                code = advance(req, rep, lim, cost, stats[r], itl, rows_time, aux[r], clients, log, crossings, r,
-                               arrival if alone else NEVER, until, leaps and alone)
+                code = advance(world, rep, r, arrival if alone else NEVER, mode)
                 if code != DONE:
                     return code
 
-    return compiled(run)
+    return compiled(run, name)
+
+
+def code_name(policy: str) -> str:
+    """What the compiled engine of a policy is called in the code cache."""
+    return f"engine-{policy}"
 
 
 @functools.cache
 def _engine(policy: Policy) -> Callable[..., int]:
-    return _build(policy.schedule, policy.retire)
+    return _build(code_name(policy.name), policy.schedule, policy.retire)
 
 
 def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[int], None] | None = None) -> None:
@@ -202,18 +245,17 @@ def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[i
     engine = _engine(policy)
     total = len(job.req.arrival)
     slice_size = max(10_000, total // 100) if progress else total
-    stop_at = slice_size
-    crossings = np.zeros(job.lim.block_size, dtype=np.int64)
+    lane = leaps and not (job.lim.prefix == 1 and job.lim.schedule_ahead > 1)  # see lane._leave on `settled`
+    mode = Mode(job.replicas, job.router, job.until, slice_size, lane, lane)
+    clients = Clients(job.ctl, job.frontends, job.load, job.width)
     while True:
-        code = engine(job.req, job.reps, job.lim, job.cost, job.stats, job.itl, job.rows_time, job.aux, job.ctl,
-                      job.frontends, job.log, job.replicas, job.router, job.load, job.width, job.until, leaps,
-                      stop_at, crossings)
+        world = World(job.req, job.lim, job.cost, clients, job.itl, job.rows_time, job.log)
+        code = engine(world, job.ctl, job.reps, mode)
         if code == DONE:
             return check_sums(job)
         if code == LOG_FULL:
             job.log = np.concatenate([job.log, np.zeros_like(job.log)])
         else:
-            stop_at += slice_size
+            mode = mode._replace(stop_at=mode.stop_at + slice_size)
             if progress:
                 progress(int(job.ctl["next"][0]))
-

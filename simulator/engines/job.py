@@ -10,19 +10,23 @@ from simulator.cost.step import Cost
 from simulator.engines.clients import OPEN
 from simulator.errors import ConfigError, TraceError
 from simulator.state import (
+    CALENDAR,
     COUNT_FIELDS,
+    GAPS,
     ITL_BINS,
     LARGEST_COUNT,
     NOBODY,
     Column,
     Control,
     Counters,
+    Front,
     Limits,
     LogRow,
     Node,
     Prefix,
     Replica,
     Requests,
+    Seat,
     StepInFlight,
     Totals,
     dtype_of,
@@ -36,7 +40,8 @@ AUX_SIZE = 8
 """int64 numbers that a policy may keep per replica."""
 CACHE_COLUMNS = ("chain_end", "found", "known", "settled", "own")
 """Columns of the requests that only a prefix cache needs."""
-ID_COLUMNS = tuple(name for name in Replica._fields if name not in ("steps", "prefix", "c"))
+ID_COLUMNS = tuple(name for name in Replica._fields if name not in ("steps", "seats", "stats", "front", "prefix",
+                                                                   "c"))
 """Columns of a replica that hold whole numbers, not records."""
 
 
@@ -49,10 +54,8 @@ class Job:
     reps: Any
     lim: Limits
     cost: Cost
-    stats: Any
     itl: Any
     rows_time: Any
-    aux: Any
     ctl: Any
     frontends: Any
     log: Any
@@ -61,6 +64,12 @@ class Job:
     load: int = OPEN
     width: int = 0
     until: int = NEVER
+
+    @property
+    def stats(self) -> npt.NDArray[np.void]:
+        """(R,) state.Totals; for array jobs."""
+        totals: npt.NDArray[np.void] = self.reps.stats
+        return totals
 
     @property
     def logged(self) -> npt.NDArray[np.void]:
@@ -113,13 +122,18 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
     def records(kind: type, *shape: int) -> Any:
         return np.zeros(shape, dtype=dtype_of(kind))
 
-    counters = as_records([empty_replica_counters(lim.num_blocks)] * replicas, Counters)
-    reps: Any = Replica(ids(replicas, s), table(replicas, s, fill=-1), ids(replicas, s), ids(replicas, s),
-                        table(replicas, s), ids(replicas, depth, s), records(StepInFlight, replicas, depth),
-                        _prefix(req, lim, replicas, np.asarray(chain, dtype=np.int64)), counters)
-    return Job(req, reps, lim, cost, records(Totals, replicas), table(ITL_BINS), table(s + 1),
-               table(replicas, AUX_SIZE), records(Control, 1), table(replicas), records(LogRow, 4096 if log else 0),
-               replicas)
+    reps: Any = Replica(
+        running=ids(replicas, s), slots=table(replicas, s, fill=-1), vacant=np.tile(np.arange(s), (replicas, 1)),
+        seats=records(Seat, replicas, s), extents=ids(replicas, s), batch=ids(replicas, s), tokens=table(replicas, s),
+        flight=ids(replicas, depth, s), steps=records(StepInFlight, replicas, depth),
+        phase=table(replicas, lim.block_size), calendar=table(replicas, CALENDAR, fill=-1),
+        gap_step=table(replicas, GAPS), gap_ns=table(replicas, GAPS), aux=table(replicas, AUX_SIZE),
+        stats=records(Totals, replicas), front=as_records([Front()] * replicas, Front),
+        prefix=_prefix(req, lim, replicas, np.asarray(chain, dtype=np.int64)),
+        c=as_records([empty_replica_counters(lim.num_blocks, s)] * replicas, Counters),
+    )  # fmt: skip
+    return Job(req, reps, lim, cost, table(ITL_BINS), table(s + 1), records(Control, 1), table(replicas),
+               records(LogRow, 4096 if log else 0), replicas)
 
 
 def _prefix(req: Requests, lim: Limits, replicas: int, chain: npt.NDArray[np.int64]) -> Prefix:
@@ -137,7 +151,8 @@ def check_sums(job: Job) -> None:
     Steps are times of at most `reach.LAST_TICK` in all, so `wall` itself is right; what it is multiplied with in the
     other sums was never more than the peaks.
     """
-    kept = [{name: int(t[name] if isinstance(t, np.void) else getattr(t, name)) for name in PEAKS} for t in job.stats]
+    stats = job.stats if isinstance(job.reps, Replica) else [rep.stats for rep in job.reps]
+    kept = [{name: int(t[name] if isinstance(t, np.void) else getattr(t, name)) for name in PEAKS} for t in stats]
     busy = sum(totals["wall"] for totals in kept)
     for totals in kept:
         gaps = job.lim.num_blocks if job.lim.contiguous else 0
@@ -156,13 +171,14 @@ def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, c
     numbers, held = job.reps.prefix.chain.tolist(), job.reps.prefix.held.tolist()
     caches = [Prefix(numbers, held, job.reps.prefix.found[r].tolist(), [Node() for _ in job.reps.prefix.nodes[r]])
               for r in range(replicas)]
-    reps = [Replica(prefix=caches[r], c=empty_replica_counters(lim.num_blocks),
-                    steps=[StepInFlight() for _ in job.reps.steps[r]],
+    reps = [Replica(prefix=caches[r], c=empty_replica_counters(lim.num_blocks, lim.max_num_seqs), stats=Totals(),
+                    front=Front(), steps=[StepInFlight() for _ in job.reps.steps[r]],
+                    seats=[Seat() for _ in job.reps.seats[r]],
                     **{name: getattr(job.reps, name)[r].tolist() for name in ID_COLUMNS}) for r in range(replicas)]
     fields: Any = (f if isinstance(f, np.ndarray) else int(f) for f in cost)
     plain = Cost(*fields)
-    return Job(columns, reps, lim, plain, [Totals() for _ in reps], job.itl.tolist(), job.rows_time.tolist(),
-               job.aux.tolist(), Control(), job.frontends.tolist(), [] if log else None, replicas)
+    return Job(columns, reps, lim, plain, job.itl.tolist(), job.rows_time.tolist(), Control(),
+               job.frontends.tolist(), [] if log else None, replicas)
 
 
 def as_arrays(job: Job) -> Job:
@@ -174,12 +190,15 @@ def as_arrays(job: Job) -> Job:
     cache = Prefix(np.array(job.reps[0].prefix.chain), np.array(job.reps[0].prefix.held),
                    np.array([rep.prefix.found for rep in job.reps]),
                    np.array([as_records(rep.prefix.nodes, Node) for rep in job.reps]))
-    reps = Replica(prefix=cache, c=as_records([rep.c for rep in job.reps], Counters), steps=steps, **ids)
+    seats = np.array([as_records(rep.seats, Seat) for rep in job.reps])
+    reps: Any = Replica(prefix=cache, c=as_records([rep.c for rep in job.reps], Counters), steps=steps,
+                        seats=seats, stats=as_records([rep.stats for rep in job.reps], Totals),
+                        front=as_records([rep.front for rep in job.reps], Front), **ids)
     numbers: dict[str, Any] = {
-        name: np.array(getattr(job, name), dtype=np.int64) for name in ("itl", "rows_time", "aux", "frontends")
+        name: np.array(getattr(job, name), dtype=np.int64) for name in ("itl", "rows_time", "frontends")
     }
-    return replace(job, req=req, reps=reps, stats=as_records(job.stats, Totals), ctl=as_records([job.ctl], Control),
-                   log=as_records(job.log or [], LogRow), **numbers)
+    return replace(job, req=req, reps=reps, ctl=as_records([job.ctl], Control), log=as_records(job.log or [], LogRow),
+                   **numbers)
 
 
 def as_records(objects: list[Any], kind: type) -> Any:

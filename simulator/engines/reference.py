@@ -22,6 +22,7 @@ from simulator.engines.booking import (
 from simulator.engines.clients import Clients, on_ended, start_load
 from simulator.engines.job import Job, as_arrays, check_sums
 from simulator.engines.steplog import log_step
+from simulator.engines.world import World
 from simulator.state import ARRIVE, COMPLETE, SCHEDULE, TIMER, LogRow
 from simulator.units import NEVER
 
@@ -44,6 +45,7 @@ class _Run:
     def __init__(self, job: Job, policy: Policy) -> None:
         self.job, self.policy = job, policy
         self.clients = Clients(job.ctl, job.frontends, job.load, job.width)
+        self.world = World(job.req, job.lim, job.cost, self.clients, job.itl, job.rows_time, job.log)
         self.env = simpy.Environment(initial_time=0)
         self.bells = [self.env.event() for _ in job.reps]
         self.more = self.env.event()
@@ -98,8 +100,8 @@ class _Run:
 
     def arrive(self, i: int) -> None:
         job = self.job
-        r = route(job.router, i, job.req.pick, [rep.c for rep in job.reps], len(job.reps))
-        if enqueue(job.req, job.reps[r], job.lim, job.stats[r], i, r):
+        r = route(job.router, i, job.req.pick, [rep.front for rep in job.reps], len(job.reps))
+        if enqueue(job.req, job.reps[r], job.lim, i, r):
             if not self.bells[r].triggered:
                 self.bells[r].succeed()
         else:
@@ -110,10 +112,10 @@ class _Run:
         job, rep = self.job, self.job.reps[r]
         rep.c.now = int(self.env.now)
         clear_plan(rep)
-        self.policy.schedule(job.req, rep, job.lim, job.aux[r])
+        self.policy.schedule(job.req, rep, job.lim, rep.aux)
         if rep.c.n_batch == 0:
             return False
-        commit(job.req, rep, job.lim, job.cost, job.stats[r])
+        commit(job.req, rep, job.lim, job.cost)
         return True
 
     def complete(self, r: int) -> None:
@@ -121,13 +123,13 @@ class _Run:
         job, rep = self.job, self.job.reps[r]
         rep.c.now = int(self.env.now)
         step = rep.steps[rep.c.first_flight]
-        wall = collect(job.req, rep, job.lim, job.cost, job.stats[r], job.itl, job.rows_time)
+        wall = collect(self.world, rep)
         if job.log is not None:
             if job.ctl.log_rows == len(job.log):
                 job.log.append(LogRow())
-            log_step(job.log, job.ctl, rep, r, step, wall, 1, step.blocks, step.kv_tokens, step.gpu_ns)
+            log_step(job.log, job.ctl, rep, r, step, wall)
         if rep.c.n_ended > 0:
-            self.policy.retire(job.req, rep, job.lim, job.aux[r])
+            self.policy.retire(job.req, rep, job.lim, rep.aux)
             self.ended(rep.c.n_ended, rep.c.visible)
 
     def ended(self, count: int, tick: int) -> None:

@@ -1,16 +1,14 @@
 """The step log: one row for a run of equal steps, columns in state.LOG_FIELDS."""
 
 from simulator.jit import jitable
-from simulator.state import Column, Replica
+from simulator.state import Column, Control, Replica
 
 
 @jitable
-def log_step(log: Column, ctl: Column, rep: Replica, r: int, step: Column, wall: int, count: int, blocks: int,
-             kv_tokens: int, gpu: int) -> None:
-    """Write `count` equal steps that ended now into the step log, extending the replica's last row if it fits.
+def log_step(log: Column, ctl: Control, rep: Replica, r: int, step: Column, wall: int) -> None:
+    """Write a step of `wall` ns that ended now into the step log, extending replica r's last row if it fits.
 
-    `blocks` and `kv_tokens` are those of the last step, `gpu` and `wall` sums [ns]. Rows are merged when both
-    are the same pure decode: same sequences, nobody arriving or leaving between.
+    Rows are merged when both are the same pure decode: same sequences, nobody arriving or leaving between.
     """
     row = rep.c.log_row
     fits = row >= 0 and step.plain == 1 and rep.c.log_version == step.version \
@@ -34,8 +32,8 @@ def log_step(log: Column, ctl: Column, rep: Replica, r: int, step: Column, wall:
         rep.c.log_row = row
         rep.c.log_version = step.version if step.plain == 1 else -1
     log[row].end = rep.c.now
-    log[row].steps += count
-    log[row].blocks = blocks
-    log[row].kv_tokens = kv_tokens
-    log[row].gpu_ns += gpu
+    log[row].steps += 1
+    log[row].blocks = step.blocks
+    log[row].kv_tokens = step.kv_tokens
+    log[row].gpu_ns += step.gpu_ns
     log[row].wall_ns += wall

@@ -5,13 +5,13 @@ kernel by kernel (eager), a launch may take longer than the GPU's work, and the 
 which side of the wall a load lies.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from simulator.profiles.host import Host, list_hosts
-
-if TYPE_CHECKING:
-    from simulator.run import Result
+from simulator.result import Result
+from simulator.scenario.setup import cost_on
 
 EAGER_SHARE: Final = 0.01
 """Share of steps launched without graphs from which the host is worth a second look."""
@@ -19,7 +19,7 @@ MOST_REQUESTS: Final = 50_000
 """Longer runs are not repeated."""
 
 
-def eager_launches_matter(result: "Result") -> bool:
+def eager_launches_matter(result: Result) -> bool:
     """True where eager steps are more than a few. With launches in worker processes the scheduler does not see them:
     there prefill stands for them."""
     if result.setup.gpu.mark == "textbook":
@@ -31,29 +31,27 @@ def eager_launches_matter(result: "Result") -> bool:
     return eager > EAGER_SHARE * int(totals["steps"].sum())
 
 
-def host_sensitivity(result: "Result") -> list[dict[str, Any]]:
+def host_sensitivity(result: Result, simulate: Callable[..., Result]) -> list[dict[str, Any]]:
     """One entry a host, fastest first, the run's own included: host, cpu_scale, mark, this_run, verdict, ttft_mean_s,
-    tpot_mean_s, output_tokens_per_s. Empty where eager launches do not matter or the run is long."""
+    tpot_mean_s, output_tokens_per_s. `simulate` (simulator.run) runs it again. Empty where eager launches do not matter
+    or the run is long."""
     if len(result.trace) > MOST_REQUESTS or not eager_launches_matter(result):
         return []
     own = result.setup.host
     others = [host for host in list_hosts() if host.cpu_scale != own.cpu_scale or host.times != own.times]
-    rows = [_row(host, _again(result, host), host is own) for host in (own, *others)]
+    rows = [_row(host, _again(result, host, simulate), host is own) for host in (own, *others)]
     return sorted(rows, key=lambda row: float(row["cpu_scale"]))
 
 
-def _again(result: "Result", host: Host) -> "Result":
+def _again(result: Result, host: Host, simulate: Callable[..., Result]) -> Result:
     """The same run on another host."""
-    from simulator.run import simulate
-    from simulator.scenario.setup import cost_on
-
     if host is result.setup.host:
         return result
     setup = replace(result.setup, host=host, cost=cost_on(result.setup, host))
-    return simulate(result.scenario, trace=result.trace, setup=setup, replication=result.replication)
+    return simulate(result.scenario, "auto", trace=result.trace, setup=setup, replication=result.replication)
 
 
-def _row(host: Host, result: "Result", own: bool) -> dict[str, Any]:
+def _row(host: Host, result: Result, own: bool) -> dict[str, Any]:
     summary = result.summary
     return {
         "host": host.name, "cpu_scale": host.cpu_scale, "mark": host.mark, "this_run": own,

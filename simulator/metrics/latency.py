@@ -7,16 +7,14 @@ numpy's default); one that touches an infinite value is None.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from simulator.result import Result
 from simulator.state import FINISHED, REJECTED_BUDGET, REJECTED_LENGTH, log_bin_edges
 from simulator.units import NEVER, NS_PER_S, to_ticks
-
-if TYPE_CHECKING:
-    from simulator.run import Result
 
 Bools = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.intp]
@@ -48,7 +46,7 @@ class Fates:
         return self.arrived & ~self.completed & ~self.rejected
 
 
-def fates(result: "Result") -> Fates:
+def fates(result: Result) -> Fates:
     """Sort the requests of a result by what became of them.
 
     A batch returned whole keeps its KV blocks until then: a sequence in it that ended is not yet completed.
@@ -65,7 +63,7 @@ def fates(result: "Result") -> Fates:
     return Fates(arrived, completed, rejected, measured)
 
 
-def times(result: "Result", name: str, rows: Bools | Rows) -> Floats:
+def times(result: Result, name: str, rows: Bools | Rows) -> Floats:
     """[ns] the time called `name` (one of TIMES) of the chosen requests; float64 (rows,).
 
     They must be completed. tpot_s: the chosen must have more than one output token.
@@ -88,7 +86,7 @@ def times(result: "Result", name: str, rows: Bools | Rows) -> Floats:
     return np.asarray(value, dtype=np.float64)
 
 
-def due(result: "Result", name: str) -> Bools | None:
+def due(result: Result, name: str) -> Bools | None:
     """Requests that can have the time called `name`, bool (N,); None = all of them."""
     if name != "tpot_s":
         return None
@@ -96,7 +94,7 @@ def due(result: "Result", name: str) -> Bools | None:
     return several if result.setup.limits.stream else np.zeros_like(several)
 
 
-def seconds(result: "Result", name: str, fate: Fates | None = None) -> Floats:
+def seconds(result: Result, name: str, fate: Fates | None = None) -> Floats:
     """[s] the time called `name` of every request, (N,): +inf where it is due and never came, NaN where none is due.
 
     None is due to a request that came after the horizon, and no TPOT to a one-token answer or one returned whole.
@@ -109,7 +107,7 @@ def seconds(result: "Result", name: str, fate: Fates | None = None) -> Floats:
     return column
 
 
-def time_stats(result: "Result", name: str, fate: Fates, within: Bools | None = None) -> Stats:
+def time_stats(result: Result, name: str, fate: Fates, within: Bools | None = None) -> Stats:
     """Statistics [s] of one time over the measured requests (of a class, when `within` is given)."""
     rows = fate.measured if within is None else fate.measured & within
     able = due(result, name)
@@ -154,7 +152,7 @@ def _between(placed: Floats, low: int, share: float) -> float | None:
     return a + (b - a) * share if share < 0.5 else b - (b - a) * (1 - share)  # exact at both ends
 
 
-def itl_stats(result: "Result") -> Stats:
+def itl_stats(result: Result) -> Stats:
     """Statistics [s] of the gaps between tokens of one request, from the histogram (bins at most 0.4 % wide).
 
     All delivered tokens count, those of the warm-up too. The mean is exact: gaps add up to last - first.

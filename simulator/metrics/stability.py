@@ -1,39 +1,26 @@
-"""Is it in steady state, and how sure are we? Backlog verdict, Little's law, warm-up, replications."""
+"""Is it in steady state? Backlog verdict, Little's law, warm-up."""
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from simulator.errors import ConfigError
-from simulator.metrics.intervals import Interval, interval, paired, t_quantile
+from simulator.metrics.intervals import t_quantile
+from simulator.result import Result
 from simulator.units import NEVER, NS_PER_S, to_ticks
-
-if TYPE_CHECKING:
-    from simulator.run import Result
-    from simulator.scenario.setup import Setup
-    from simulator.scenario.spec import Scenario
 
 Floats = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]
 __all__ = [
-    "Interval",
     "Stability",
     "backlog_verdict",
-    "interval",
     "little",
     "mser",
-    "paired",
-    "replicate",
-    "replicate_until",
     "stability",
-    "value_at",
 ]
 
-Metric = str | Callable[["Result"], float | None]
 Verdict = Literal["stable", "overloaded", "undecided"]
 
 BLOCKS: Final = 16
@@ -59,7 +46,7 @@ class Stability:
         return {"verdict": self.verdict, "backlog_slope_per_s": self.slope_per_s, "reason": self.reason}
 
 
-def stability(result: "Result") -> Stability:
+def stability(result: Result) -> Stability:
     """Does the number of requests in the system grow while requests arrive?
 
     Looks only at the time between first and last arrival, so what is simulated after it (drain, horizon)
@@ -94,7 +81,7 @@ def stability(result: "Result") -> Stability:
     return backlog_verdict(number_in_system(arrivals, ends, begin, end), (end - begin) / NS_PER_S, seen)
 
 
-def _stays(result: "Result") -> tuple[Int64s, Int64s, float]:
+def _stays(result: Result) -> tuple[Int64s, Int64s, float]:
     """[tick] arrivals and ends (NEVER = not ended) of requests that were let in; mean service time [s]."""
     from simulator.metrics.latency import fates
 
@@ -106,7 +93,7 @@ def _stays(result: "Result") -> tuple[Int64s, Int64s, float]:
     return req.arrival[inside], ends, service
 
 
-def _window(result: "Result", arrivals: Int64s) -> tuple[int, int]:
+def _window(result: Result, arrivals: Int64s) -> tuple[int, int]:
     """[tick] first arrival and last arrival, or the horizon where that came first."""
     if arrivals.size == 0:
         return 0, 0
@@ -132,9 +119,8 @@ def backlog_verdict(number: Floats, seconds: float, arrivals: int) -> Stability:
     """Verdict from the number in system at equally spaced times over `seconds` that saw `arrivals` arrivals.
 
     Least-squares slope over block means. Two errors of the growth over the window are weighed:
-    - if the backlog is a random walk (at or above capacity), block differences are independent; the slope's
-      variance is 6/5 of that of their mean (Durlauf and Phillips, Econometrica 56, 1988). Overloaded:
-      growth is above zero by this error, and is over 1 % of the arrivals or half the mean backlog;
+    - if the backlog is a random walk (at or above capacity), the error of `walk_error`. Overloaded: growth is
+      above zero by this error, and is over 1 % of the arrivals or half the mean backlog;
     - if it is stationary, the residuals give the error. Stable: growth with this error stays below
       sqrt(arrivals), what a queue just at capacity would drift by chance.
     """
@@ -142,7 +128,7 @@ def backlog_verdict(number: Floats, seconds: float, arrivals: int) -> Stability:
     time = np.arange(BLOCKS) - (BLOCKS - 1) / 2
     slope = float(time @ means / (time @ time))  # requests per block
     residual = means - means.mean() - slope * time
-    walk = math.sqrt(1.2 * np.diff(means).var(ddof=1) / (BLOCKS - 1))
+    walk = walk_error(means)
     still = math.sqrt(residual @ residual / (BLOCKS - 2) / (time @ time))
     growth = slope * BLOCKS
     margin = t_quantile(0.5 + LEVEL / 2, BLOCKS - 2) * BLOCKS
@@ -158,7 +144,16 @@ def backlog_verdict(number: Floats, seconds: float, arrivals: int) -> Stability:
     return Stability("undecided", per_s, f"{text}: too close to call, a longer run would tell")
 
 
-def little(result: "Result") -> dict[str, float | None]:
+def walk_error(means: Floats) -> float:
+    """Standard error of the least-squares slope per block of a random walk, from its block means.
+
+    The slope's variance is 6/5 of that of the mean step (Durlauf and Phillips, Econometrica 56, 1988); block means
+    differ by 2/3 of a block's own variance, as averaging smooths the walk (Working, Econometrica 28, 1960).
+    """
+    return math.sqrt(1.2 * 1.5 * float(np.diff(means).var(ddof=1)) / (means.size - 1))
+
+
+def little(result: Result) -> dict[str, float | None]:
     """Little's law over the arrival window: lambda [1/s] x W [s] against the measured number in the system L.
 
     L is the time average between first and last arrival, W the mean over completed requests. They differ by
@@ -206,93 +201,3 @@ def mser(values: npt.ArrayLike, batch: int = 5) -> int:
     squares = np.cumsum(means[::-1] ** 2)[::-1]
     error = (squares - sums**2 / left) / left.astype(np.float64) ** 2
     return int(np.argmin(error[: count // 2 + 1])) * batch
-
-
-def value_at(summary: Mapping[str, Any], path: str) -> float:
-    """A number of a summary by dotted name, e.g. "ttft_s.p99"; null (an infinite percentile) is +infinity.
-
-    Raises ConfigError naming what there is when the name is not in the summary.
-    """
-    node: Any = summary
-    for part in path.split("."):
-        if not isinstance(node, Mapping) or part not in node:
-            known = ", ".join(node) if isinstance(node, Mapping) else "nothing below it"
-            raise ConfigError(f"metric {path!r}: no {part!r} in the summary; known here: {known}")
-        node = node[part]
-    if node is None:
-        return math.inf
-    if isinstance(node, bool) or not isinstance(node, int | float):
-        raise ConfigError(f"metric {path!r} is not a number, got {type(node).__name__}")
-    return float(node)
-
-
-def metric_of(result: "Result", metric: Metric) -> float:
-    """The metric of one result: a dotted summary name or a function of the result (None = +infinity)."""
-    if isinstance(metric, str):
-        return value_at(result.summary, metric)
-    value = metric(result)
-    return math.inf if value is None else float(value)
-
-
-def replicate(
-    scenario: "Scenario", n: int, *metrics: Metric, start: int = 0, setup: "Setup | None" = None
-) -> Floats:
-    """Run replications start .. start + n - 1; returns values, shape (n, len(metrics)).
-
-    Replication k draws the same random numbers whatever the GPU or policy, so rows of two scenarios pair up.
-    Raises ConfigError for n < 1, no metric, or n > 1 when nothing in the scenario is random.
-    """
-    from simulator.run import simulate
-    from simulator.scenario.setup import prepare
-
-    if n < 1 or not metrics:
-        raise ConfigError(
-            f"replicate needs n >= 1 and at least one metric, got n = {n}, {len(metrics)} metrics"
-        )
-    if n > 1 and not varies(scenario):
-        raise ConfigError(
-            f"{scenario.name}: its workload is the same in every replication; n must be 1, got {n}"
-        )
-    ready = setup or prepare(scenario)
-    runs = (simulate(scenario, setup=ready, replication=k) for k in range(start, start + n))
-    return np.array([[metric_of(run, metric) for metric in metrics] for run in runs], dtype=np.float64)
-
-
-def varies(scenario: "Scenario") -> bool:
-    """Whether replications differ: a generated workload, or a random router among several replicas."""
-    from simulator.workload.build import is_random
-
-    lots = scenario.cluster.router == "random" and scenario.cluster.replicas > 1
-    return is_random(scenario.parsed_workload()) or lots
-
-
-def replicate_until(
-    draw: Callable[[int], float],
-    *,
-    limit: float | None = None,
-    relative: float | None = None,
-    least: int = 3,
-    most: int = 30,
-    level: float = 0.9,
-) -> tuple[Interval, str]:
-    """Call draw(0), draw(1), ... until the interval is clear; returns it and why it stopped.
-
-    "below" / "above": the interval clears `limit`. "precise": its half width is at most `relative` x mean.
-    "most": neither after `most` draws (never to be read as a pass).
-    Raises ConfigError unless 2 <= least <= most.
-    """
-    if not 2 <= least <= most:
-        raise ConfigError(f"replications: 2 <= least <= most, got {least} and {most}")
-    values: list[float] = []
-    while True:
-        values.append(draw(len(values)))
-        now = interval(values, level)
-        if len(values) < least:
-            continue
-        side = "open" if limit is None else now.against(limit)
-        if side != "open":
-            return now, side
-        if relative is not None and now.half_width <= relative * abs(now.mean):
-            return now, "precise"
-        if len(values) >= most:
-            return now, "most"

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from simulator.metrics.latency import TIMES, Bools, Fates, due, fates, itl_stats, time_stats, times
+from simulator.metrics.readings import banner, few, windows
 from simulator.metrics.stability import little, stability
 from simulator.metrics.trust import trust
+from simulator.result import Result
 from simulator.state import REJECTED_BUDGET, REJECTED_LENGTH, STATUS_NAMES
 from simulator.units import NEVER, NS_PER_S
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from simulator.run import Result
 
 Block = dict[str, Any]
 
@@ -53,12 +53,16 @@ DEFINITIONS: Final = {
     "exposed_cpu_s": "time in which a step runs and the GPU does not",
     "stability": "does the number in the system grow between first and last "
     "arrival (independent of the horizon)",
+    "banner": "overloaded; rejecting: over 1 % of the requests refused; missing its targets: over 1 % miss one; "
+    "else what stability says",
+    "few_requests": "percentiles of fewer requests than it takes for an upper end at 90 % confidence (299 for p99)",
+    "windows": "worst p99 over the requests that arrived within 300 or 3600 s; windows of fewer than 299 left out",
     "little": "arrival rate x mean time in system against the time-averaged number in system, "
     "first to last arrival",
 }
 
 
-def summarize(result: "Result") -> Block:
+def summarize(result: Result) -> Block:
     """The summary of a result, in the key order of summary.json (docs: DEFINITIONS)."""
     fate = fates(result)
     span = makespan_ns(result, fate)
@@ -76,13 +80,18 @@ def summarize(result: "Result") -> Block:
         "little": little(result),
         "definitions": dict(DEFINITIONS),
     }
+    summary["banner"] = banner(summary)
+    able = {name: due(result, name) for name in TIMES}
+    counts = {name: _count(fate.measured if a is None else fate.measured & a) for name, a in able.items()}
+    summary["few_requests"] = few(summary, counts | {"itl_s": summary["itl_s"]["count"]})
+    summary["windows"] = windows(result, fate)
     if len(result.trace.class_names) > 1:
         summary["per_class"] = _per_class(result, fate, span)
     summary["trust"] = trust(result, summary)
     return summary | {"scenario": resolved_scenario(result), "provenance": result.provenance()}
 
 
-def makespan_ns(result: "Result", fate: Fates) -> int:
+def makespan_ns(result: Result, fate: Fates) -> int:
     """[ns] first submission -> last token at a client; 0 when no token was delivered."""
     served = fate.completed | (result.requests.done > 0) if result.setup.limits.stream else fate.completed
     if not served.any():
@@ -94,7 +103,7 @@ def _count(rows: Bools) -> int:
     return int(np.count_nonzero(rows))
 
 
-def _total(result: "Result", name: str) -> int:
+def _total(result: Result, name: str) -> int:
     """Sum of one total over the replicas, as an unbounded integer."""
     return sum(result.totals[name].tolist())
 
@@ -103,7 +112,7 @@ def _ratio(above: float, below: float) -> float | None:
     return above / below if below else None
 
 
-def _counts(result: "Result", fate: Fates) -> Block:
+def _counts(result: Result, fate: Fates) -> Block:
     req = result.requests
     numbers = {
         name: _count(getattr(fate, name)) for name in ("arrived", "completed", "rejected", "unfinished")
@@ -128,7 +137,7 @@ def _per_s(count: int, span: int) -> float | None:
     return count * NS_PER_S / span if span else (None if count else 0.0)
 
 
-def _throughput(result: "Result", fate: Fates, span: int) -> Block:
+def _throughput(result: Result, fate: Fates, span: int) -> Block:
     req = result.requests
     served = fate.arrived if result.setup.limits.stream else fate.completed
     out, prompt = int(req.done[served].sum()), int(req.prompt[fate.completed].sum())
@@ -140,7 +149,7 @@ def _throughput(result: "Result", fate: Fates, span: int) -> Block:
     }
 
 
-def meets_slo(result: "Result", fate: Fates) -> Bools | None:
+def meets_slo(result: Result, fate: Fates) -> Bools | None:
     """Requests completed within every target of scenario.slo, bool (N,); None when there is no target."""
     targets = {name: limit for name, limit in result.scenario.slo.model_dump().items() if limit is not None}
     if not targets:
@@ -153,7 +162,7 @@ def meets_slo(result: "Result", fate: Fates) -> Bools | None:
     return met
 
 
-def _goodput(result: "Result", fate: Fates, span: int, within: Bools | None = None) -> Block:
+def _goodput(result: Result, fate: Fates, span: int, within: Bools | None = None) -> Block:
     met, arrived = meets_slo(result, fate), fate.arrived
     if met is None:
         return {"slo": result.scenario.slo.model_dump(), "attained": None, "requests_per_s": None}
@@ -166,7 +175,7 @@ def _goodput(result: "Result", fate: Fates, span: int, within: Bools | None = No
     }
 
 
-def _use(result: "Result", span: int) -> Block:
+def _use(result: Result, span: int) -> Block:
     """Shares of slots, GPU and time. A step cut by the horizon may reach past it: shares end at 1."""
     wall, whole = _total(result, "wall"), span * len(result.totals)
     slots = result.setup.limits.max_num_seqs * wall
@@ -179,7 +188,7 @@ def _use(result: "Result", span: int) -> Block:
     }
 
 
-def _batch(result: "Result") -> Block:
+def _batch(result: Result) -> Block:
     held = result.rows_time.tolist()
     whole = sum(held)
     used = [rows for rows, ns in enumerate(held) if ns]
@@ -200,12 +209,12 @@ def _batch(result: "Result") -> Block:
     }
 
 
-def _queue(result: "Result") -> Block:
+def _queue(result: Result) -> Block:
     mean = _ratio(_total(result, "waiting"), _total(result, "wall_short"))
     return {"mean_waiting": mean, "max_waiting": int(result.totals["peak_waiting"].max())}
 
 
-def _kv(result: "Result") -> Block:
+def _kv(result: Result) -> Block:
     limits, capacity = result.setup.limits, result.setup.capacity
     held, time = _total(result, "blocks"), _total(result, "wall_short") * limits.num_blocks
     filled = _ratio(_total(result, "kv_tokens"), held * limits.block_size)
@@ -236,7 +245,7 @@ def _kv(result: "Result") -> Block:
     }
 
 
-def _prefix_cache(result: "Result") -> Block:
+def _prefix_cache(result: Result) -> Block:
     """Prompt tokens found in the prefix cache when requests were first admitted; without one, those the trace names."""
     req = result.requests
     on, admitted = req.found.size > 0, req.scheduled != NEVER
@@ -246,7 +255,7 @@ def _prefix_cache(result: "Result") -> Block:
     return {"simulated": on, "found_tokens": tokens, "prompt_tokens": prompts, "hit_rate": _ratio(tokens, prompts)}
 
 
-def _time(result: "Result") -> Block:
+def _time(result: Result) -> Block:
     def seconds(name: str) -> float:
         return _total(result, name) / NS_PER_S
 
@@ -264,7 +273,7 @@ def _time(result: "Result") -> Block:
     }
 
 
-def _per_class(result: "Result", fate: Fates, span: int) -> Block:
+def _per_class(result: Result, fate: Fates, span: int) -> Block:
     """Counts, latencies (all but ITL, whose histogram is common) and goodput of each class of requests."""
     blocks: Block = {}
     for code, name in enumerate(result.trace.class_names):
@@ -280,7 +289,7 @@ def _per_class(result: "Result", fate: Fates, span: int) -> Block:
     return blocks
 
 
-def resolved_scenario(result: "Result") -> Block:
+def resolved_scenario(result: Result) -> Block:
     """The scenario with what the engine profile filled in (policy, limits, block size); can be rerun."""
     setup, limits = result.setup, result.setup.limits
     data: Block = result.scenario.model_dump(mode="json")
@@ -294,7 +303,7 @@ def resolved_scenario(result: "Result") -> Block:
     return data
 
 
-def request_columns(result: "Result") -> dict[str, Any]:
+def request_columns(result: Result) -> dict[str, Any]:
     """One row a request, in order of submission: numpy columns (N,), lists for text; NaN = no such time."""
     req, fate, trace = result.requests, fates(result), result.trace
     columns: dict[str, Any] = {
@@ -332,7 +341,7 @@ def _fate_names(codes: list[int], fate: Fates) -> list[str]:
     return names
 
 
-def request_table(result: "Result") -> "pd.DataFrame":
+def request_table(result: Result) -> "pd.DataFrame":
     """request_columns as a DataFrame."""
     import pandas as pd
 

@@ -5,13 +5,11 @@ weaker mark of GPU and engine profile. They are about the model's error, not abo
 replicate (simulator.metrics.stability).
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from simulator.cost.ranges import extrapolations
 from simulator.profiles.uncertainty import load_uncertainty
-
-if TYPE_CHECKING:
-    from simulator.run import Result
+from simulator.result import Result
 
 _PLACES: Final = {
     "output_tokens_per_s": ("throughput", "output_tokens_per_s"),
@@ -23,7 +21,7 @@ _PLACES: Final = {
 _WEAKER: Final = ("measured", "fitted", "scaled", "datasheet")
 
 
-def mark_of(result: "Result") -> str:
+def mark_of(result: Result) -> str:
     """The weakest of the marks of GPU, engine and host; an engine or host that was not measured counts as scaled."""
     setup = result.setup
     if setup.gpu.mark == "textbook":
@@ -35,7 +33,7 @@ def mark_of(result: "Result") -> str:
     return max(setup.gpu.mark, engine, host, key=_WEAKER.index)
 
 
-def trust(result: "Result", summary: dict[str, Any]) -> dict[str, Any]:
+def trust(result: Result, summary: dict[str, Any]) -> dict[str, Any]:
     """{"mark", "interval_90": {"ttft_s.mean": [low, high], ...}, "extrapolated": [sentences]} for a summary."""
     mark, setup, trace = mark_of(result), result.setup, result.trace
     known = load_uncertainty()

@@ -141,7 +141,7 @@ class Explain:
         seqs, budget = setup.limits.max_num_seqs, setup.limits.max_num_batched_tokens
         if c.gpu != "unit":
             peaks = load_gpu(c.gpu).peak_tflops
-            if c.weight_dtype in ("bf16", "fp16") and "fp8" in peaks:
+            if not setup.model.weight_format(c.weight_dtype).quantised and "fp8" in peaks:
                 yield (
                     "fp8 weights",
                     replace(c, weight_dtype="fp8"),

@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from simulator.code_cache import cache_home
+
 
 def default_folder() -> Path:
-    """$SERVECAST_CACHE or the user's cache folder."""
-    base = os.environ.get("SERVECAST_CACHE") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "servecast"
-    )
-    return Path(base)
+    """$SERVECAST_CACHE or the user's cache folder; without one a place where nothing can be kept."""
+    return cache_home() or Path(os.devnull)
 
 
 def content_key(parts: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from simulator.metrics.samples import mean
 from simulator.planning.measure import key_of
 from simulator.planning.slo import Target
 from simulator.planning.spec import PlanSpec
+from simulator.text import level_value
 from simulator.workload.trace import Trace
 
 Verdict = Literal["meets", "misses", "open"]
@@ -139,8 +140,6 @@ def check_levels(spec: PlanSpec, trace: Trace) -> None:
 
 def reason(judged: Judgement, error: float = 0.0) -> str:
     """Why a fleet is not taken, in the numbers that it was decided on."""
-    from simulator.report.plan.words import level_value
-
     def shown(level: Judged, value: float) -> str:
         return level_value({"name": level.name, "v": None if value == float("inf") else value}, "v")
 

@@ -1,26 +1,26 @@
 """GPU memory of a serving engine: what is left for KV blocks, with every part in bytes.
 
-    blocks = floor((utilisation x total - weights - activations - logits - graphs - workspace) / block
-    bytes)
+    blocks = floor((utilisation x total - weights - activations - CUDA graphs - workspace) / block bytes)
 
 per GPU; all GPUs of a tensor-parallel group hold the same number of blocks, so blocks are not multiplied by
-their number. Weights include embedding and head. Activations: the largest batch through one layer (residual
-and hidden state twice each, qkv, gate, up and their product, 16 bits). Logits: one row per sequence in 32
-bits. Graphs: what CUDA keeps per layer and captured size. Workspace: contexts, library buffers and
-fragmentation, in proportion to hidden size. The last two are fitted on block counts printed by the engine
-(vLLM 0.24, docs/calibration.md); they did not shrink with tensor parallelism, so activations are not split.
+their number. Total: as CUDA reports it (GPU profile). Weights include embedding and head. Activations: vLLM
+runs its largest batch once and keeps the peak, which is the forward pass (of a layer: gate, up and their
+product, or the same of a token's experts, and three hidden states; 16 bits) or the sampler (per logit of
+max_num_seqs rows: 16 and 32 bits, sorted values and their indices, probabilities and sums: 27 bytes), whichever
+is larger. Graphs: per layer and captured size, split by tensor parallelism; engines before vLLM 0.21 do not
+subtract them. Workspace: contexts, library and communication buffers. The last two are fitted on block counts
+that engines printed (docs/calibration.md). `profiles.engine.ACCOUNTING` has the other engines' formulas.
 """
 
 from dataclasses import dataclass
 
-from simulator.cost.engine_times import capture_sizes
 from simulator.errors import CapacityError, ConfigError
-from simulator.profiles.engine import EngineProfile
+from simulator.profiles.engine import EngineProfile, capture_sizes
 from simulator.profiles.gpu import Gpu
-from simulator.profiles.model import ACTIVATION_BYTES, ModelShape
+from simulator.profiles.kv_groups import KvGroups, kv_groups
+from simulator.profiles.quantisation import ACTIVATION_BYTES
+from simulator.profiles.shape import ModelShape
 from simulator.units import GIB
-
-LOGIT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -30,31 +30,39 @@ class KvCapacity:
     gpu: str
     model: str
     tensor_parallel: int
+    weight_format: str
     total_bytes: int
     usable_bytes: int
     weight_bytes: int
     activation_bytes: int
-    logit_bytes: int
     graph_bytes: int
     workspace_bytes: int
     kv_bytes: int  # left for KV blocks
-    kv_bytes_per_token: int  # on one GPU
+    kv_bytes_per_token: int  # on one GPU, all layers
     block_size: int  # [tokens]
-    block_bytes: int
+    block_bytes: int  # of one group of layers
     num_gpu_blocks: int
+    groups: KvGroups  # of layers, with block tables of their own
+    tokens: int  # that fit; with windows: in requests of max_model_len
+    max_num_seqs: int
+    max_num_batched_tokens: int
 
     @property
-    def tokens(self) -> int:
-        """[tokens] that fit; one block is the engine's null block."""
-        return max(0, self.num_gpu_blocks - 1) * self.block_size
+    def layer_groups(self) -> int:
+        """Number of groups: a token takes a part of a block in each."""
+        return len(self.groups.windows)
+
+    def requests_at_once(self, tokens: int) -> int:
+        """How many requests of `tokens` tokens hold their whole KV at the same time."""
+        each = self.groups.blocks(tokens, self.max_num_batched_tokens, self.block_size)
+        return max(0, self.num_gpu_blocks - 1) // each
 
     def rows(self) -> list[tuple[str, int]]:
         """(part, bytes) in the order of the formula, for printing."""
         return [
             ("usable", self.usable_bytes),
             ("weights (embedding and head included)", -self.weight_bytes),
-            ("activations", -self.activation_bytes),
-            ("logits", -self.logit_bytes),
+            ("activations (forward pass or sampler)", -self.activation_bytes),
             ("CUDA graphs", -self.graph_bytes),
             ("workspace", -self.workspace_bytes),
             ("left for KV", self.kv_bytes),
@@ -64,12 +72,22 @@ class KvCapacity:
         """The breakdown and the formula as plain text."""
         lines = [f"{self.model} on {self.tensor_parallel} x {self.gpu}, per GPU"]
         lines += [f"  {name:<40}{size / GIB:>9.2f} GiB" for name, size in self.rows()]
+        groups = f" in {self.layer_groups} groups of layers" if self.layer_groups > 1 else ""
         lines.append(
-            f"  {self.kv_bytes_per_token:,} bytes of KV per token x {self.block_size} tokens = "
-            f"{self.block_bytes:,} bytes per block -> {self.num_gpu_blocks:,} blocks, "
-            f"{self.tokens:,} tokens"
+            f"  {self.kv_bytes_per_token:,} bytes of KV per token{groups} x {self.block_size} tokens = "
+            f"{self.layer_groups * self.block_bytes:,} bytes per block -> "
+            f"{self.num_gpu_blocks // self.layer_groups:,} blocks, {self.tokens:,} tokens"
         )
         return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class _Limits:
+    seqs: int
+    budget: int
+    share: float
+    block_size: int
+    max_model_len: int
 
 
 def kv_capacity(
@@ -83,63 +101,104 @@ def kv_capacity(
     max_num_batched_tokens: int | None = None,
     gpu_memory_utilization: float | None = None,
     block_size: int | None = None,
+    max_model_len: int | None = None,
+    draft: ModelShape | None = None,
+    draft_tokens: int = 0,
 ) -> KvCapacity:
-    """Memory breakdown and number of KV blocks. None takes the engine's default.
+    """Memory breakdown and number of KV blocks. None takes the engine's default on this GPU, the model's length.
 
-    Raises CapacityError when the weights or the parts kept back leave no block, ConfigError for a bad
-    limit.
+    A `draft` model proposing `draft_tokens` tokens a step adds its weights, its layers' KV and larger graphs.
+    Raises CapacityError when the weights or the parts kept back leave no block, ConfigError for a bad limit.
     """
-    seqs = engine.max_num_seqs if max_num_seqs is None else max_num_seqs
-    budget = engine.max_num_batched_tokens if max_num_batched_tokens is None else max_num_batched_tokens
-    share = engine.gpu_memory_utilization if gpu_memory_utilization is None else gpu_memory_utilization
-    size = engine.block_size if block_size is None else block_size
-    _check(seqs, budget, share, size)
-    sizes = len(capture_sizes(engine.graph_limits(seqs)[0]))
+    seqs, budget = engine.default_limits(gpu)
+    limits = _Limits(
+        seqs if max_num_seqs is None else max_num_seqs,
+        budget if max_num_batched_tokens is None else max_num_batched_tokens,
+        engine.gpu_memory_utilization if gpu_memory_utilization is None else gpu_memory_utilization,
+        engine.block_size if block_size is None else block_size,
+        model.max_positions if max_model_len is None else max_model_len)
+    _check(limits)
+    layers = model.layers + (draft.layers if draft else 0)
     parts = {
-        "weight_bytes": model.weight_bytes(weight_dtype, tp),
-        "activation_bytes": budget * _activation_width(model) * ACTIVATION_BYTES,
-        "logit_bytes": seqs * model.vocab * LOGIT_BYTES,
-        "graph_bytes": round(model.layers * sizes * engine.graph_layer_memory_bytes),
-        "workspace_bytes": round(model.hidden * engine.workspace_per_hidden_bytes),
+        "weight_bytes": model.weight_bytes(weight_dtype, tp) + (draft.weight_bytes("auto", tp) if draft else 0),
+        "activation_bytes": 0 if engine.accounting == "static" else _activation_bytes(model, engine, limits, tp),
+        "graph_bytes": _graph_bytes(engine, limits, layers, tp, draft_tokens),
+        "workspace_bytes": round(engine.workspace_bytes),
     }
-    usable = int(gpu.memory_bytes * share)
+    usable = int(gpu.memory_bytes * (1.0 if engine.accounting == "free" else limits.share))
     left = usable - sum(parts.values())
-    per_token = model.kv_bytes_per_token(kv_dtype, tp)
-    blocks = left // (per_token * size)
-    if blocks < 2:
+    if engine.accounting == "free":
+        left = int(left * limits.share)
+        usable = left + sum(parts.values())
+    groups = kv_groups(model)
+    size = groups.size if len(groups.windows) > 1 else layers
+    block_bytes = size * model.kv_layer_bytes(kv_dtype, tp) * limits.block_size
+    blocks = left // block_bytes
+    if blocks < 1 + len(groups.windows):
         raise CapacityError(_too_small(gpu, model, weight_dtype, tp, usable, sum(parts.values())))
     return KvCapacity(
         gpu=gpu.name,
         model=model.name,
         tensor_parallel=tp,
+        weight_format=model.weight_format(weight_dtype).text(),
         total_bytes=gpu.memory_bytes,
         usable_bytes=usable,
         **parts,
         kv_bytes=left,
-        kv_bytes_per_token=per_token,
-        block_size=size,
-        block_bytes=per_token * size,
+        kv_bytes_per_token=layers * model.kv_layer_bytes(kv_dtype, tp),
+        block_size=limits.block_size,
+        block_bytes=block_bytes,
         num_gpu_blocks=blocks,
+        groups=groups,
+        tokens=_tokens(groups, blocks, limits),
+        max_num_seqs=limits.seqs,
+        max_num_batched_tokens=limits.budget,
     )
 
 
-def _activation_width(model: ModelShape) -> int:
-    """[elements per token] alive in the widest layer, whole model."""
-    qkv = model.attention_gemms()[0].n
-    width = model.experts.width * model.experts.active if model.experts else model.intermediate
-    return 4 * model.hidden + qkv + (3 if model.gated_mlp else 2) * width
+def _tokens(groups: KvGroups, blocks: int, limits: _Limits) -> int:
+    """[tokens] that fit; one block is the engine's null block. With windows as vLLM prints it: requests of the
+    longest length that fit at once, times that length (kv_cache_utils.get_kv_cache_capacity)."""
+    if groups.windows == (0,):
+        return (blocks - 1) * limits.block_size
+    each = groups.blocks(limits.max_model_len, limits.budget, limits.block_size)
+    return int((blocks - 1) / each * limits.max_model_len)
 
 
-def _check(seqs: int, budget: int, share: float, block_size: int) -> None:
+def _activation_bytes(model: ModelShape, engine: EngineProfile, limits: _Limits, tp: int) -> int:
+    """Peak of a forward pass of the whole token budget, or of sampling for max_num_seqs rows."""
+    forward = limits.budget * _activation_width(model, tp) * ACTIVATION_BYTES
+    return max(forward, round(limits.seqs * model.vocab * engine.sampler_logit_bytes))
+
+
+def _activation_width(model: ModelShape, tp: int) -> int:
+    """[elements per token] alive in the widest layer on one GPU."""
+    dense = (3 if model.gated_mlp else 2) * model.intermediate // tp
+    if model.experts is None:
+        return 3 * model.hidden + dense
+    experts = model.experts  # one buffer for the first product and the result, one for what lies between
+    routed = experts.active * (max(2 * experts.width // tp, model.hidden) + experts.width // tp)
+    return 3 * model.hidden + max(routed + 3 * experts.shared_width // tp, dense if experts.dense_layers else 0)
+
+
+def _graph_bytes(engine: EngineProfile, limits: _Limits, layers: int, tp: int, draft_tokens: int) -> int:
+    if not engine.graph_memory_counted:
+        return 0
+    largest = min(engine.graph_limits(limits.seqs * (1 + draft_tokens))[0], limits.budget)
+    return round(layers * len(capture_sizes(largest)) * engine.graph_layer_memory_bytes / tp)
+
+
+def _check(limits: _Limits) -> None:
     for name, value in (
-        ("max_num_seqs", seqs),
-        ("max_num_batched_tokens", budget),
-        ("block_size", block_size),
+        ("max_num_seqs", limits.seqs),
+        ("max_num_batched_tokens", limits.budget),
+        ("block_size", limits.block_size),
+        ("max_model_len", limits.max_model_len),
     ):
         if value < 1:
             raise ConfigError(f"{name} must be >= 1, got {value}")
-    if not 0 < share <= 1:
-        raise ConfigError(f"gpu_memory_utilization must be in (0, 1], got {share}")
+    if not 0 < limits.share <= 1:
+        raise ConfigError(f"gpu_memory_utilization must be in (0, 1], got {limits.share}")
 
 
 def _too_small(gpu: Gpu, model: ModelShape, weight_dtype: str, tp: int, usable: int, kept: int) -> str:
@@ -148,8 +207,9 @@ def _too_small(gpu: Gpu, model: ModelShape, weight_dtype: str, tp: int, usable: 
     sizes = [n for n in (1, 2, 4, 8, 16, 32, 64) if n > tp and _splits(model, n)]
     enough = [n for n in sizes if model.weight_bytes(weight_dtype, n) + rest < usable]
     advice = f"needs at least {enough[0]} GPUs of this kind" if enough else "does not fit GPUs of this kind"
+    dtype = model.weight_format(weight_dtype).dtype
     return (
-        f"{model.name} in {weight_dtype} on {tp} x {gpu.name}: {kept / GIB:.1f} GiB of weights and reserve "
+        f"{model.name} in {dtype} on {tp} x {gpu.name}: {kept / GIB:.1f} GiB of weights and reserve "
         f"per GPU leave no KV block in {usable / GIB:.1f} GiB usable; {advice}, or use a smaller weight format"
     )
 

@@ -43,9 +43,12 @@ def parse_model(config: Config, path: Path) -> ModelShape:
         raise ConfigError(f"{path}: model_type must be one of {', '.join(sorted(FAMILIES))}, got {kind!r}")
     text = _text_part(config, path)
     read = FAMILIES.get(str(text.get("model_type")), FAMILIES[kind])
-    shape = dataclasses.replace(
-        read(text, path), name=_name(path), model_type=kind,
-        encoder_parameters=int(config.get("_encoder_parameters", 0)), not_counted=_encoder(config))
+    try:
+        shape = dataclasses.replace(
+            read(text, path), name=_name(path), model_type=kind,
+            encoder_parameters=int(config.get("_encoder_parameters", 0)), not_counted=_encoder(config))
+    except (TypeError, ValueError, AttributeError) as error:  # a list where a number is due, and the like
+        raise ConfigError(f"{path}: a value is not of the kind its key needs: {error}") from error
     shape.check_tp(1)
     if shape.windows and len(shape.windows) != shape.layers:
         raise ConfigError(f"{path}: layer_types must name {shape.layers} layers, got {len(shape.windows)}")

@@ -6,10 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import yaml
-
 from hwprofiles import GPU_DIR
-from simulator.config import shown
+from simulator.config import read_yaml, shown
 from simulator.errors import ConfigError, UnknownNameError
 from simulator.units import MIB
 
@@ -20,7 +18,6 @@ _UNITS: Final = {"memory": "MiB", "memory_bandwidth": "GB/s", "sm_count": "count
                  "link_bandwidth": "GB/s per direction", "tdp": "W", "price": "USD/h"}
 _TEXTS: Final = ("name", "vendor", "mark", "link_kind")
 _KEYS: Final = frozenset({*_UNITS, *_TEXTS, "aliases", "peak_dense", "measured"})
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MOST: Final = 1e9
 """Largest accepted number of a profile, in its unit (MiB, GB/s, TFLOP/s, W, USD)."""
 
@@ -33,7 +30,7 @@ class Gpu:
     aliases: tuple[str, ...]
     vendor: str
     mark: str                          # one of MARKS: where the numbers that matter come from
-    memory_mib: int                    # as the driver reports it
+    memory_mib: int                    # as CUDA reports it to the engine; nvidia-smi shows 0.5 to 1 % more
     memory_gbps: float                 # [GB/s]
     peak_tflops: Mapping[str, float] = field(hash=False)   # [TFLOP/s] by dtype, dense
     sm_count: int
@@ -48,7 +45,7 @@ class Gpu:
 
     @property
     def memory_bytes(self) -> int:
-        """[bytes] as the driver reports it."""
+        """[bytes] as CUDA reports it to the engine."""
         return self.memory_mib * MIB
 
     @property
@@ -99,12 +96,7 @@ def load_gpu(name_or_path: str | Path) -> Gpu:
 
 @functools.cache
 def _load(path: Path) -> Gpu:
-    try:
-        with path.open(encoding="utf-8") as stream:
-            profile = yaml.load(stream, Loader=_Loader)  # a safe loader in both cases
-    except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not a readable GPU profile: {error}") from error
-    return parse_gpu(profile, path)
+    return parse_gpu(read_yaml(path, "GPU profile"), path)
 
 
 def parse_gpu(profile: object, path: Path) -> Gpu:
@@ -114,18 +106,21 @@ def parse_gpu(profile: object, path: Path) -> Gpu:
     unknown = sorted(str(key) for key in profile if key not in _KEYS)
     missing = sorted(key for key in _KEYS - {"aliases", "measured"} if key not in profile)
     if unknown or missing:
-        raise ConfigError(f"{path}: unknown keys {unknown}, missing keys {missing}; "
-                          f"accepted: {sorted(_KEYS)}")
+        raise ConfigError(f"{path}: unknown keys {shown(unknown)}, missing keys {missing}; accepted: {sorted(_KEYS)}; "
+                          "servecast hardware NAME prints a profile to start from")
     numbers = {key: _number(profile[key], key, unit, path) for key, unit in _UNITS.items()}
     sources = {key: str(profile[key]["source"]) for key in _UNITS}
     peaks = _peaks(profile["peak_dense"], path, sources)
     if profile["mark"] not in MARKS:
-        raise ConfigError(f"{path}: mark must be one of {', '.join(MARKS)}, got {profile['mark']!r}")
+        raise ConfigError(f"{path}: mark must be one of {', '.join(MARKS)}, got {shown(profile['mark'])}")
+    aliases = profile.get("aliases") or []
+    if not isinstance(aliases, list) or not all(isinstance(alias, str | int) for alias in aliases):
+        raise ConfigError(f"{path}: aliases must be a list of names, got {shown(aliases)}")
     measured = profile.get("measured") or {}
     if not isinstance(measured, dict):
         raise ConfigError(f"{path}: measured must be a mapping, got {type(measured).__name__}")
     return Gpu(
-        name=str(profile["name"]), aliases=tuple(str(alias) for alias in profile.get("aliases") or ()),
+        name=str(profile["name"]), aliases=tuple(str(alias) for alias in aliases),
         vendor=str(profile["vendor"]), mark=str(profile["mark"]), memory_mib=int(numbers["memory"]),
         memory_gbps=numbers["memory_bandwidth"], peak_tflops=peaks, sm_count=int(numbers["sm_count"]),
         link_kind=str(profile["link_kind"]), link_gbps=numbers["link_bandwidth"], tdp_w=numbers["tdp"],
@@ -134,22 +129,27 @@ def parse_gpu(profile: object, path: Path) -> Gpu:
 
 
 def _peaks(block: object, path: Path, sources: dict[str, str]) -> dict[str, float]:
-    if not isinstance(block, dict) or "bf16" not in block or not set(block) <= set(PEAK_DTYPES):
-        raise ConfigError(f"{path}: peak_dense must hold bf16 and may hold {', '.join(PEAK_DTYPES)}, "
-                          f"got {block!r}")
+    known = isinstance(block, dict) and set(block) <= set(PEAK_DTYPES) and {"bf16", "fp16"} & set(block)
+    if not isinstance(block, dict) or not known:
+        raise ConfigError(f"{path}: peak_dense must hold bf16 or fp16 and may hold {', '.join(PEAK_DTYPES)}, "
+                          f"got {shown(block)}")
     for dtype, entry in block.items():
         _number(entry, f"peak_dense.{dtype}", "TFLOP/s", path)
         sources[f"peak_dense.{dtype}"] = str(entry["source"])
-    return {dtype: float(entry["value"]) for dtype, entry in block.items()}
+    peaks = {dtype: float(entry["value"]) for dtype, entry in block.items()}
+    if "bf16" not in peaks:  # Volta, Turing
+        peaks["bf16"] = peaks["fp16"]
+        sources["peak_dense.bf16"] = f"the GPU has no bf16, models run in fp16: {block['fp16']['source']}"
+    return peaks
 
 
 def _number(entry: object, key: str, unit: str, path: Path) -> float:
     """The value of a {value, unit, source} entry, unit as expected and value positive."""
     if not isinstance(entry, dict) or not {"value", "unit", "source"} <= set(entry):
-        raise ConfigError(f"{path}: {key} must be {{value, unit, source}}, got {entry!r}")
+        raise ConfigError(f"{path}: {key} must be {{value, unit, source}}, got {shown(entry)}")
     value = entry["value"]
     if entry["unit"] != unit:
-        raise ConfigError(f"{path}: {key}.unit must be {unit!r}, got {entry['unit']!r}")
+        raise ConfigError(f"{path}: {key}.unit must be {unit!r}, got {shown(entry['unit'])}")
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST:
         raise ConfigError(f"{path}: {key}.value must be a number > 0 and <= {_MOST:g}, got {shown(value)}")
     if not str(entry["source"]).strip():

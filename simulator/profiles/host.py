@@ -12,10 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from hwprofiles import HOST_DIR
-from simulator.config import shown
+from simulator.config import read_yaml, shown
 from simulator.errors import ConfigError, UnknownNameError
 from simulator.profiles.engine import MARKS, EngineProfile
 
@@ -24,7 +22,6 @@ _LAYERS: Final = "launch_layers"
 _MOST_MS: Final = 1e6
 """[ms] largest accepted time, 17 minutes."""
 _MOST_SCALE: Final = 1000.0
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
@@ -47,6 +44,7 @@ class HostTimes:
     eager_cpu_worker_sync_s: float  # the same without planning ahead
     eager_cpu_worker_old_s: float  # the same by the older of two model runners
     eager_layer_s: float  # of it per layer
+    eager_expert_layer_s: float  # on top of it per layer with experts
     eager_stall_s: float  # GPU idle per eager step planned ahead: some launches wait for the GPU
     collective_launch_s: float  # per all-reduce launched without graphs
     frontend_in_s: float  # submission -> waiting queue
@@ -117,12 +115,7 @@ def load_host(name_or_path: str | Path = REFERENCE) -> Host:
 
 @functools.cache
 def _load(path: Path) -> Host:
-    try:
-        with path.open(encoding="utf-8") as stream:
-            profile = yaml.load(stream, Loader=_Loader)  # a safe loader in both cases
-    except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not a readable host profile: {error}") from error
-    return parse_host(profile, path)
+    return parse_host(read_yaml(path, "host profile"), path)
 
 
 def parse_host(profile: object, path: Path) -> Host:

@@ -283,7 +283,6 @@ class ModelShape:
         """What this model has, by name, that a dense decoder with full attention lacks, up to a request length."""
         weights = self.weights
         return [name for name, there in (
-            (f"a mixture of {self.experts.routed if self.experts else 0} experts", self.experts is not None),
             ("multi-head latent attention", self.latent is not None),
             (f"{'chunked' if self.chunked else 'sliding-window'} attention of {self.window} tokens",
              0 < self.window < max_model_len),

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import yaml
-
 from hwprofiles import ROOT
+from simulator.config import read_yaml
 from simulator.errors import ConfigError, UnknownNameError
 
 PATH: Final = ROOT / "uncertainty.yaml"
@@ -52,9 +51,9 @@ class Uncertainty:
 def load_uncertainty(path: Path = PATH) -> Uncertainty:
     """The shipped widths. Raises ConfigError for a file that cannot be used."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = read_yaml(path, "uncertainty file")
         widths = {name: float(entry["value"]) / 100 for name, entry in content["half_width"].items()}
         factors = {name: float(entry["value"]) for name, entry in content["factor"].items()}
-    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path}: not a readable uncertainty file: {error!r}") from error
     return Uncertainty(widths, factors)

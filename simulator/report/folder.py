@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from simulator.errors import ConfigError
+from simulator.reading import MAX_RESULT, ReadError, absolute, read_json
 
 MARKER: Final = ".servecast.json"
 _ASIDE: Final = "-replaced"
@@ -25,7 +26,7 @@ _RENAME_EXCHANGE: Final = 2  # linux/fs.h
 
 def check_target(out: str | Path) -> Path:
     """Absolute path of an output folder; raises ConfigError when it may not be written or replaced."""
-    path = Path(out).resolve()
+    path = absolute(out)
     if path.is_dir():
         if any(path.iterdir()):
             _check_ours(path)
@@ -43,8 +44,8 @@ def check_target(out: str | Path) -> Path:
 def _check_ours(path: Path) -> None:
     accepted = "accepted: a new folder, an empty one, or one that holds only what servecast has written"
     try:
-        listed = set(json.loads((path / MARKER).read_text(encoding="utf-8"))["files"])
-    except (OSError, ValueError, KeyError, TypeError):
+        listed = set(read_json(path / MARKER, MAX_RESULT)["files"])
+    except (ReadError, KeyError, TypeError):
         raise ConfigError(
             f"{path}: is not a result folder of servecast and will not be replaced; {accepted}"
         ) from None

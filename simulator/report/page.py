@@ -4,16 +4,16 @@ Answer first, then evidence, assumptions and provenance. Nothing is fetched and 
 inline SVG, every other value is escaped by the template engine. Equal results give equal bytes.
 """
 
-import functools
 from collections.abc import Sequence
 from typing import Any, Final
 
 import yaml
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from simulator.report.facts import LATENCIES, answer, cards, classes, comparison, number, setting, time, verdict
-from simulator.report.plots import PARTS, compare_figures, figures, seconds_text, time_shares
+from simulator.report.compared import DIVERGES, compared, overloaded
+from simulator.report.facts import LATENCIES, answer, cards, classes, setting, verdict
+from simulator.report.plots import PARTS, pictures, time_shares
+from simulator.report.render import render
 from simulator.report.sections import (
     assumptions,
     components,
@@ -25,8 +25,9 @@ from simulator.report.sections import (
     work_rows,
 )
 from simulator.report.slots import label_of, labels_of
-from simulator.report.svg import css_variables, to_svg
+from simulator.report.svg import Picture
 from simulator.run import Result
+from simulator.text import seconds
 
 CAPTIONS: Final = {
     "slots": "Who held which slot when. Time runs to the right, a row is a slot, a colour a request; grey is "
@@ -39,75 +40,54 @@ CAPTIONS: Final = {
 }
 
 
-def render_report(results: Result | Sequence[Result]) -> str:
-    """The report as one HTML page: of one result, or a comparison when given several."""
+def render_report(results: Result | Sequence[Result], drawn: dict[str, Picture] | None = None) -> str:
+    """The report as one HTML page: of one result, or a comparison when given several.
+
+    `drawn`: their pictures (plots.pictures), where they are at hand.
+    """
+    if not isinstance(results, Result) and len(results) == 1:
+        results = results[0]
     if isinstance(results, Result):
-        return render("report.html", **_single(results))
-    if len(results) == 1:
-        return render("report.html", **_single(results[0]))
+        return render("report.html", **_single(results, drawn or pictures(results)))
     if not results:
         raise ValueError("render_report needs at least one result")
-    return render("compare.html", **_several(results))
+    return render("compare.html", **_several(results, drawn or pictures(results)))
 
 
-def render(template: str, **values: Any) -> str:
-    """A template of `templates/` with its values escaped; `css_light`, `css_dark` hold the colours."""
-    return (
-        _environment()
-        .get_template(template)
-        .render(css_light=css_variables(False), css_dark=css_variables(True), **values)
-    )
-
-
-@functools.cache
-def _environment() -> Environment:
-    env = Environment(
-        loader=PackageLoader("simulator.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    env.filters.update(seconds=time, number=number, percent=_percent)
-    return env
-
-
-def _percent(value: float | None) -> str:
-    return "—" if value is None else f"{100 * value:.3g} %" if value < 0.9995 else f"{100 * value:.4g} %"
-
-
-def _pictures(drawn: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    """SVG, caption and width class of each figure; ids are made unique in the page by a prefix."""
+def _pictures(drawn: dict[str, Picture], name: str) -> list[dict[str, Any]]:
+    """SVG, caption and width class of each picture; ids are made unique in the page by a prefix."""
     return [
         {
             "name": key,
             "caption": CAPTIONS[key],
-            "wide": key == "slots" or fig.get_figwidth() > 6,
-            "svg": Markup(to_svg(fig, f"{name}: {CAPTIONS[key]}", f"{key}-")),
+            "wide": key == "slots" or picture.wide,
+            "svg": Markup(picture.in_page(f"{name}: {CAPTIONS[key]}", f"{key}-")),
         }
-        for key, fig in drawn.items()
+        for key, picture in drawn.items()
     ]
 
 
-def _single(result: Result) -> dict[str, Any]:
+def _single(result: Result, drawn: dict[str, Picture]) -> dict[str, Any]:
     name = label_of(result.scenario.name, 120)
     return {
         "title": name,
         "result": facts(result),
-        "pictures": _pictures(figures(result), name),
+        "pictures": _pictures(drawn, name),
         "not_modelled": not_modelled(),
     }
 
 
-def _several(results: Sequence[Result]) -> dict[str, Any]:
+def _several(results: Sequence[Result], drawn: dict[str, Picture]) -> dict[str, Any]:
     names = labels_of(results)
     return {
         "title": "Comparison: " + ", ".join(names),
         "names": names,
-        "rows": comparison(results),
+        "rows": compared([result.summary for result in results]),
+        "diverging": [name for name, result in zip(names, results, strict=True) if overloaded(result.summary)],
+        "diverges": DIVERGES,
         "answer": _best(results, names),
         "results": [facts(result) for result in results],
-        "pictures": _pictures(compare_figures(results), "comparison"),
+        "pictures": _pictures(drawn, "comparison"),
         "not_modelled": not_modelled(),
     }
 
@@ -155,19 +135,22 @@ def _best(results: Sequence[Result], names: Sequence[str]) -> list[str]:
     rates = [result.summary["throughput"]["output_tokens_per_s"] or 0.0 for result in results]
     k = max(range(len(rates)), key=rates.__getitem__)
     ratio = f", {rates[k] / rates[0]:.3g} times that of {names[0]}" if k and rates[0] else ""
-    lines.append(f"{names[k]} delivers the most: {rates[k]:,.0f} output tokens/s{ratio}.")
+    if rates[k] <= 1.01 * min(rates):
+        lines.append(f"All deliver the same, {rates[k]:,.0f} output tokens/s within 1 %.")
+    else:
+        lines.append(f"{names[k]} delivers the most: {rates[k]:,.0f} output tokens/s{ratio}.")
     for key, label in (("ttft_s", "TTFT"), ("e2e_s", "end-to-end latency")):
         known = [
             (result.summary[key]["p99"], name)
             for result, name in zip(results, names, strict=True)
-            if result.summary[key]["p99"] is not None
+            if result.summary[key]["p99"] is not None and not overloaded(result.summary)
         ]
         if known:
             value, name = min(known)
-            lines.append(f"Lowest p99 {label}: {name} with {seconds_text(value)}.")
+            lines.append(f"Lowest p99 {label}: {name} with {seconds(value)}.")
     over = [
         name
         for result, name in zip(results, names, strict=True)
-        if result.summary["stability"]["verdict"] == "overloaded"
+        if overloaded(result.summary)
     ]
     return [*lines, f"Overloaded: {', '.join(over)}."] if over else lines

@@ -11,15 +11,18 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, StepPatch
 from matplotlib.ticker import FuncFormatter, LogLocator, PercentFormatter
 
 from simulator.metrics.latency import due, fates, times
+from simulator.report.compared import overloaded
 from simulator.report.slots import label_of, labels_of, slot_figure, time_unit
-from simulator.report.svg import EMPTY, INK, LINES, MUTED, REQUESTS, figure, style
+from simulator.report.svg import EMPTY, INK, LINES, MUTED, REQUESTS, Picture, figure, style
 from simulator.report.timeline import Level, levels
 from simulator.run import Result
 from simulator.state import log_bin_edges
+from simulator.text import MISSING, seconds
+from simulator.text import share as per_cent
 from simulator.units import NS_PER_S
 
 Floats = npt.NDArray[np.float64]
@@ -54,8 +57,10 @@ def batch_figure(result: Result) -> Figure:
 def _level_panel(ax: Axes, result: Result, seen: Level, title: str, colour: str) -> None:
     unit = time_unit(result)[0]
     left = seen.edges / unit
-    ax.stairs(seen.peak, left, baseline=0, fill=True, color=colour, alpha=0.18, linewidth=0)
-    ax.stairs(seen.mean, left, baseline=None, color=colour, linewidth=1.2)
+    # add_artist, not ax.stairs: that would search both for limits, which are set below
+    ax.add_artist(StepPatch(seen.peak, left, baseline=0, fill=True, color=colour, alpha=0.18, linewidth=0))
+    no_baseline: Any = None
+    ax.add_artist(StepPatch(seen.mean, left, baseline=no_baseline, fill=False, edgecolor=colour, linewidth=1.2))
     ax.set_xlim(left[0], left[-1])
     ax.set_ylim(0, 1.12 * float(seen.peak.max(initial=0)) or 1.0)
     ax.set_title(title if seen.exact else f"{title} (estimated)")
@@ -160,7 +165,7 @@ def _finish_curve(ax: Axes, result: Result, key: str, title: str) -> None:
         high = max(high, target)
         ax.axvline(target, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
         ax.annotate(
-            f"SLO {seconds_text(target)}",
+            f"SLO {seconds(target)}",
             (target, 0.04),
             xytext=(-3, 0),
             textcoords="offset points",
@@ -181,20 +186,12 @@ def _time_axis(ax: Axes, low: float, high: float) -> None:
         ax.xaxis.set_minor_formatter("")
     else:
         ax.locator_params(axis="x", nbins=4)
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: seconds_text(value)))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: seconds(value)))
 
 
 def _range(ax: Axes) -> tuple[float, float]:
     values = np.concatenate([np.asarray(line.get_xdata(), dtype=float) for line in ax.lines])
     return float(values.min()), float(values.max())
-
-
-def seconds_text(value: float) -> str:
-    """A time [s] with a unit that suits it: 250 µs, 41.2 ms, 3.5 s."""
-    for factor, unit in ((1e-6, "µs"), (1e-3, "ms")):
-        if abs(value) < 1000 * factor * (1 - 1e-9) and value:
-            return f"{value / factor:.3g} {unit}"
-    return f"{value:,.3g} s" if abs(value) < 1000 else f"{value:,.0f} s"
 
 
 # where the time goes
@@ -274,21 +271,23 @@ def compare_figure(results: Sequence[Result], labels: Sequence[str] | None = Non
         fig, axes = figure(9.2, 2 * (0.3 * len(results) + 0.55) + 0.1, 2, 3, sharey=True)
         for ax, (section, key, title) in zip(axes, _COMPARED, strict=True):
             values = [r.summary[section][key] if key else r.summary[section] for r in results]
-            _bars(ax, values, title)
+            grows = [section in ("ttft_s", "e2e_s") and overloaded(r.summary) for r in results]
+            _bars(ax, values, title, grows)
         axes[0].set_yticks(range(len(results)), [label_of(name, 30) for name in names])
         axes[0].set_ylim(len(results) - 0.5, -0.5)
     return fig
 
 
-def _bars(ax: Axes, values: Sequence[float | None], title: str) -> None:
-    known = [value or 0.0 for value in values]
+def _bars(ax: Axes, values: Sequence[float | None], title: str, grows: Sequence[bool]) -> None:
+    """A bar a value; one that `grows` with the length of the trace has none."""
+    known = [0.0 if grows[k] else value or 0.0 for k, value in enumerate(values)]
     top = max(known) or 1.0
-    forms = {"output tokens/s": "{:,.0f}".format, "slot use": "{:.1%}".format}
-    text = forms.get(title, seconds_text)
+    forms = {"output tokens/s": "{:,.0f}".format, "slot use": per_cent}
+    text = forms.get(title, seconds)
     ax.barh(range(len(values)), known, 0.66, color=[LINES[k % len(LINES)] for k in range(len(values))])
     for k, value in enumerate(values):
         ax.annotate(
-            "—" if value is None else text(value),
+            "grows: overloaded" if grows[k] else MISSING if value is None else text(value),
             (known[k], k),
             xytext=(3, 0),
             textcoords="offset points",
@@ -325,3 +324,9 @@ def compare_figures(results: Sequence[Result]) -> dict[str, Figure]:
         "latency": latency_figure(results, names),
         "time": time_figure(results, names),
     }
+
+
+def pictures(results: Result | Sequence[Result]) -> dict[str, Picture]:
+    """The figures of one result, or of several compared, ready to be written."""
+    drawn = figures(results) if isinstance(results, Result) else compare_figures(results)
+    return {name: Picture(fig) for name, fig in drawn.items()}

@@ -3,10 +3,10 @@
 from typing import Any
 
 from simulator.metrics.hosts import host_sentences
-from simulator.report.facts import Rows, number, share
-from simulator.report.plots import seconds_text
+from simulator.report.facts import Rows
 from simulator.report.slots import textbook_step
 from simulator.run import Result
+from simulator.text import number, seconds, share
 from simulator.units import GIB
 
 
@@ -114,7 +114,7 @@ def assumptions(result: Result) -> list[str]:
         "show the spread."
     ]
     if setup.gpu.name == "unit":
-        lines.append(f"Every step takes {seconds_text(textbook_step(result))}, whatever is in it.")
+        lines.append(f"Every step takes {seconds(textbook_step(result))}, whatever is in it.")
     else:
         lines.append(
             f"Step times: {scenario.cost_model} model; the GPU profile is marked {setup.gpu.mark}, the "
@@ -134,7 +134,7 @@ def assumptions(result: Result) -> list[str]:
             "of latencies."
         )
     if scenario.horizon_s:
-        lines.append(f"The run was cut at {seconds_text(scenario.horizon_s)}.")
+        lines.append(f"The run was cut at {seconds(scenario.horizon_s)}.")
     return lines
 
 
@@ -143,7 +143,7 @@ def _trust_lines(known: dict[str, Any]) -> list[str]:
     labels = (("mean TTFT", "ttft_s.mean"), ("p99 TTFT", "ttft_s.p99"), ("mean TPOT", "tpot_s.mean"),
               ("mean E2E", "e2e_s.mean"))
     ranges = [
-        f"{label} {seconds_text(low)} to {seconds_text(high)}"
+        f"{label} {seconds(low)} to {seconds(high)}"
         for label, key in labels
         for low, high in ([known["interval_90"][key]] if key in known["interval_90"] else [])
     ]

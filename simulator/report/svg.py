@@ -10,11 +10,12 @@ import io
 import re
 import warnings
 from collections.abc import Iterator
-from typing import Any, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
 
-import matplotlib
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 INK, MUTED, GRID, PAPER = "#1d2433", "#5b6579", "#dfe4ec", "#fffffe"
 EMPTY, HELD, HELD_LINE = "#f0f2f6", "#fbe3df", "#d4796a"
@@ -93,6 +94,8 @@ _STYLE: Final[dict[str, Any]] = {
 @contextlib.contextmanager
 def style() -> Iterator[None]:
     """Context in which every figure is built and written; settings of the caller's are put back after it."""
+    import matplotlib
+
     with matplotlib.rc_context():
         settings: Any = matplotlib.rcParams
         settings.update({key: value for key, value in matplotlib.rcParamsDefault.items() if key != "backend"})
@@ -102,8 +105,10 @@ def style() -> Iterator[None]:
 
 def figure(
     width: float, height: float, rows: int = 1, columns: int = 1, **options: Any
-) -> tuple[Figure, list[Axes]]:
+) -> "tuple[Figure, list[Axes]]":
     """An empty figure of [inch] size with its axes, row by row. No pyplot: nothing global is kept."""
+    from matplotlib.figure import Figure
+
     fig = Figure(figsize=(width, height), layout="constrained")
     engine: Any = fig.get_layout_engine()
     engine.set(w_pad=0.06, h_pad=0.06, wspace=0.03, hspace=0.05)
@@ -116,21 +121,61 @@ def css_variables(dark: bool) -> str:
     return " ".join(f"--{name}: {_DARK[colour] if dark else colour};" for colour, name in _NAMES.items())
 
 
-def to_png(fig: Figure) -> bytes:
+class Picture:
+    """A figure to be written in several places: laid out and drawn once."""
+
+    def __init__(self, fig: "Figure") -> None:
+        self.figure = fig
+        self.wide = bool(fig.get_figwidth() > 6)
+
+    @cached_property
+    def svg(self) -> str:
+        """As a stand-alone SVG file."""
+        return svg_file(self.figure)
+
+    def in_page(self, label: str, prefix: str) -> str:
+        """As an <svg> element, see `to_svg`."""
+        return for_page(self.svg, label, prefix)
+
+
+def to_png(fig: "Figure") -> bytes:
     """The figure as PNG, without date or version."""
     buffer = io.BytesIO()
-    with style(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # glyphs of a name that the font lacks
+    with _laid_out(fig):
         fig.savefig(buffer, format="png", dpi=144, metadata={"Software": None})
     return buffer.getvalue()
 
 
-def to_svg(fig: Figure, label: str = "", prefix: str = "p") -> str:
+def svg_file(fig: "Figure") -> str:
+    """The figure as a stand-alone SVG file."""
+    buffer = io.StringIO()
+    with _laid_out(fig):
+        fig.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return buffer.getvalue()
+
+
+def to_svg(fig: "Figure", label: str = "", prefix: str = "p") -> str:
     """The figure as an <svg> element for a page: scales with its box, ids start with `prefix`.
 
     `label` is what a screen reader says. Equal figures give equal text.
     """
-    text = svg_file(fig)
+    return for_page(svg_file(fig), label, prefix)
+
+
+@contextlib.contextmanager
+def _laid_out(fig: "Figure") -> Iterator[None]:
+    """Context to write a figure in. Its layout is worked out the first time only: it costs as much as drawing."""
+    with style(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # glyphs of a name that the font lacks
+        engine = fig.get_layout_engine()
+        if engine is not None:
+            engine.execute(fig)
+            fig.set_layout_engine("none")
+        yield
+
+
+def for_page(text: str, label: str, prefix: str) -> str:
+    """An SVG file as an <svg> element for a page, see `to_svg`."""
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
@@ -139,15 +184,6 @@ def to_svg(fig: Figure, label: str = "", prefix: str = "p") -> str:
     text = re.sub(r"'DejaVu Sans'(, sans-serif)?", "system-ui, sans-serif", text)
     text = re.sub(r"\s*\n\s*", "\n", text)
     return _root(text, label)
-
-
-def svg_file(fig: Figure) -> str:
-    """The figure as a stand-alone SVG file."""
-    buffer = io.StringIO()
-    with style(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        fig.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    return buffer.getvalue()
 
 
 def _variable(colour: str) -> str:

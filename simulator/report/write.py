@@ -1,5 +1,7 @@
 """Results as files: summary.json, requests.parquet, steps.parquet, trace.json, plots and one HTML report.
 
+Pictures are drawn once: the SVG of the page is also that of plots/. PNG takes as long again and is made when asked for.
+
 Equal scenario, seed and versions give byte-identical files: no date, no host, no wall-clock time is in them.
 """
 
@@ -13,12 +15,12 @@ import numpy as np
 
 from simulator.errors import ConfigError
 from simulator.metrics.summary import request_columns
+from simulator.reading import MAX_RESULT, ReadError, read_json
 from simulator.report.folder import new_folder
 from simulator.state import LOG_FIELDS
+from simulator.uncollected import uncollected
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from simulator.run import Result
 
 SUMMARY: Final = "summary.json"
@@ -27,39 +29,33 @@ PlotFormat = Literal["png", "svg"]
 
 
 def write_result(
-    result: "Result", out_dir: str | Path, report: bool = True, *, plot_format: PlotFormat = "png"
+    result: "Result", out_dir: str | Path, report: bool = True, *, plot_format: PlotFormat = "svg"
 ) -> Path:
     """Write a result into `out_dir`, which appears whole or not at all; returns its absolute path.
 
     Always summary.json and requests.parquet; with a step log steps.parquet and trace.json (Perfetto); with
     `report` also plots/ and report.html. Raises ConfigError when `out_dir` holds something else.
     """
-    with new_folder(out_dir) as folder:
+    with new_folder(out_dir) as folder, uncollected():
         hosts = result.host_sensitivity
         _write_data(result, folder, {"host_sensitivity": hosts} if hosts else None)
         if report:
-            from simulator.report.plots import figures
-
-            _write_plots(figures(result), folder / "plots", plot_format)
-            _write_report(result, folder)
+            _write_report(result, folder, plot_format)
     return Path(out_dir).resolve()
 
 
 def write_comparison(
-    results: "Sequence[Result]", out_dir: str | Path, report: bool = True, *, plot_format: PlotFormat = "png"
+    results: "Sequence[Result]", out_dir: str | Path, report: bool = True, *, plot_format: PlotFormat = "svg"
 ) -> Path:
     """Several results in one folder: comparison.json (a list of summaries), a sub-folder each, one report."""
-    with new_folder(out_dir) as folder:
+    with new_folder(out_dir) as folder, uncollected():
         _write_json([result.summary for result in results], folder / COMPARISON)
         for k, result in enumerate(results):
             below = folder / f"{k + 1:02d}-{_slug(result.scenario.name)}"
             below.mkdir()
             _write_data(result, below)
         if report:
-            from simulator.report.plots import compare_figures
-
-            _write_plots(compare_figures(results), folder / "plots", plot_format)
-            _write_report(results, folder)
+            _write_report(results, folder, plot_format)
     return Path(out_dir).resolve()
 
 
@@ -67,8 +63,8 @@ def load_summary(out_dir: str | Path) -> dict[str, Any]:
     """summary.json of a result folder. Raises ConfigError when there is none that can be read."""
     path = Path(out_dir) / SUMMARY
     try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        summary = read_json(path, MAX_RESULT)
+    except ReadError as error:
         raise ConfigError(
             f"{path}: cannot be read: {error}; accepted: a folder written by servecast run"
         ) from error
@@ -109,25 +105,42 @@ def _write_parquet(columns: dict[str, Any], path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    arrays = {
-        name: pa.array(np.ascontiguousarray(values), from_pandas=True)
-        if isinstance(values, np.ndarray)
-        else pa.array(values, pa.string()).dictionary_encode()
-        for name, values in columns.items()
-    }
-    pq.write_table(pa.table(arrays), path, compression="zstd")
+    arrays = [_number_column(values) if isinstance(values, np.ndarray) else _text_column(values)
+              for values in columns.values()]
+    pq.write_table(pa.Table.from_arrays(arrays, names=list(columns)), path, compression="zstd")
 
 
-def _write_plots(plots: "dict[str, Figure]", folder: Path, kind: PlotFormat) -> None:
-    from simulator.report.svg import svg_file, to_png
+def _number_column(values: Any) -> Any:
+    """A numpy column as a pyarrow array that shares its memory. `pyarrow.array` would load pandas to ask about it."""
+    import pyarrow as pa
 
-    folder.mkdir()
-    for name, plot in plots.items():
-        content = to_png(plot) if kind == "png" else svg_file(plot).encode()
-        (folder / f"{name}.{kind}").write_bytes(content)
+    values = np.ascontiguousarray(values)
+    missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(0, dtype=bool)
+    valid = pa.py_buffer(np.packbits(~missing, bitorder="little").tobytes()) if missing.any() else None
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [valid, pa.py_buffer(values)])
 
 
-def _write_report(results: "Result | Sequence[Result]", folder: Path) -> None:
+def _text_column(values: Sequence[str]) -> Any:
+    """Text with few distinct values as a dictionary, in order of first use."""
+    import pyarrow as pa
+
+    codes = {text: code for code, text in enumerate(dict.fromkeys(values))}
+    words = [text.encode() for text in codes]
+    ends = np.cumsum([0, *(len(word) for word in words)], dtype=np.int32)
+    names = pa.StringArray.from_buffers(len(words), pa.py_buffer(ends), pa.py_buffer(b"".join(words)))
+    indices = np.fromiter((codes[text] for text in values), dtype=np.int32, count=len(values))
+    return pa.DictionaryArray.from_arrays(_number_column(indices), names)
+
+
+def _write_report(results: "Result | Sequence[Result]", folder: Path, kind: PlotFormat) -> None:
+    """plots/ and report.html."""
     from simulator.report.page import render_report
+    from simulator.report.plots import pictures
+    from simulator.report.svg import to_png
 
-    (folder / "report.html").write_text(render_report(results), encoding="utf-8")
+    drawn = pictures(results)
+    (folder / "plots").mkdir()
+    for name, picture in drawn.items():
+        content = to_png(picture.figure) if kind == "png" else picture.svg.encode()
+        (folder / "plots" / f"{name}.{kind}").write_bytes(content)
+    (folder / "report.html").write_text(render_report(results, drawn), encoding="utf-8")

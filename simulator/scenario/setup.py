@@ -65,13 +65,14 @@ def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
         engine = engine.replace(graph_tokens_max=0)
     host, model = _host(scenario), _model(scenario)
     policy = policy_named(scenario.policy.name or engine.policy)
-    seqs = scenario.policy.max_num_seqs or engine.max_num_seqs
+    default_seqs, default_budget = engine.default_limits(gpu)
+    seqs = scenario.policy.max_num_seqs or default_seqs
 
     def limits_at(length: int) -> tuple[KvCapacity | None, Limits]:
         # a policy that does not chunk needs room for the longest prompt: vLLM v0's default is max(max_model_len, 2048)
-        default = max(length, 2048) if policy.whole_prompt else engine.max_num_batched_tokens
+        default = max(length, 2048) if policy.whole_prompt else default_budget
         budget = scenario.policy.max_num_batched_tokens or default
-        capacity = None if gpu.name == "unit" else _capacity(scenario, gpu, engine, model, seqs, budget)
+        capacity = None if gpu.name == "unit" else _capacity(scenario, gpu, engine, model, seqs, budget, length)
         return capacity, _limits(scenario, engine, policy, seqs, budget, length, capacity)
 
     if shorten and scenario.max_model_len is None and gpu.name != "unit":
@@ -88,8 +89,14 @@ def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
         with _named(scenario, "max_model_len"):
             check_positions(model, length)
             check_fits(length, kv_tokens(limits), capacity, scenario.max_model_len is not None)
-    return Setup(scenario, gpu, engine, host, model, policy, capacity, limits,
-                 _cost(scenario, gpu, engine, host, model, seqs, limits.max_num_batched_tokens))
+    try:
+        cost = _cost(scenario, gpu, engine, host, model, seqs, limits.max_num_batched_tokens)
+    except ConfigError as error:
+        if str(error).startswith("cost."):  # a term nobody set: what a profile of the user's own leads to
+            raise ConfigError(f"{scenario.place('hardware.gpu')}: {gpu.path}: {gpu.name} is too slow for {model.name} "
+                              "to be simulated: check memory_bandwidth and peak_dense") from error
+        raise
+    return Setup(scenario, gpu, engine, host, model, policy, capacity, limits, cost)
 
 
 def cost_on(setup: Setup, host: Host) -> Cost:
@@ -136,16 +143,18 @@ def _model(scenario: Scenario) -> ModelShape:
 def _refuse_uncosted(scenario: Scenario, model: ModelShape, max_model_len: int) -> None:
     """Raise ConfigError for a model whose memory is counted but whose step times are not modelled."""
     beyond = model.beyond_dense(max_model_len)
+    if model.experts and scenario.cost_model == "roofline":
+        beyond = [f"a mixture of {model.experts.routed} experts (cost_model: roofline)", *beyond]
     if beyond:
         raise ConfigError(f"{scenario.place('model')}: {model.name} has {' and '.join(beyond)}: step times are not "
                           "modelled; servecast kv counts its memory")
 
 
 def _capacity(scenario: Scenario, gpu: Gpu, engine: EngineProfile, model: ModelShape, seqs: int,
-              budget: int) -> KvCapacity:
+              budget: int, max_model_len: int) -> KvCapacity:
     hardware = scenario.hardware
     return kv_capacity(gpu, engine, model, hardware.tensor_parallel, hardware.weight_dtype, hardware.kv_dtype,
-                       seqs, budget, hardware.gpu_memory_utilization, scenario.kv.block_size)
+                       seqs, budget, hardware.gpu_memory_utilization, scenario.kv.block_size, max_model_len)
 
 
 def _limits(scenario: Scenario, engine: EngineProfile, policy: Policy, seqs: int, budget: int, max_model_len: int,
@@ -157,7 +166,7 @@ def _limits(scenario: Scenario, engine: EngineProfile, policy: Policy, seqs: int
     if kv.num_gpu_blocks:
         blocks = kv.num_gpu_blocks
     elif capacity:
-        blocks = capacity.num_gpu_blocks
+        blocks = capacity.num_gpu_blocks // capacity.layer_groups  # windows longer than any request: all groups alike
     else:
         blocks = seqs * -(-reserve // block_size) + 1
     if blocks > LARGEST_COUNT:

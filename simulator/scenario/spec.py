@@ -26,6 +26,8 @@ LOOKED_UP = ("workload", "model", "engine.name", "host.name", "hardware.gpu", "h
 messages."""
 MOST: Final = 2**40
 """Largest accepted count of requests: products with other counts stay inside int64."""
+MOST_SLOTS: Final = 2**24
+"""Most sequences that all replicas may hold at a time: their tables then take less than 1 GiB."""
 
 
 class LoadSpec(Section):
@@ -136,6 +138,9 @@ class Scenario(Section):
             raise ValueError("load.width has no effect on an open load; it belongs to closed and grouped")
         if self.kv.layout == "paged" and self.kv.reserve_tokens is not None:
             raise ValueError("kv.reserve_tokens has no effect on paged memory; it belongs to layout: contiguous")
+        slots = self.cluster.replicas * (self.policy.max_num_seqs or 1)
+        if slots > MOST_SLOTS:
+            raise ValueError(f"cluster.replicas x policy.max_num_seqs must be <= {MOST_SLOTS:,} slots, got {slots:,}")
         if self.hardware.gpu != "unit" and self.hardware.step_s is not None:
             raise ValueError("hardware.step_s has no effect on a real GPU; it belongs to gpu: unit")
         for metric, limit in self.slo.limits.items():

@@ -16,12 +16,13 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from simulator.config import Document, Section, validate
+from simulator.config import Document, Section, shown, validate
 from simulator.errors import ConfigError
 from simulator.scenario.spec import Scenario, load_scenario, scenario_from
 from simulator.workload.streams import stream
 
-MAX_POINTS = 10_000_000
+MAX_POINTS = 1_000_000
+"""Most points of a sweep, and most rows (points x replications)."""
 WHOLE = 2**53
 """Up to here float64 holds every whole number."""
 Point = dict[str, Any]
@@ -111,6 +112,16 @@ class Block(Section):
             raise ValueError(f"the lists of a zip must be equally long, got {lengths}")
         return self
 
+    def count(self) -> int:
+        """How many points, without making them (a span of whole numbers may hold fewer than its steps)."""
+        if self.grid is not None:
+            return math.prod(v.steps if isinstance(v, Span) else len(v) for v in self.grid.values())
+        if self.list is not None:
+            return len(self.list)
+        if self.zip is not None:
+            return len(next(iter(self.zip.values())))
+        return self.random.points if self.random else 0
+
     def points(self) -> Points:
         """The points of this block in a fixed order (grid: the last key changes fastest)."""
         if self.grid is not None:
@@ -137,6 +148,10 @@ def load_sweep(path: str | Path) -> tuple[SweepSpec, Scenario]:
     """Read a sweep file and its base scenario. Raises ConfigError with file, line and key."""
     document = Document(path)
     spec = validate(SweepSpec, document)
+    rows = math.prod(block.count() for block in spec.axes) * spec.replications
+    if rows > MAX_POINTS:
+        raise ConfigError(f"{document.where(('axes',))}: axes: {shown(rows)} points x replications; "
+                          f"accepted: at most {MAX_POINTS:,}")
     return spec, base_scenario(spec, Path(path).parent)
 
 
@@ -152,10 +167,10 @@ def base_scenario(spec: SweepSpec, folder: Path = Path()) -> Scenario:
 
 def sweep_points(spec: SweepSpec) -> Points:
     """All points: the blocks crossed, the last block fastest. Raises ConfigError beyond MAX_POINTS."""
-    blocks = [block.points() for block in spec.axes]
-    count = math.prod(len(block) for block in blocks)
+    count = math.prod(block.count() for block in spec.axes)
     if count > MAX_POINTS:
-        raise ConfigError(f"{spec.name}: axes give {count} points, accepted: at most {MAX_POINTS}")
+        raise ConfigError(f"{spec.name}: axes give {shown(count)} points, accepted: at most {MAX_POINTS:,}")
+    blocks = [block.points() for block in spec.axes]
     points: Points = []
     parts: tuple[Point, ...]
     for parts in itertools.product(*blocks):

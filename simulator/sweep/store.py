@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from simulator.atomic import PART, atomic
 from simulator.errors import ConfigError
+from simulator.reading import MAX_RESULT, ReadError, read_json
 from simulator.sweep.row import COUNTS, NUMBERS, TEXTS, Record
 from simulator.sweep.spec import Points
 
@@ -126,10 +127,10 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     """The manifest, None where there is none. Raises ConfigError for one that is not ours."""
     path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
+        if not path.exists():
+            return None
+        manifest = read_json(path, MAX_RESULT)
+    except ReadError as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise ConfigError(f"{path}: not the manifest of a sweep ({FORMAT})")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulator.errors import ServecastError
+from simulator.reading import absolute
 from simulator.scenario.spec import Scenario
 from simulator.sweep.pool import dask_pool, local_pool, usable_cores
 from simulator.sweep.row import Record
@@ -53,8 +54,8 @@ def run_sweep(spec: SweepSpec, base: Scenario, out: str | Path, *, jobs: int | N
     `jobs` local processes (default: usable cores), or the Dask cluster at `dask` (tcp://host:port).
     Raises ConfigError for an `out` that may not be written to; errors of single points are recorded instead.
     """
-    folder, points = Path(out), sweep_points(spec)
-    traces = None if dask else str(folder.resolve() / "traces")
+    folder, place, points = Path(out), absolute(out), sweep_points(spec)
+    traces = None if dask else str(place / "traces")
     work = Work(_plain_base(base), str(base.base.resolve()), traces)
     manifest = _manifest(spec, work, points)
     claim(folder, manifest["identity"], resume)
@@ -183,7 +184,7 @@ def _plain_base(base: Scenario) -> dict[str, Any]:
 
 
 def _manifest(spec: SweepSpec, work: Work, points: Points) -> dict[str, Any]:
-    from simulator import __version__
+    from simulator.version import __version__
 
     axes = [block.model_dump(mode="json", exclude_none=True) for block in spec.axes]
     what = {"base": work.base, "axes": axes, "replications": spec.replications,

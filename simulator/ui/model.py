@@ -16,9 +16,9 @@ from simulator.planning.traffic import Traffic, mean_rate
 from simulator.profiles.gpu import load_gpu
 from simulator.profiles.model import load_model
 from simulator.report.plan.charts import Series, chart
-from simulator.report.plan.words import seconds
 from simulator.run import Result, simulate
 from simulator.scenario.spec import scenario_from
+from simulator.text import bounded
 
 REQUESTS: Final = 1500
 CURVE_REQUESTS: Final = 500
@@ -109,7 +109,8 @@ def _simulated(s: Settings, rate: float, requests: int) -> Result:
                 "policy": {"name": s.policy, "max_num_seqs": s.max_num_seqs},
                 "slo": {"ttft_s": s.ttft_ms / 1000, "tpot_s": s.tpot_ms / 1000},
             }
-        )
+        ),
+        engine="auto",
     )
 
 
@@ -144,9 +145,9 @@ def _view(s: Settings, result: Result, pictures: bool) -> View:
     per_million = hourly / max(1e-9, s.rate * s.output * 3600 / 1e6)
     meets = not record["overloaded"] and ttft <= s.ttft_ms / 1000 and tpot <= s.tpot_ms / 1000
     lines = (
-        ("p99 TTFT", seconds(_finite(ttft))),
-        ("p99 TPOT", "whole batch" if tpot != tpot else seconds(_finite(tpot))),
-        ("median E2E", seconds(_finite(values[key_of("e2e", None, 50.0)]))),
+        ("p99 TTFT", bounded(_finite(ttft))),
+        ("p99 TPOT", "whole batch" if tpot != tpot else bounded(_finite(tpot))),
+        ("median E2E", bounded(_finite(values[key_of("e2e", None, 50.0)]))),
         ("within both limits", f"{record['attained']:.1%}"),
         ("refused", f"{record['rejected'] / record['arrived']:.1%}"),
         ("slots in use", f"{record['slots_mean']:.0%}"),
@@ -180,7 +181,7 @@ def _curve(s: Settings) -> str:
         for name, metric, limit in (("p99 TTFT", "ttft", s.ttft_ms), ("p99 TPOT", "tpot", s.tpot_ms)):
             value = values[key_of(metric, None, PERCENTILE)]
             if value == value:
-                hover = f"{name} {seconds(_finite(value))} at {s.rate * factor:.3g} requests/s"
+                hover = f"{name} {bounded(_finite(value))} at {s.rate * factor:.3g} requests/s"
                 points[name].append((s.rate * factor, 1e5 * value / limit, hover))
     series = [Series(name, rows) for name, rows in points.items() if rows]
     return chart(

@@ -44,7 +44,6 @@ def serve(plan: Path | None, port: int, open_browser: bool) -> None:
         raise ConfigError(f"the local page needs the extra `ui`: pip install '.[ui]' in a clone, "
                           f"or pip install 'servecast[ui]' ({error})") from error
     start, spec = settings_from(plan)
-    evaluate(start, pictures=False)  # compiled code is loaded before the first visitor
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(NAMES))
 
     @ui.page("/")
@@ -80,7 +79,7 @@ class Page:
         )
         with ui.column().classes("plan-page"):
             ui.label(f"servecast: {self.settings.model}").classes("text-h5")
-            self._parts["verdict"] = ui.label("").classes("text-h6").mark("verdict").props('id="verdict"')
+            self._parts["verdict"] = ui.label("Simulating ...").classes("text-h6").mark("verdict").props('id="verdict"')
             with ui.row().classes("w-full items-start no-wrap max-md:flex-wrap"):
                 self._controls(ui)
                 self._results(ui)

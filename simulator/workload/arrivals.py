@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from simulator.errors import ConfigError, UnknownNameError
+from simulator.memory import check_requests
 from simulator.units import MAX_TICKS, NS_PER_S
 
 from .diurnal import RateCurve, curve_from_points, sinusoid
@@ -123,6 +124,7 @@ def sample_arrivals(arrivals: Arrivals, rng: np.random.Generator) -> Int64s:
     different rates or lengths see common random numbers. Raises ConfigError when nothing arrives, more than
     MAX_REQUESTS would, or a time is beyond the longest horizon.
     """
+    _check_memory(arrivals)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # told by the checks below
         seconds = _SAMPLERS[arrivals.kind](arrivals, rng) + arrivals.start_s
     if seconds.size == 0:
@@ -134,6 +136,14 @@ def sample_arrivals(arrivals: Arrivals, rng: np.random.Generator) -> Int64s:
             f"arrivals: the last arrival is at {seconds[-1]:.3g} s, beyond {MAX_TICKS / NS_PER_S:.3g} s"
         )
     return np.rint(seconds * NS_PER_S).astype(np.int64)
+
+
+def _check_memory(arrivals: Arrivals) -> None:
+    """Refuse more requests than this machine can hold, where their number is known before they are drawn."""
+    if arrivals.requests is not None:
+        check_requests(arrivals.requests, "arrivals.requests")
+    elif arrivals.rate is not None and arrivals.rate * _end(arrivals) <= MAX_REQUESTS:
+        check_requests(arrivals.rate * _end(arrivals), "arrivals.duration_s")
 
 
 def _until(arrivals: Arrivals, draw: Callable[[int], np.ndarray], end: float) -> np.ndarray:

@@ -12,7 +12,6 @@ from simulator.errors import ConfigError, TraceError
 from simulator.units import column_to_ticks
 
 from .generate import Generated, generate_trace
-from .load import load_trace
 from .spec import Inline, TraceFile, Workload, parse_workload
 from .trace import DEFAULT_CLASS, Trace, TraceMeta, content_sha256, make_trace
 
@@ -37,6 +36,8 @@ def is_random(workload: Workload) -> bool:
 
 def file_trace(spec: TraceFile) -> Trace:
     """Read the file of a TraceFile."""
+    from .load import load_trace  # here, because pyarrow takes long to load
+
     return load_trace(**vars(spec))
 
 

@@ -19,7 +19,7 @@ MAX_PARSED: Final = 2**30
 MAX_RATIO: Final = 100
 """Most times its own size that a gzipped file may unpack to, above _ALWAYS bytes."""
 _ALWAYS: Final = 32 * 2**20
-READ_ERRORS: Final = (UnicodeDecodeError, OSError, EOFError, zlib.error)
+READ_ERRORS: Final = (UnicodeError, OSError, EOFError, zlib.error)
 """What reading a damaged file raises."""
 
 

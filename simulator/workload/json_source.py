@@ -97,10 +97,13 @@ def _document(path: Path) -> list[Any]:
     """The records of a document. Raises _ManyValues for JSON lines, TraceError else."""
     try:
         with open_bytes(path) as file:
-            raw = file.read(MAX_PARSED // 2 + 1)
-        if parsed_bytes(raw) > MAX_PARSED:
-            raise TraceError(_too_large(str(path)))
-        document = json.loads(raw.decode("utf-8-sig"))
+            parts, needed = [], 0
+            while part := file.read(1 << 20):
+                parts.append(part)
+                needed += parsed_bytes(part)
+                if needed > MAX_PARSED:
+                    raise TraceError(_too_large(str(path)))
+        document = json.loads(b"".join(parts).decode("utf-8-sig"))
     except json.JSONDecodeError as error:
         if error.msg == "Extra data":
             raise _ManyValues from error

@@ -188,7 +188,10 @@ class Collector:
     def _selected(self, batch: pa.RecordBatch) -> Bools:
         keep = np.ones(batch.num_rows, dtype=np.bool_)
         for name, wanted in self.where.items():
-            text = batch.column(batch.schema.get_field_index(name)).cast(pa.string())
+            try:
+                text = batch.column(batch.schema.get_field_index(name)).cast(pa.string())
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise TraceError(f"{self.locate(self.rows)}: where: column {shown(name)} holds no text") from error
             keep &= np.asarray(pc.fill_null(pc.equal(text, wanted), False).to_numpy(zero_copy_only=False))
         return keep
 

@@ -25,6 +25,8 @@ from .json_source import BATCH_ROWS, JsonLinesSource, json_source
 _BLOCK_BYTES: Final = 4 << 20
 MAX_ROWS: Final = 10**9
 """Most rows of a trace file."""
+MAX_HEADER: Final = 2**18
+"""Longest header line of a CSV file [characters]."""
 _DECIMAL_COMMA: Final = r"^\s*([+-]?\d*),(\d+)\s*$"
 
 
@@ -79,6 +81,8 @@ class CsvSource:
         self.path, self.unreadable, self.results = path, 0, 0
         self._drop_bad = drop_bad
         first = next(lines(path), (1, ""))[1]
+        if len(first) > MAX_HEADER:
+            raise TraceError(f"{path}:1: a header of {len(first):,} characters; accepted: at most {MAX_HEADER:,}")
         self._separator = "\t" if ".tsv" in path.suffixes else ";" if ";" in first and "," not in first else ","
         self.header = next((record for _, record in self._records()), [])
         if not self.header:

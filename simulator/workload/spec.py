@@ -13,7 +13,6 @@ from simulator.errors import ConfigError, ServecastError
 from .arrivals import Arrivals
 from .generate import ClassSpec, Generated
 from .lengths import Lengths
-from .load import load_lengths
 from .trace import DEFAULT_CLASS, Trace
 
 T = TypeVar("T")
@@ -137,6 +136,8 @@ class _SampleFile:
 def _sample(data: Any, base: Path, where: str) -> Trace:
     file = _make(_SampleFile, {"path": data} if isinstance(data, str) else data, where)
     try:
+        from .load import load_lengths  # here, because pyarrow takes long to load
+
         return load_lengths(base / file.path, file.format, file.columns, file.where)
     except ServecastError as error:
         raise type(error)(f"{where}: {error}") from None

@@ -11,6 +11,7 @@ import numpy as np
 
 from simulator.atomic import atomic
 from simulator.errors import TraceError
+from simulator.reading import ReadError, read_json
 
 from .extras import Extras
 from .trace import COLUMN_TYPES, Trace, TraceMeta
@@ -69,8 +70,8 @@ def _plain(meta: TraceMeta) -> dict[str, Any]:
 
 def _meta(folder: Path) -> Mapping[str, Any]:
     try:
-        text = json.loads((folder / META_FILE).read_text())
-    except (OSError, ValueError) as error:
+        text = read_json(folder / META_FILE)
+    except ReadError as error:
         raise TraceError(f"{folder}: not a folder of saved trace columns: {error}") from error
     if not isinstance(text, dict) or text.get("version") != VERSION:
         raise TraceError(f"{folder / META_FILE}: version must be {VERSION}; save the trace again")

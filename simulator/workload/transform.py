@@ -6,6 +6,7 @@ from typing import Any, Final
 import numpy as np
 
 from simulator.errors import ConfigError, TraceError
+from simulator.memory import check_requests
 from simulator.units import MAX_TICKS, NS_PER_S, to_ticks
 
 from .trace import MAX_TOKENS, Int64s, Trace, freeze
@@ -92,6 +93,7 @@ def superpose(trace: Trace, copies: int, shift_s: float | None = None) -> Trace:
     n, first = len(trace), int(trace.arrival_ns[0])
     if copies > _MOST // n:
         raise ConfigError(f"{trace.meta.source}: copies must be <= {_MOST // n}, {_MOST} requests, got {copies}")
+    check_requests(copies * n, f"{trace.meta.source}: copies")
     period = trace.span_ns + max(1, trace.span_ns // max(1, n - 1))
     shifts = _shifts(trace, copies, shift_s, period)
     arrival = np.concatenate([first + (trace.arrival_ns - first + shift) % period for shift in shifts])

@@ -15,7 +15,8 @@ from simulator.scenario.spec import scenario_from
 
 def scenario(**changes: Any) -> Any:
     arrivals = {"kind": "poisson", "rate": 40.0, "requests": 400}
-    data = {"workload": {"arrivals": arrivals, "prompt": 400, "output": 8}, "hardware": "h100-sxm", **changes}
+    data = {"workload": {"arrivals": arrivals, "prompt": 400, "output": 8}, "hardware": "h100-sxm",
+            "policy": {"max_num_seqs": 128, "max_num_batched_tokens": 2048}, **changes}
     return scenario_from(data)
 
 

@@ -13,7 +13,8 @@ from simulator.profiles.gpu import load_gpu
 from simulator.profiles.host import host_times, load_host, parse_host
 from simulator.profiles.uncertainty import METRICS, load_uncertainty
 
-NAMES = ("orca", "tensorrt-llm", "tgi", "unit", "vllm-0.15", "vllm-0.19", "vllm-0.24")
+NAMES = ("orca", "sglang", "tensorrt-llm", "tgi", "unit", "vllm-0.6", "vllm-0.9", "vllm-0.10", "vllm-0.11", "vllm-0.15",
+         "vllm-0.19", "vllm-0.24")
 
 
 def test_shipped_engines_carry_a_source_and_a_mark_for_every_number() -> None:
@@ -27,8 +28,22 @@ def test_shipped_engines_carry_a_source_and_a_mark_for_every_number() -> None:
 
 def test_engine_versions_are_found_with_and_without_patch_level() -> None:
     assert load_engine("vllm-0.24.0") is load_engine("vllm-0.24")
-    with pytest.raises(UnknownNameError, match=r"unknown engine 'vllm-9'; known: orca, tensorrt-llm"):
-        load_engine("vllm-9")
+    for name, near in (("vllm-9", "vllm-0.24"), ("vllm-0.28.1", "vllm-0.24"), ("vllm-0.8", "vllm-0.9"),
+                       ("vllm-0.12", "vllm-0.11"), ("vllm", "vllm-0.24"), ("sglang-0.5", "sglang")):
+        with pytest.raises(UnknownNameError, match=rf"unknown engine '{name}' \(the nearest is {near}\); known:"):
+            load_engine(name)
+    with pytest.raises(UnknownNameError, match=r"unknown engine 'lmdeploy'; known: orca, sglang"):
+        load_engine("lmdeploy")
+
+
+def test_a_profile_takes_from_its_base_what_it_does_not_say() -> None:
+    old, new = load_engine("vllm-0.11"), load_engine("vllm-0.24")
+    assert old.workspace_bytes == new.workspace_bytes and old.gpu_memory_utilization == 0.9
+    assert (old.marks["workspace"], old.sources["workspace"]) == ("assumed", "assumed as for vllm-0.24")
+    with pytest.raises(ConfigError, match=r"mine.yaml: base: unknown engine 'vllm-1'"):
+        parse_engine({"name": "x", "version": "1", "mark": "assumed", "base": "vllm-1"}, Path("mine.yaml"))
+    with pytest.raises(ConfigError, match=r"base must be a profile that has no base itself, got 'vllm-0.11'"):
+        parse_engine({"name": "x", "version": "1", "mark": "assumed", "base": "vllm-0.11"}, Path("mine.yaml"))
 
 
 def test_graph_limits_follow_the_batch_limit() -> None:

@@ -43,7 +43,7 @@ def test_profile_that_cannot_be_read(kind, content, servecast, tmp_path):
 
 @pytest.mark.parametrize("value", ["9" * 400, "1.0e+30", "-1"])
 @pytest.mark.parametrize("key", ["schedule_ahead", "block_size", "max_num_seqs", "max_num_batched_tokens",
-                                 "graph_tokens_max", "cpu_work", "frontend_work", "workspace_per_hidden"])
+                                 "graph_tokens_max", "cpu_work", "frontend_work", "workspace"])
 def test_number_of_an_engine_profile_out_of_range(key, value, servecast, tmp_path):
     path = tmp_path / "e.yaml"
     path.write_text(with_number((ENGINE_DIR / "vllm-0.24.yaml").read_text(), key, value))
@@ -120,5 +120,34 @@ def test_model_whose_step_times_are_not_modelled(servecast, tmp_path):
     (tmp_path / "moe.json").write_text(json.dumps(experts))
     (tmp_path / "s.yaml").write_text("name: test\nmodel: moe.json\nhardware: {gpu: h200-sxm}\n"
                                      "workload: {requests: {prompt: [5], output: [2]}}\n")
-    refused(servecast("run", tmp_path / "s.yaml"), "s.yaml:2", "moe has a mixture of 8 experts")
+    assert servecast("run", tmp_path / "s.yaml").code == 0
+    refused(servecast("run", tmp_path / "s.yaml", "--set", "cost_model=roofline"), "s.yaml:2",
+            "moe has a mixture of 8 experts (cost_model: roofline)")
+    windows = {**MODEL, "model_type": "mistral", "sliding_window": 4096}
+    (tmp_path / "moe.json").write_text(json.dumps(windows))
+    refused(servecast("run", tmp_path / "s.yaml"), "s.yaml:2", "sliding-window attention of 4096 tokens")
     assert servecast("kv", tmp_path / "moe.json", "h200-sxm").code == 0
+
+
+def test_slow_gpu_is_refused_in_the_users_words(servecast, tmp_path):
+    """Not by a number of the cost model that nobody set."""
+    path = tmp_path / "g.yaml"
+    text = re.sub(r"(?m)^measured:(.|\n)*", "", (GPU_DIR / "h100-sxm.yaml").read_text())
+    path.write_text(with_number(text, "memory_bandwidth", "1.0e-6"))
+    (tmp_path / "s.yaml").write_text(f"name: test\nhardware: {{gpu: {path}}}\n"
+                                     "workload: {requests: {prompt: [5], output: [2]}}\n")
+    refused(servecast("run", tmp_path / "s.yaml"), "s.yaml:2: hardware.gpu", "g.yaml", "too slow",
+            "memory_bandwidth", "peak_dense")
+
+
+def test_profile_to_start_from(servecast, tmp_path):
+    """What `hardware NAME` prints is a profile; under another name and without measurements it is still one."""
+    for command, name in (("hardware", "h100"), ("hardware", "RTX-3090"), ("engines", "vllm-0.11")):
+        outcome = servecast(command, name)
+        assert outcome.code == 0 and outcome.out.startswith("#")
+    (tmp_path / "g.yaml").write_text(re.sub(r"(?m)^measured:(.|\n)*", "", servecast("hardware", "h100").out))
+    assert servecast("kv", "llama-3.1-8b", tmp_path / "g.yaml").code == 0
+    (tmp_path / "s.yaml").write_text(f"name: test\nhardware: {{gpu: {tmp_path / 'g.yaml'}}}\n"
+                                     "workload: {requests: {prompt: [5], output: [2]}}\n")
+    assert servecast("run", tmp_path / "s.yaml").code == 0
+    refused(servecast("hardware", "h1000"), "unknown GPU 'h1000'", "h100-sxm")

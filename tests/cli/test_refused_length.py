@@ -52,13 +52,13 @@ def test_sweep(servecast: Run, tmp_path: Path) -> None:
 def test_plan(servecast: Run, tmp_path: Path) -> None:
     path = tmp_path / "p.yaml"
     path.write_text(yaml.safe_dump({
-        "workload": {"requests": {"output": [4]}}, "slo": {"ttft_p50_s": 1}, "max_model_len": 120_000,
+        "workload": {"requests": {"output": [4] * 5}}, "slo": {"ttft_p50_s": 1}, "max_model_len": 120_000,
         "candidates": {"gpu": ["l4"]}}))
     found = servecast("plan", path)
     assert found.code == 3 and "does not fit" in found.out and "GiB of KV per GPU" in found.out
 
 
 def test_page() -> None:
-    """vLLM v0 on an L4 batches prompts of the whole max_model_len: what is left for KV holds no sequence of it."""
-    view = evaluate(Settings(gpu="l4", policy="vllm_v0"), pictures=False)
+    """Command R has 64 KV heads: what 65 GiB of weights leave on an H100 holds 4,000 tokens, no sequence of 12,000."""
+    view = evaluate(Settings(gpu="h100-sxm", model="command-r", policy="vllm_v0"), pictures=False)
     assert "max_model_len: must be <=" in view.error and "GiB of KV per GPU" in view.error

@@ -39,8 +39,10 @@ def test_memory_and_slots_come_back(case: Case) -> None:
     counters = done.reps.c
     assert np.all(counters["free_blocks"] == case.limits.num_blocks)
     assert np.all(counters["largest_gap"] == case.limits.num_blocks)
-    for idle in ("n_running", "n_waiting", "n_flight", "n_extents", "kv_tokens", "outstanding"):
+    for idle in ("n_running", "n_waiting", "n_flight", "n_extents", "kv_tokens", "lane"):
         assert np.all(counters[idle] == 0)
+    assert np.all(done.reps.front["outstanding"] == 0)
+    assert np.all(done.reps.phase == 0) and np.all(done.reps.calendar == -1)
     assert np.all(done.reps.slots == -1)
     assert np.all(done.req.blocks == 0)
 

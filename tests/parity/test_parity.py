@@ -1,4 +1,4 @@
-"""The two engines leave the same: every request column, totals, histograms and step log, leaps on and off."""
+"""The two engines leave the same: every request column, totals, histograms and step log, the lane on and off."""
 
 import hashlib
 import json
@@ -45,7 +45,7 @@ def test_engines_agree_nightly(case: Case) -> None:
 
 
 def long_case(policy: str, seed: int, ahead: int) -> Case:
-    """Hundreds of requests of hundreds of tokens, memory for a handful: leaps cut by arrivals and blocks."""
+    """Hundreds of requests of hundreds of tokens, memory for a handful: quiet runs cut by arrivals and blocks."""
     rng = np.random.default_rng(seed)
     n = 150
     output = rng.integers(1, 300, n)
@@ -75,7 +75,7 @@ def test_long_answers(policy: str, seed: int, ahead: int) -> None:
 @pytest.mark.parametrize("until", [3_000, 9_001])
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_long_answers_cut_by_the_horizon(policy: str, until: int) -> None:
-    """The horizon falls into leaps; nothing after it leaves a trace."""
+    """The horizon falls into quiet runs; nothing after it leaves a trace."""
     case = replace(long_case(policy, 0, 1), until=until)
     assert differences(case) == {}
     done = run(case, "fast")

@@ -79,7 +79,7 @@ def test_no_record_without_data_passes() -> None:
     spec = plan_from(textbook())
     empty = {"idle": False, "values": {key_of("queue", None, 95.0): math.nan}, "overloaded": False}
     for record in ({"idle": True}, empty):
-        with pytest.raises(ConfigError):
+        with pytest.raises(ConfigError, match="be judged"):
             judge(spec, [record])
 
 
@@ -288,3 +288,11 @@ def test_a_run_asks_back_too() -> None:
     data = {"workload": {"requests": {"output": [1]}}, "slo": {"ttft_s": 500.0}}
     with pytest.raises(ConfigError, match=r"did you mean 0\.5"):
         scenario_from(data)
+
+
+def test_the_page_prices_output_tokens() -> None:
+    """2 replicas at 3 USD/h, 10 requests/s of 100 tokens: 3.6 million tokens an hour for 6 USD."""
+    from simulator.ui.model import Settings, evaluate
+
+    view = evaluate(Settings(rate=10.0, output=100, prompt=200, replicas=2, price=3.0), pictures=False)
+    assert view.usd_per_million == pytest.approx(6 / 3.6)

@@ -13,8 +13,10 @@ from simulator.planning.plan import plan
 from simulator.planning.spec import plan_from
 from simulator.report.plan.charts import Series, axis, chart, columns
 from simulator.report.plan.data import plain
-from simulator.report.plan.page import SORT_SCRIPT, render_markdown, render_plan, script_hash, write_plan
-from simulator.report.plan.words import answer_lines, seconds
+from simulator.report.plan.page import render_markdown, render_plan, write_plan
+from simulator.report.plan.words import answer_lines
+from simulator.report.render import SORT_SCRIPT, script_hash
+from simulator.text import bounded
 
 EVIL = '<script>alert(1)</script> | `x` & "y"'
 
@@ -156,4 +158,4 @@ def test_charts_escape_and_carry_hover_titles() -> None:
 
 @pytest.mark.parametrize(("value", "text"), [(0.25, "250 ms"), (2.5, "2.5 s"), (None, "unbounded")])
 def test_times_read_well(value: float | None, text: str) -> None:
-    assert seconds(value) == text
+    assert bounded(value) == text

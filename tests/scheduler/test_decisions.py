@@ -18,8 +18,6 @@ from simulator.engines.reference import _Run
 from simulator.state import FINISHED, Limits
 
 DATA = json.loads(gzip.decompress((Path(__file__).parent / "decisions.json.gz").read_bytes()))
-NEEDS_A_CACHE = "cache, short of memory"
-"""Kind of scenario that only an engine with a prefix cache can follow."""
 
 
 class Watched(_Run):
@@ -48,12 +46,8 @@ class Watched(_Run):
 
 
 def case(made: dict[str, Any]) -> Case:
-    """The scenario for our engine; what was found in the cache at the first admission is given as `cached`."""
-    arrival, prompt, output, limit, _, _ = zip(*made["requests"], strict=True)
-    cached = [0] * len(arrival)
-    for _, _, _, admitted in reversed(plans(made)):
-        for i, start in admitted:
-            cached[i] = start
+    """The scenario for our engine; requests of a group begin with the same tokens."""
+    arrival, prompt, output, limit, group, shared = zip(*made["requests"], strict=True)
     limits = Limits(
         max_num_seqs=made["max_num_seqs"], max_num_batched_tokens=made["max_num_batched_tokens"],
         long_prefill_token_threshold=made["long_prefill_token_threshold"],
@@ -61,10 +55,13 @@ def case(made: dict[str, Any]) -> Case:
         reserve_prompt=int(made["reserve_full_prompt"]),
         block_size=made["block_size"], num_blocks=made["num_gpu_blocks"] - 1, max_model_len=4096, contiguous=0,
         reserve_tokens=0, batch_window=0, length_bucket=0, stream=1, schedule_ahead=made["schedule_ahead"],
-        whole_prompt=0,
+        whole_prompt=0, prefix=int(made["kind"] != "plain"),
     )  # fmt: skip
-    return Case("chunked", arrival, prompt, output, limit, tuple(cached), (0,) * len(arrival), limits,
-                unit_cost(DATA["step"]))  # fmt: skip
+    chains = tuple(tuple(1000 * g + k for k in range(tokens // made["block_size"]))
+                   for g, tokens in zip(group, shared, strict=True))  # fmt: skip
+    nothing = (0,) * len(arrival)
+    return Case("chunked", arrival, prompt, output, limit, nothing, nothing, limits, unit_cost(DATA["step"]),
+                chains=chains)  # fmt: skip
 
 
 def plans(made: dict[str, Any]) -> list[Any]:
@@ -75,10 +72,7 @@ def name(k: int) -> str:
     return f"{k} {DATA['scenarios'][k]['kind']}"
 
 
-FOLLOWED = [k for k, made in enumerate(DATA["scenarios"]) if made["kind"] != NEEDS_A_CACHE]
-
-
-@pytest.mark.parametrize("k", FOLLOWED, ids=name)
+@pytest.mark.parametrize("k", range(len(DATA["scenarios"])), ids=name)
 def test_every_decision_is_the_schedulers(k: int) -> None:
     made = DATA["scenarios"][k]
     run = Watched(job(case(made), compiled=False))

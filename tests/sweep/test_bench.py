@@ -63,7 +63,7 @@ def test_the_bare_loop_does_its_heap_work() -> None:
 
 def test_the_cases_are_the_ones_promised() -> None:
     names = case_names()
-    promised = {"chat_10rps", "chat_18rps", "fleet_64", "grid_1000", "quickstart_cold", "quickstart_later"}
+    promised = {"chat_10rps", "chat_18rps", "fleet_64", "grid_1000", "first_cold", "first_warm", "first_page"}
     assert promised <= set(names)
     assert [f"growth_1e{k}" for k in range(3, 8)] == [name for name in names if name.startswith("growth")]
     fleet = next(case for case in ENGINE_CASES if case.name == "fleet_64")

@@ -1,7 +1,8 @@
-"""KV capacity against block counts printed by a real engine, worked by hand, and what does not fit."""
+"""KV capacity worked by hand, and what does not fit. Block counts of real engines: tests/calibration/test_kv_counts."""
 
 import pytest
 
+from calibration.fit import MEASUREMENTS
 from simulator.errors import CapacityError, ConfigError
 from simulator.profiles.capacity import KvCapacity, kv_capacity
 from simulator.profiles.engine import load_engine
@@ -11,22 +12,6 @@ from simulator.profiles.model import load_model
 
 def capacity(gpu: str, model: str, tp: int = 1, **options: object) -> KvCapacity:
     return kv_capacity(load_gpu(gpu), load_engine("vllm-0.24"), load_model(model), tp, **options)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("gpu", "model", "tp", "seqs", "blocks"),
-    [
-        ("h100-sxm", "llama-3.1-8b", 1, 128, 28171),
-        ("h100-sxm", "llama-3.1-8b", 1, 32, 28564),
-        ("h100-sxm", "qwen2.5-14b", 1, 128, 14227),
-        ("h200-sxm", "llama-3.1-8b", 2, 128, 119991),
-        ("h200-sxm", "qwen2.5-14b", 2, 128, 75170),
-    ],
-)
-def test_blocks_as_vllm_prints_them(gpu: str, model: str, tp: int, seqs: int, blocks: int) -> None:
-    """vLLM 0.24.0, utilisation 0.90, 2,048-token budget: within 1 %. The first two were used for the
-    fit."""
-    assert capacity(gpu, model, tp, max_num_seqs=seqs).num_gpu_blocks == pytest.approx(blocks, rel=0.01)
 
 
 def test_parts_add_up_and_blocks_fill_what_is_left() -> None:
@@ -76,3 +61,59 @@ def test_weights_larger_than_the_gpu_are_refused_with_a_way_out() -> None:
 def test_bad_limits_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         capacity("h100-sxm", "llama-3.1-8b", **options)
+
+
+def test_defaults_are_the_servers_own() -> None:
+    """vLLM 0.24, EngineArgs.get_batch_defaults for the API server; CacheConfig.gpu_memory_utilization."""
+    engine = load_engine("vllm-0.24")
+    assert engine.gpu_memory_utilization == 0.92
+    for gpu, limits in (("h100", (1024, 8192)), ("h200", (1024, 8192)), ("mi300x", (1024, 8192)),
+                        ("rtx-pro-6000", (1024, 8192)), ("a100-80gb", (256, 2048)), ("a100-pcie-80gb", (256, 2048)),
+                        ("l40s", (256, 2048)), ("rtx-4090", (256, 2048))):
+        assert engine.default_limits(load_gpu(gpu)) == limits
+        found = capacity(gpu, "llama-3.1-8b")
+        assert (found.max_num_seqs, found.max_num_batched_tokens) == limits
+        assert found.usable_bytes == int(0.92 * load_gpu(gpu).memory_bytes)
+
+
+def test_engines_before_0_21_leave_graphs_to_the_rest_of_the_memory() -> None:
+    """8B on an RTX 4090: 40,528 tokens in a public log of vLLM 0.11, 5 % of a 24 GB card."""
+    old = kv_capacity(load_gpu("rtx-4090"), load_engine("vllm-0.11"), load_model("llama-3.1-8b"))
+    assert (old.graph_bytes, old.tokens) == (0, pytest.approx(40_528, rel=0.05))
+    assert capacity("rtx-4090", "llama-3.1-8b").graph_bytes > 0
+
+
+def test_graph_memory_follows_the_captured_sizes() -> None:
+    """35 sizes up to 256 tokens, 51 up to 512, none above the token budget."""
+    graphs = {seqs: capacity("h100", "llama-3.1-8b", max_num_seqs=seqs).graph_bytes for seqs in (128, 256, 1024)}
+    assert graphs[256] / graphs[128] == pytest.approx(51 / 35)
+    assert graphs[1024] == graphs[256]
+    assert capacity("h100", "llama-3.1-8b", max_num_seqs=256, max_num_batched_tokens=256).graph_bytes == graphs[128]
+
+
+def test_windowed_layers_hold_the_window_only() -> None:
+    """Gemma-3-27B by hand: seven groups of 10 layers, 1,310,720 bytes a block; one request of 131,072 tokens takes
+    9,350 blocks at 2,048 tokens a step. vLLM prints requests that fit x their length."""
+    found = capacity("a100-80gb", "gemma-3-27b")
+    assert found.block_bytes == 10 * 16 * 2 * 16 * 128 * 2
+    assert found.tokens == int((found.num_gpu_blocks - 1) / 9350 * 131_072)
+    short = capacity("a100-80gb", "gemma-3-27b", max_model_len=1024)
+    assert short.tokens < found.tokens / 3  # inside the window every layer keeps every token
+
+
+def test_a_draft_takes_weights_and_blocks() -> None:
+    """An EAGLE-3 draft of one layer: a 33rd layer in every block. Weights by hand: attention reads 2 x 4096, fusion
+    3 x 4096 x 4096, its own head of 32,000, four norms; embedding the target's."""
+    draft = load_model(MEASUREMENTS / "models" / "eagle3-llama-8b.config.json")
+    weights = (6144 * 8192 + 4096 * 4096 + 3 * 4096 * 14_336 + 3 * 4096 * 4096 + 32_000 * 4096 + 5 * 4096)
+    assert draft.parameters == weights
+    alone = capacity("h200", "llama-3.1-8b")
+    found = capacity("h200", "llama-3.1-8b", draft=draft, draft_tokens=4)
+    assert found.weight_bytes - alone.weight_bytes == 2 * weights
+    assert found.block_bytes == alone.block_bytes * 33 // 32
+
+
+def test_the_largest_share_of_memory_an_sglang_server_takes_is_weights_and_kv() -> None:
+    found = kv_capacity(load_gpu("h100"), load_engine("sglang"), load_model("llama-3.1-8b"))
+    assert found.activation_bytes == found.graph_bytes == 0
+    assert found.kv_bytes == int(0.88 * load_gpu("h100").memory_bytes) - found.weight_bytes - found.workspace_bytes

@@ -7,27 +7,17 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import ConfigError, UnknownNameError
-from simulator.profiles.model import Gemm, ModelShape, list_models, load_model
+from simulator.profiles.model import Gemm, ModelShape, load_model
 
-# Parameter counts as published with the weights (safetensors metadata on Hugging Face); OPT-13B is worked out
-# below from the layers of Zhang et al. 2022 (arXiv:2205.01068).
+# Worked out from the layers of Zhang et al. 2022 (arXiv:2205.01068); other counts: test_model_truths.
 OPT_13B = (50_272 * 5120 + 2050 * 5120                               # embedding (tied head), positions + 2
            + 40 * (4 * (5120 * 5120 + 5120) + 2 * 5120 * 20_480 + 20_480 + 5120  # attention, MLP, biases
                    + 2 * 2 * 5120) + 2 * 5120)                       # two LayerNorms a layer, one at the end
-PUBLISHED = {
-    "llama-3.1-8b": 8_030_261_248, "llama-3.1-70b": 70_553_706_496, "qwen2.5-7b": 7_615_616_512,
-    "qwen2.5-14b": 14_770_033_664, "qwen2.5-32b": 32_763_876_352, "qwen3-8b": 8_190_735_360,
-    "mistral-7b-v0.3": 7_248_023_552, "opt-13b": OPT_13B,
-}
+DENSE = ("llama-3.1-8b", "llama-3.1-70b", "qwen2.5-7b", "qwen2.5-14b", "qwen3-8b", "mistral-7b-v0.3", "opt-13b")
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_parameters_are_the_published_count(name: str) -> None:
-    assert load_model(name).parameters == PUBLISHED[name]
-
-
-def test_every_shipped_model_has_a_published_count() -> None:
-    assert set(list_models()) == set(PUBLISHED)
+def test_parameters_of_opt_by_hand() -> None:
+    assert load_model("opt-13b").parameters == OPT_13B
 
 
 def test_kv_bytes_per_token_worked_by_hand() -> None:
@@ -51,7 +41,7 @@ def test_gemm_shapes_of_the_8b_as_benchmarked() -> None:
     assert model.head_shape() == Gemm("lm_head", 128_256, 4096)
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", DENSE)
 def test_tensor_parallel_halves_the_matrices(name: str) -> None:
     model = load_model(name)
     assert model.layer_weights(2) * 2 == model.layer_weights(1)
@@ -103,6 +93,11 @@ def test_unknown_name_lists_the_known() -> None:
     ({"quantization_config": {"quant_method": "awq", "bits": 3}}, "weights of 4 or 8 bits are modelled, got 3"),
     ({"num_hidden_layers": 0}, "num_hidden_layers must be a whole number >= 1, got 0"),
     ({"vocab_size": None}, "vocab_size must be a whole number >= 1, got None"),
+    ({"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8,
+      "mlp_only_layers": 5}, "a value is not of the kind its key needs"),
+    ({"text_config": 5}, "text_config must be a mapping, got int"),
+    ({"quantization_config": {"quant_method": "fp8", "ignored_layers": ["re:["]}},
+     "quantization_config cannot be read"),
     ({"sliding_window": -1}, "sliding_window must be a whole number >= 1, got -1"),
     ({"sliding_window": 8, "layer_types": ["sliding_attention"]}, "layer_types must name 2 layers, got 1"),
 ])

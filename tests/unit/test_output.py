@@ -19,7 +19,9 @@ from simulator.errors import ConfigError
 from simulator.metrics.summary import request_table
 from simulator.report import folder as output_folder
 from simulator.report import write as output
+from simulator.report.compared import compared, overloaded
 from simulator.report.folder import check_target, new_folder
+from simulator.report.page import render_report
 from simulator.report.tables import compare_table, summary_table
 from simulator.report.write import load_summary, write_comparison, write_result
 
@@ -240,9 +242,9 @@ def test_summary_table_shows_the_numbers() -> None:
     text = text_of(summary_table(run(scenario([3, 1, 2], name="[red]x[/red]", slo={"ttft_s": 1.0})).summary))
     assert "[red]x[/red]" in text  # names are text, not markup
     assert "arrived 3 = completed 3 + rejected 0 + unfinished 0" in text
-    assert "66.7 % of arrived within TTFT 1.00 s" in text
+    assert "66.7 % of arrived within TTFT 1 s" in text
     ttft = next(line.split() for line in text.splitlines() if line.startswith("TTFT"))
-    assert ttft[:5] == ["TTFT", "1.33", "s", "1.00", "s"] and ttft[-1] == "3"
+    assert ttft[:5] == ["TTFT", "1.33", "s", "1", "s"] and ttft[-1] == "3"
 
 
 def test_summary_table_shows_infinity_and_absence() -> None:
@@ -262,7 +264,7 @@ def test_compare_table_marks_the_best_and_gives_ratios() -> None:
         line.split("  ")[0]: line
         for line in text_of(compare_table([static.summary, filled.summary])).splitlines()
     }
-    assert lines["makespan"].split() == ["makespan", "14.0", "s", "10.0", "s", "(0.71x)", "*"]
+    assert lines["makespan"].split() == ["makespan", "14", "s", "10", "s", "(0.71x)", "*"]
     assert lines["steps"].split() == ["steps", "14", "10", "(0.71x)"]
     assert "*" not in lines["rejected"]
 
@@ -274,8 +276,8 @@ def test_compare_table_takes_infinite_as_worst_and_leaves_absent_alone() -> None
         line.split("  ")[0]: line
         for line in text_of(compare_table([refused.summary, served.summary])).splitlines()
     }
-    assert lines["TTFT p99"].split() == ["TTFT", "p99", "∞", "1.00", "s", "*"]
-    assert lines["TPOT mean"].split() == ["TPOT", "mean", "–", "1.00", "s"]
+    assert lines["TTFT p99"].split() == ["TTFT", "p99", "∞", "1", "s", "*"]
+    assert lines["TPOT mean"].split() == ["TPOT", "mean", "–", "1", "s"]
 
 
 def test_compare_table_does_not_praise_a_mean_over_fewer_requests() -> None:
@@ -289,11 +291,31 @@ def test_compare_table_does_not_praise_a_mean_over_fewer_requests() -> None:
     assert "short: rejected (2 longer than max_model_len)" in text and "long: rejected" not in text
 
 
+def test_a_latency_that_grows_with_the_trace_is_not_compared() -> None:
+    """Every second a request of two steps: one slot serves half of them, so the last waits as long as the trace."""
+    load = {"requests": {"output": [2] * 400, "arrival_s": list(range(400))}}
+    flooded, steady = (
+        run({"workload": load, "hardware": "unit", "name": f"{n} slots", "policy": {"name": "orca", "max_num_seqs": n}})
+        for n in (1, 4)
+    )
+    for results in ([flooded, steady], [steady, flooded]):
+        summaries = [result.summary for result in results]
+        assert [overloaded(s) for s in summaries].count(True) == 1
+        cells = dict(compared(summaries))
+        for label in ("TTFT p99", "E2E mean", "queue mean"):
+            assert [cell.ratio for cell in cells[label]] == ["", ""]
+            assert [cell.best for cell in cells[label]] == [result is steady for result in results]
+        assert cells["requests/s"][1].ratio and cells["TPOT mean"][1].ratio
+        assert f"{flooded.scenario.name}: overloaded" in text_of(compare_table(summaries))
+        page = render_report(results)
+        assert "they are not compared" in page and f"Lowest p99 TTFT: {steady.scenario.name}" in page
+
+
 def test_compare_table_writes_small_ratios_as_fractions() -> None:
     """40 steps against 1: 1/40."""
     long, short = run(scenario([40], name="long")), run(scenario([1], name="short"))
     text = text_of(compare_table([long.summary, short.summary]))
-    assert next(line for line in text.splitlines() if line.startswith("steps")).split()[-1] == "(1/40.0)"
+    assert next(line for line in text.splitlines() if line.startswith("steps")).split()[-1] == "(1/40)"
 
 
 def test_a_busy_gpu_at_low_load_is_explained() -> None:

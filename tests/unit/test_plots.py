@@ -126,20 +126,6 @@ def test_one_time_axis_shows_all_results_of_a_long_comparison() -> None:
     }
     results = [run(workload=slow, policy={"name": "static", "max_num_seqs": 4}), run(workload=slow)]
     fig = plots.slot_figure(results)
-    assert all(ax.patches for ax in fig.axes)
-    assert all(len(ax.patches) <= 2.5 * MAX_SPANS for ax in fig.axes)
+    drawn = [sum(len(bars.get_paths()) for bars in ax.collections) for ax in fig.axes]
+    assert all(0 < bars <= 2.5 * MAX_SPANS for bars in drawn)
 
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.0, "0 s"),
-        (250e-6, "250 µs"),
-        (0.0412, "41.2 ms"),
-        (3.5, "3.5 s"),
-        (1.0, "1 s"),
-        (4000.0, "4,000 s"),
-    ],
-)
-def test_seconds_are_written_with_a_fitting_unit(value: float, text: str) -> None:
-    assert plots.seconds_text(value) == text

@@ -99,7 +99,7 @@ def test_an_edited_policy_never_runs_stale_machine_code(tmp_path: Path) -> None:
     root, cache = copy_of_sources(tmp_path / "tree"), tmp_path / "cache"
     policy = root / "policies" / "orca.py"
     text = policy.read_text()
-    edited = text.replace("rep.c.n_running < lim.max_num_seqs", "rep.c.n_running < 1")
+    edited = text.replace("held(rep) < lim.max_num_seqs", "held(rep) < 1")
     assert edited != text
     found = []
     for version in (text, edited, text):

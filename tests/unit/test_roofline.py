@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simulator.cost.check import check_cost
-from simulator.cost.engine_times import EngineTimes, capture_sizes
+from simulator.cost.engine_times import EngineTimes
 from simulator.cost.roofline import padded, roofline_cost, to_fp
 from simulator.cost.step import (
     FP_BITS,
@@ -17,6 +17,7 @@ from simulator.cost.step import (
 )
 from simulator.cost.unit import unit_cost
 from simulator.errors import ConfigError
+from simulator.profiles.engine import capture_sizes
 from simulator.profiles.gpu import list_gpus, load_gpu
 from simulator.profiles.model import load_model
 

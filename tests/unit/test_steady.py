@@ -9,19 +9,9 @@ from scipy import stats
 
 from simulator import Result, Scenario, scenario_from, simulate
 from simulator.errors import ConfigError
-from simulator.metrics.intervals import t_cdf, t_quantile
-from simulator.metrics.stability import (
-    backlog_verdict,
-    interval,
-    little,
-    mser,
-    number_in_system,
-    paired,
-    replicate,
-    replicate_until,
-    stability,
-    value_at,
-)
+from simulator.metrics.intervals import interval, paired, t_cdf, t_quantile
+from simulator.metrics.stability import backlog_verdict, little, mser, number_in_system, stability
+from simulator.replicate import replicate, replicate_until, value_at
 from simulator.units import NEVER
 
 

@@ -15,7 +15,7 @@ def summary(**more: Any) -> dict[str, Any]:
 
 
 def test_interval_holds_the_prediction_and_has_the_width_of_the_file() -> None:
-    done = summary(hardware="h100-sxm")
+    done = summary(hardware="h100-sxm", policy={"max_num_seqs": 128, "max_num_batched_tokens": 2048})
     low, high = done["trust"]["interval_90"]["ttft_s.mean"]
     assert low < done["ttft_s"]["mean"] < high
     width = load_uncertainty().half_width["ttft_mean_s"]

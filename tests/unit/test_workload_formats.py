@@ -131,9 +131,13 @@ class TestConversationsAndPrefixes:
         assert back.meta == self.trace().meta
         assert back.extras.hashes(2).tolist() == [3, 4, 5, 9]
 
-    def test_reports_say_they_are_not_simulated(self) -> None:
-        assert self.trace().meta.account == (
-            "3 rows read; read but not simulated: sessions, turns, prefix hashes of 16 tokens")
+    def test_reports_say_what_is_not_simulated(self, tmp_path: Path) -> None:
+        path = tmp_path / "t.csv"
+        head = "TIMESTAMP,ContextTokens,GeneratedTokens,NumImages\n"
+        path.write_text(head + "2025-01-01 00:00:00,9,1,0\n2025-01-01 00:00:01,9,1,2\n")
+        assert load_trace(path).meta.account == "2 rows read; read but not simulated: images"
+        path.write_text(head + "2025-01-01 00:00:00,9,1,0\n")
+        assert load_trace(path).meta.account == "1 rows read"
 
 
 def test_a_comma_is_a_thousands_separator_only_where_it_can_be_nothing_else(tmp_path: Path) -> None:

@@ -4,54 +4,20 @@ The page holds one small script (tables sort by a click on their head); its hash
 security policy, and nothing else may run. Every value is escaped by the template engine.
 """
 
-import base64
-import functools
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
 from simulator.report.plan.charts import Series, chart, columns
-from simulator.report.plan.words import answer_lines, fleet_words, level_value, seconds
-from simulator.report.svg import css_variables
+from simulator.report.plan.words import answer_lines, fleet_words
+from simulator.report.render import SORT_SCRIPT, markdown_cell, render, script_hash
+from simulator.text import bounded, level_value
 
 Data = Mapping[str, Any]
-
-SORT_SCRIPT: Final = """
-document.querySelectorAll("table.sort th").forEach(function (head) {
-  head.tabIndex = 0;
-  function sort() {
-    var table = head.closest("table"), place = head.cellIndex, body = table.tBodies[0];
-    var up = head.getAttribute("aria-sort") !== "ascending";
-    var rows = Array.from(body.rows);
-    function key(row) {
-      var cell = row.cells[place], given = cell.dataset.v;
-      return given === undefined ? cell.textContent.trim() : given === "" ? Infinity : Number(given);
-    }
-    rows.sort(function (a, b) {
-      var x = key(a), y = key(b);
-      var order = typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y));
-      return up ? order : -order;
-    });
-    rows.forEach(function (row) { body.appendChild(row); });
-    table.querySelectorAll("th").forEach(function (other) { other.removeAttribute("aria-sort"); });
-    head.setAttribute("aria-sort", up ? "ascending" : "descending");
-  }
-  head.addEventListener("click", sort);
-  head.addEventListener("keydown", function (event) { if (event.key === "Enter") { sort(); } });
-});
-"""
-
-
-def script_hash(script: str = SORT_SCRIPT) -> str:
-    """The script's source for a content security policy."""
-    return "'sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() + "'"
-
 
 def render_plan(data: Data) -> str:
     """The whole page."""
@@ -65,7 +31,7 @@ def render_plan(data: Data) -> str:
         script=Markup(SORT_SCRIPT),
         script_hash=Markup(script_hash()),
         level_value=level_value,
-        duration=seconds,
+        duration=bounded,
         gain=gain,
         fleet_words=fleet_words,
     )
@@ -78,36 +44,11 @@ def render_markdown(data: Data) -> str:
         data=data,
         answer=answer_lines(data),
         level_value=level_value,
-        duration=seconds,
+        duration=bounded,
         gain=gain,
         fleet_words=fleet_words,
         cell=markdown_cell,
     )
-
-
-def render(template: str, **values: Any) -> str:
-    """A template filled in; HTML is escaped, Markdown cells by `markdown_cell`."""
-    found = _environment().get_template(template)
-    return found.render(css_light=css_variables(False), css_dark=css_variables(True), **values)
-
-
-@functools.cache
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("simulator.report", "templates"),
-        autoescape=select_autoescape(("html",)),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-
-
-def markdown_cell(value: Any) -> str:
-    """A value inside a Markdown table: no pipes, no line ends, no markup of its own."""
-    text = str(value)
-    for mark in ("\\", "|", "`", "*", "_", "<", ">", "[", "]"):
-        text = text.replace(mark, "\\" + mark)
-    return " ".join(text.split())
 
 
 def write_plan(data: Data, out: Path) -> None:
@@ -230,7 +171,7 @@ def _latency(data: Data) -> tuple[str, str]:
             (
                 r["requests_per_s"],
                 100 * (r[name] if r[name] is not None else math.inf) / limits[name],
-                f"{name} {seconds(r[name])} at {r['requests_per_s']:.4g} requests/s",
+                f"{name} {bounded(r[name])} at {r['requests_per_s']:.4g} requests/s",
             )
             for r in rows
         ]

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from simulator.planning.whatif import SHARES
 from simulator.report.folder import new_folder
-from simulator.report.plan.page import SORT_SCRIPT, markdown_cell, render, script_hash
-from simulator.report.plan.words import seconds
+from simulator.report.render import SORT_SCRIPT, markdown_cell, render, script_hash
+from simulator.text import bounded
 
 Data = Mapping[str, Any]
 UNCOMPARED = (
@@ -30,7 +30,7 @@ def value_text(metric: str, cell: Data) -> str:
         return "-" if value is None else f"{value:.1%}"
     if metric == "output tokens/s":
         return "-" if value is None else f"{value:,.0f}"
-    return seconds(value)
+    return bounded(value)
 
 
 def change_text(cell: Data) -> str:

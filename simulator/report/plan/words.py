@@ -6,22 +6,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from simulator.text import bounded, level_value
+
 Data = Mapping[str, Any]
-
-
-def seconds(value: float | None) -> str:
-    """A time in s or ms; unbounded when null."""
-    if value is None:
-        return "unbounded"
-    return f"{value * 1000:.3g} ms" if value < 1 else f"{value:.3g} s"
-
-
-def level_value(row: Data, key: str) -> str:
-    """A cell of a service level: times, or a share for attainment."""
-    value = row[key]
-    if row["name"].startswith("requests that miss"):
-        return "unbounded" if value is None else f"{value:.2%}"
-    return seconds(value)
 
 
 def fleet_words(fleet: Data) -> str:
@@ -59,7 +46,7 @@ def _worst(best: Data) -> list[str]:
     by_name: dict[str, list[str]] = {}
     for row in best["worst_windows"]:
         over = ", over the limit" if row["value"] is None or row["value"] > row["limit"] else ""
-        by_name.setdefault(row["name"], []).append(f"{seconds(row['value'])} in {row['window_s']:g} s{over}")
+        by_name.setdefault(row["name"], []).append(f"{bounded(row['value'])} in {row['window_s']:g} s{over}")
     return [f"Worst window of {name}: {'; '.join(found)}." for name, found in by_name.items()]
 
 
@@ -74,7 +61,7 @@ def _survival(data: Data) -> list[str]:
     if not lost["modelled"]:
         return [*lines, f"The loss itself is {lost['why']}."]
     hit = ", ".join(
-        f"{level['name']} {seconds(level['value'])}{'' if level['holds'] else ' (over the limit)'}"
+        f"{level['name']} {bounded(level['value'])}{'' if level['holds'] else ' (over the limit)'}"
         for level in lost["levels"]
     )
     back = "not again before the end" if lost["recovered_s"] is None else f"met again after {lost['recovered_s']:g} s"

@@ -1,0 +1,57 @@
+"""Numbers for people: one way to write a time, a number and a share, with their units, wherever they are shown."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+MISSING: Final = "–"
+"""Stands for what is not defined or not finite."""
+UNBOUNDED: Final = "unbounded"
+"""Stands for a service level that no bound can be given for."""
+
+
+def seconds(value: float | None, missing: str = MISSING) -> str:
+    """A time [s] with three significant digits and a unit that suits it: 250 µs, 41.2 ms, 3.5 s, 1,065 s."""
+    if value is None:
+        return missing
+    if value == 0:
+        return "0 s"
+    for factor, unit in ((1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms")):
+        if abs(value) < 999.5 * factor:
+            return f"{value / factor:.3g} {unit}"
+    return f"{value:.3g} s" if abs(value) < 999.5 else f"{value:,.0f} s"
+
+
+def number(value: float | None, missing: str = MISSING) -> str:
+    """A count whole, with thousands apart; anything else with three significant digits, whole from 100 on."""
+    if value is None:
+        return missing
+    return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 99.95 else f"{value:.3g}"
+
+
+def share(value: float | None, missing: str = MISSING) -> str:
+    """A share in per cent, to a tenth; nearly nothing and nearly all are not rounded to 0 and 100."""
+    if value is None:
+        return missing
+    text = f"{100 * value:.1f} %"
+    if value not in (0, 1) and text in ("0.0 %", "100.0 %"):
+        return f"{100 * value:.2g} %" if value < 0.5 else f"{100 * value:.3f} %"
+    return text
+
+
+def times(ratio: float) -> str:
+    """How many times something else: 3.05x, 120x; below a tenth as a fraction, 1/24.5."""
+    if 0 < ratio < 0.1:
+        return f"1/{number(1 / ratio)}"
+    return f"{ratio:.2f}x" if ratio < 99.5 else f"{ratio:,.0f}x"
+
+
+def bounded(value: float | None) -> str:
+    """A time [s]; unbounded when null."""
+    return seconds(value, UNBOUNDED)
+
+
+def level_value(row: Mapping[str, Any], key: str) -> str:
+    """A cell of a service level: a time, or a share where requests that miss are counted; unbounded where null."""
+    if row["name"].startswith("requests that miss"):
+        return UNBOUNDED if row[key] is None else f"{row[key]:.2%}"
+    return bounded(row[key])
