@@ -52,8 +52,8 @@ _BUDGET = "max_num_batched_tokens"
 POLICIES: Final = {
     p.name: p
     for p in (
-        Policy("static", static, static.schedule, (_SEQS, "batch_window_s", "length_bucket", "stream"),
-               retire=static.retire),
+        Policy("static", static, static.schedule, 
+               (_SEQS, "batch_window_s", "length_bucket", "stream", "padding"), retire=static.retire),
         Policy("orca", orca, orca.schedule, (_SEQS,)),
         Policy("vllm_v0", vllm_v0, vllm_v0.schedule, (_SEQS, _BUDGET, "watermark"), whole_prompt=True,
                watermark=0.01),  # vLLM 0.6 vllm/core/block_manager_v2.py, BlockSpaceManagerV2.__init__

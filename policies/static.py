@@ -1,19 +1,34 @@
 """Static batching: a group starts together and holds every slot until its longest answer ends.
 
 A batch is taken from the queue when the replica is empty: as soon as somebody waits, or, with a batch window,
-when the batch is full or its first request has waited that long. Prompts are padded to the longest of the
-batch and prefilled in one step; then every slot decodes, finished ones included, until the last has ended.
-KV memory is set aside for padded prompt + max_tokens. With `stream` off, the batch is returned whole at its end.
-`length_bucket` batches only prompts of one bucket (prompt // bucket); max_num_seqs = 1 serves one at a time.
+when the batch is full or its first request has waited that long. All its prompts are prefilled in one step, then
+it decodes until the last has ended. KV memory is set aside for the longest prompt + max_tokens, for every slot.
+With `stream` off, the batch is returned whole at its end. `length_bucket` batches only prompts of one bucket
+(prompt // bucket); max_num_seqs = 1 serves one at a time.
 
-This is request-level scheduling as described in Yu et al., OSDI 2022, section 3.1 (figure 3).
+`padding` says what is computed for nobody. "naive", the default: prompts are padded to the longest of the batch,
+and ended rows decode on, over a context as long as the longest. "removed": nothing; only the slots stay held.
+"fastertransformer" is between: its `remove_padding` ("Remove the padding of input ids or not in context phase",
+docs/gpt_guide.md, constructor argument 32) spares padded prompt tokens everywhere but in the attention, which is
+computed over the padded batch unless FMHA_ENABLE is on (layers/attention_layers/GptContextAttentionLayer.cc; guide,
+inference options); a decode step has every row of the batch (models/multi_gpu_gpt/ParallelGptDecoder.cc, forward) but
+returns from the attention of ended ones, and reads padding among the context of the others, masked
+(kernels/decoder_masked_multihead_attention_template.hpp). Sources of NVIDIA/FasterTransformer, main, 2023.
+
+This is request-level scheduling as described in Yu et al., OSDI 2022, section 3.1 (figure 3), with naive padding
+unless `padding` says otherwise.
 """
+
+from typing import Final
 
 from policies.queues import admit, held, lane_planned, plan, retire_finished, run_lane, take_after, wanted
 from simulator.jit import jitable
 from simulator.kv import grow
 from simulator.state import FINISHED, RUNNING, Column, Limits, Replica, Requests
 
+NAIVE, FASTER_TRANSFORMER, REMOVED = 0, 1, 2
+PADDINGS: Final = {"naive": NAIVE, "fastertransformer": FASTER_TRANSFORMER, "removed": REMOVED}
+"""Values of the knob `padding`, as Limits has them."""
 PADDED_PROMPT = 0
 """aux: longest prompt of the batch [tokens]."""
 
@@ -55,7 +70,7 @@ def _candidates(req: Requests, rep: Replica, lim: Limits) -> int:
 
 @jitable
 def _start(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
-    """Admit the batch from the queue and plan its padded prefill."""
+    """Admit the batch from the queue and plan its prefill."""
     first = rep.c.head
     before = -1
     longest = 0
@@ -76,7 +91,8 @@ def _start(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
         admit(req, rep, i)
         plan(rep, i, req.prompt[i])
     aux[PADDED_PROMPT] = longest
-    _pad_prefill(req, rep, longest)
+    if lim.padding != REMOVED:
+        _pad_prefill(req, rep, lim, longest)
 
 
 @jitable
@@ -89,17 +105,18 @@ def _set_aside(req: Requests, rep: Replica, lim: Limits, i: int, tokens: int) ->
 
 
 @jitable
-def _pad_prefill(req: Requests, rep: Replica, longest: int) -> None:
+def _pad_prefill(req: Requests, rep: Replica, lim: Limits, longest: int) -> None:
     """Padding of the prefill: tokens and causal query-key pairs beyond the real ones."""
     for k in range(rep.c.n_batch):
         prompt = req.prompt[rep.batch[k]]
-        rep.c.pad_tokens += longest - prompt
+        if lim.padding == NAIVE:
+            rep.c.pad_tokens += longest - prompt
         rep.c.pad_pairs += longest * (longest + 1) // 2 - prompt * (prompt + 1) // 2
 
 
 @jitable
 def _decode(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
-    """One token for each sequence not done; the slots of the others are computed as padding."""
+    """One token for each sequence not done, and padding for the slots of the others."""
     run_lane(rep, lim, 0)
     real = rep.c.lane_context
     padded = aux[PADDED_PROMPT] + lane_planned(req, rep)
@@ -110,9 +127,12 @@ def _decode(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
             real += req.computed[i] + 1
             padded = aux[PADDED_PROMPT] + req.planned[i]
     rows = rep.c.n_batch + rep.c.lane
-    if rows > 0:
+    if rows > 0 and lim.padding != REMOVED:
         rep.c.pad_rows = held(rep) - rows
-        rep.c.pad_context = held(rep) * padded - real
+        wide = held(rep) if lim.padding == NAIVE else rows
+        rep.c.pad_context = wide * padded - real
+        if wide < held(rep):
+            rep.c.hold = 0  # the context grows by fewer tokens than the step has rows: the policy plans every step
 
 
 @jitable

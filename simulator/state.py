@@ -287,6 +287,7 @@ class Limits(NamedTuple):
     schedule_ahead: int                 # D: steps planned before the oldest output is seen
     whole_prompt: int                   # 1 = a prompt above the token budget, or leaving no watermark, can never run
     prefix: int = 0                     # 1 = blocks of earlier requests with the same tokens are used again
+    padding: int = 0                    # static: what is computed for nobody (policies.static.PADDINGS), 0 = naive
 
 
 @dataclass(slots=True)

@@ -57,7 +57,7 @@ def textbook_step(result: Result) -> float:
 def slot_figure(results: Sequence[Result], labels: Sequence[str] | None = None) -> Figure:
     """Who held which slot when, one panel a result on one time axis.
 
-    Requests are coloured, empty slots grey, slots of a static batch that compute padding hatched. Of a long
+    Requests are coloured, empty slots grey, slots of a static batch whose request has ended hatched. Of a long
     run or many slots a window is shown; the title says so.
     """
     names = list(labels) if labels is not None else labels_of(results)

@@ -25,9 +25,9 @@ BINS: Final = 500
 class Spans:
     """Slots held, one row a request that was ever scheduled; shape (M,), sorted by (replica, slot, held).
 
-    The slot is held over [start, held), useful work ends at `useful` <= held: beyond it a static batch keeps
-    computing padding for it. A preempted request is shown in its last slot, from its first admission or from
-    where the one before it left that slot.
+    The slot is held over [start, held), useful work ends at `useful` <= held: beyond it a static batch holds the
+    slot, mostly computing padding. A preempted request is shown in its last slot, from its first admission or
+    from where the one before it left that slot.
     """
 
     row: Int64s  # index into the request columns

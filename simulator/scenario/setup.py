@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from policies.registry import POLICIES, Policy, policy_named
 from policies.routers import RANDOM, ROUTERS
+from policies.static import PADDINGS
 from simulator.cost.calibrated import calibrated_cost
 from simulator.cost.engine_times import EngineTimes
 from simulator.cost.reach import LAST_TICK, check_reach, reach
@@ -187,7 +188,7 @@ def _limits(scenario: Scenario, engine: EngineProfile, policy: Policy, seqs: int
         batch_window=to_ticks(knobs.batch_window_s or 0.0), length_bucket=knobs.length_bucket or 0,
         stream=0 if policy.name == "static" and not knobs.stream else 1,
         schedule_ahead=engine.schedule_ahead, whole_prompt=int(policy.whole_prompt),
-        prefix=int(_prefix_cache(scenario, engine, policy)))
+        prefix=int(_prefix_cache(scenario, engine, policy)), padding=PADDINGS[knobs.padding or "naive"])
 
 
 def _prefix_cache(scenario: Scenario, engine: EngineProfile, policy: Policy) -> bool:

@@ -77,6 +77,7 @@ class PolicySpec(Section):
     batch_window_s: float | None = Field(default=None, ge=0, le=1e6)
     length_bucket: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
     stream: bool | None = None
+    padding: Literal["naive", "fastertransformer", "removed"] | None = None
 
 
 class KvSpec(Section):

@@ -2,8 +2,8 @@
 
     python tests/mutation/mutate.py [WORD ...] [--jobs N]
 
-tries the bugs whose name holds one of the words, all without any. Every copy has its own compile cache. First the
-same tests must pass without a bug. Exit status: the number of bugs that survived or whose text was not found.
+tries the bugs whose name or file holds one of the words, all without any. Every copy has its own compile cache.
+First the same tests must pass without a bug. Exit status: the number of bugs that survived or whose text was not found.
 """
 
 import argparse
@@ -59,8 +59,8 @@ def plant(bug: Bug) -> tuple[str, str]:
         place = copy_of_tree(Path(folder))
         path = place / bug.file
         text = path.read_text(encoding="utf-8")
-        if bug.old not in text:
-            return "ABSENT", f"{bug.file} does not hold {bug.old!r}"
+        if text.count(bug.old) != 1:
+            return "ABSENT", f"{bug.file} holds {bug.old!r} {text.count(bug.old)} times, not once"
         path.write_text(text.replace(bug.old, bug.new), encoding="utf-8")
         status, line = run_tests(place, bug.tests)
     return {0: "SURVIVED", 1: "caught", 124: "caught"}.get(status, "BROKEN"), line
@@ -86,7 +86,7 @@ def main() -> int:
     options.add_argument("words", nargs="*")
     options.add_argument("--jobs", type=int, default=1)
     given = options.parse_args()
-    bugs = [bug for bug in BUGS if not given.words or any(word in bug.name for word in given.words)]
+    bugs = [bug for bug in BUGS if not given.words or any(w in bug.name or w in bug.file for w in given.words)]
     if not healthy(bugs):
         return 255
     missed = 0

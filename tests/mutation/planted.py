@@ -13,9 +13,13 @@ LONG = ("tests/parity", "-k", "long_answers and chunked")
 PARITY = ("tests/parity/test_parity.py", "-m", "not nightly")
 LONG_V0 = ("tests/parity", "-k", "long_answers and vllm_v0")
 RULES = ("tests/unit/test_engine_rules.py", "-k", "reference")
+PADDING = ("tests/unit/test_engine_rules.py", "-k", "static_padding")
+"""Compiled too: one policy to compile."""
 RULES_ALL = ("tests/unit/test_engine_rules.py", "-k", "share_of_all_blocks")
 HORIZON = ("tests/unit/test_engine_rules.py", "-k", "after_the_horizon")
 KV = ("tests/unit/test_kv.py",)
+POOL = ("tests/prefix/test_prefix.py",)
+"""The prefix cache against a pool of single blocks."""
 REACH = ("tests/unit/test_reach.py", "-k", "not slow_gpus")
 SCHEDULER = ("tests/scheduler",)
 """Against what vLLM's own scheduler decided."""
@@ -39,7 +43,7 @@ class Bug(NamedTuple):
 
 
 KV_FILE, CHUNKED, V0, STATIC = "simulator/kv.py", "policies/chunked.py", "policies/vllm_v0.py", "policies/static.py"
-QUEUE_FILE, BOOKING = "policies/queues.py", "simulator/engines/booking.py"
+QUEUE_FILE, PREFIX, BOOKING = "policies/queues.py", "simulator/prefix.py", "simulator/engines/booking.py"
 LANE, QUIET = "simulator/engines/lane.py", "simulator/engines/quiet.py"
 FAST, STEP, STATE = "simulator/engines/fast.py", "simulator/cost/step.py", "simulator/state.py"
 WATERMARK = "keep_free = lim.watermark_blocks if held(rep) > 0 else 0"
@@ -66,9 +70,9 @@ BUGS = (
         "> lim.num_blocks:", RULES),
     Bug("watermark of the usable blocks", "simulator/scenario/setup.py", "int(watermark * blocks)",
         "int(watermark * usable)", RULES_ALL),
-    Bug("cached tokens by the token", "simulator/prefix.py",
+    Bug("cached tokens by the token", PREFIX,
         "whole - 1) // lim.block_size * lim.block_size", "whole - 1)", RULES),
-    Bug("a prompt wholly found in the cache", "simulator/prefix.py", "min(req.cached[i], whole - 1)",
+    Bug("a prompt wholly found in the cache", PREFIX, "min(req.cached[i], whole - 1)",
         "req.cached[i]", RULES),
     Bug("watermark holds on an empty replica", CHUNKED, WATERMARK, "keep_free = lim.watermark_blocks", ORACLE),
     Bug("token budget off by one", CHUNKED, "return min(tokens, budget)", "return min(tokens, budget + 1)", RULES),
@@ -82,11 +86,54 @@ BUGS = (
     Bug("cached tokens computed again", CHUNKED, "start = find(req, rep, lim, i, whole)", "start = 0", ORACLE),
     Bug("prompts above the budget in one step", V0, "if whole - start > budget and rep.c.n_batch > 0:",
         "if whole - start > budget + 1 and rep.c.n_batch > 0:", RULES),
+    Bug("prefix: freed from the first block to the last", PREFIX, "for j in range(shared - 1, -1, -1):",
+        "for j in range(shared):", POOL),
+    Bug("prefix: freed from the first block to the last, real scheduler", PREFIX, "for j in range(shared - 1, -1, -1):",
+        "for j in range(shared):", SCHEDULER),
+    Bug("prefix: blocks never filled are kept", PREFIX, "full = min(tokens // lim.block_size, req.blocks[i])",
+        "full = req.blocks[i]", POOL),
+    Bug("prefix: blocks never filled are kept, whole runs", PREFIX,
+        "full = min(tokens // lim.block_size, req.blocks[i])", "full = req.blocks[i]", ORACLE),
+    Bug("prefix: the last token is not computed", PREFIX, "most = (whole - 1) // lim.block_size",
+        "most = whole // lim.block_size", POOL),
+    Bug("prefix: the last token is not computed, real scheduler", PREFIX, "most = (whole - 1) // lim.block_size",
+        "most = whole // lim.block_size", SCHEDULER),
+    Bug("prefix: of twins the newer is found", PREFIX, """            while rep.prefix.nodes[first].twin >= 0:
+                first = rep.prefix.nodes[first].twin
+            rep.prefix.nodes[first].twin = at
+""", """            node.twin = first
+            rep.prefix.found[number] = at
+""", POOL),
+    Bug("prefix: no twin stands in for a block that is taken", PREFIX, "rep.prefix.found[number] = twin",
+        "rep.prefix.found[number] = -1", POOL),
+    Bug("prefix: idle blocks found are not counted at admission", PREFIX,
+        "return hits - idle_blocks(req, rep, i, hits)", "return hits", SCHEDULER),
+    Bug("prefix: blocks that others hold are counted at admission", PREFIX,
+        "return hits - idle_blocks(req, rep, i, hits)", "return 0", SCHEDULER),
+    Bug("prefix: blocks others hold are counted idle", PREFIX, ".refs == 0:\n            idle += 1",
+        ".refs >= 0:\n            idle += 1", POOL),
+    Bug("prefix: private blocks counted as held by others", PREFIX, "idle = hits - shared", "idle = 0", POOL),
+    Bug("prefix: a block in use is freed by the first who ends", PREFIX,
+        "node.refs -= 1\n        if node.refs == 0:", "node.refs -= 1\n        if True:", POOL),
+    Bug("prefix: outputs in flight are known", PREFIX, "min(tokens, req.prompt[i] + req.done[i])", "tokens", SCHEDULER),
+    Bug("prefix: answers are forgotten", PREFIX, "    learn(req, rep, lim, i, tokens)\n    full = min(",
+        "    learn(req, rep, lim, i, min(tokens, req.prompt[i]))\n    full = min(", ORACLE),
+    Bug("prefix: a preempted request does not find its own blocks", PREFIX, "req.status[i] == RUNNING)", "False)",
+        SCHEDULER),
+    Bug("prefix: taken blocks are not forgotten", PREFIX, "            _forget(rep, at)\n", "", POOL),
+    Bug("prefix: the newest free block is taken first", PREFIX, "at = rep.c.oldest\n        node",
+        "at = rep.c.newest\n        node", POOL),
+    Bug("prefix: hits of a preempted request counted again", PREFIX,
+        "    if req.preempted[i] == 0:\n", "    if True:\n", SCHEDULER),
     Bug("static padded for whom it leaves out", STATIC, "        longest, limit = padded, asked\n", "", ORACLE),
     Bug("static batch full of another bucket", STATIC, "if lim.length_bucket == 0:\n        return int",
         "if lim.length_bucket >= 0:\n        return int", RULES),
     Bug("static slots not held to the end", STATIC, "rep.c.pad_rows = held(rep) - rows",
         "rep.c.pad_rows = 0", ("tests/golden", "-k", "reference")),
+    Bug("static rows ended read their context, fastertransformer", STATIC,
+        "wide = held(rep) if lim.padding == NAIVE else rows", "wide = held(rep)", RULES),
+    Bug("static prompts padded all the same", STATIC, "if lim.padding == NAIVE:", "if lim.padding != REMOVED:", RULES),
+    Bug("static leaps over growing padding", STATIC, "            rep.c.hold = 0  #", "            pass  #", PADDING),
     Bug("static clients go on before their answer", STATIC, "            rep.c.n_ended = 0\n",
         "            rep.c.n_ended += 0\n", RULES),
     Bug("admission order reversed", BOOKING, "import held, push_back, take_out\n",

@@ -316,7 +316,11 @@ def chunked(rep: Replica, now: int) -> Work:
 
 
 def static(rep: Replica, now: int) -> Work:
-    """A batch runs until its longest answer ends; prompts are padded, ended slots keep computing."""
+    """A batch runs until its longest answer ends; what is computed for nobody until then is `padding`:
+
+    0 prompts to the longest and all ended slots, 1 of prompts the attention only and of ended slots all but the
+    attention, 2 nothing.
+    """
     return _static_decode(rep) if rep.running else _static_start(rep, now)
 
 
@@ -343,23 +347,26 @@ def _static_start(rep: Replica, now: int) -> Work:
         rep.waiting.remove(seq)
         rep.admit(seq, 0)
     rep.longest = max(seq.prompt for seq in batch)
-    return Work(
-        [(seq, seq.prompt) for seq in batch],
-        pad_tokens=sum(rep.longest - seq.prompt for seq in batch),
-        pad_pairs=sum(triangle(rep.longest) - triangle(seq.prompt) for seq in batch),
-    )
+    work = Work([(seq, seq.prompt) for seq in batch])
+    if lim.padding == 0:
+        work.pad_tokens = sum(rep.longest - seq.prompt for seq in batch)
+    if lim.padding in (0, 1):
+        work.pad_pairs = sum(triangle(rep.longest) - triangle(seq.prompt) for seq in batch)
+    return work
 
 
 def _static_decode(rep: Replica) -> Work:
     rows = [(seq, 1) for seq in rep.running if seq.state == "running" and seq.missing]
     if not rows:
         return Work()
+    work, ended = Work(rows), len(rep.running) - len(rows)
     width = rep.longest + rows[0][0].planned
-    return Work(
-        rows,
-        pad_rows=len(rep.running) - len(rows),
-        pad_context=len(rep.running) * width - sum(seq.known for seq, _ in rows),
-    )
+    if rep.lim.padding in (0, 1):
+        work.pad_rows = ended
+        work.pad_context = sum(width - seq.known for seq, _ in rows)
+    if rep.lim.padding == 0:
+        work.pad_context += ended * width
+    return work
 
 
 def triangle(n: int) -> int:

@@ -118,7 +118,7 @@ def some_limits(choose: Choose, policy: str, tick: int, ahead: int | None) -> Li
         batch_window=choose.among(0, 3, 5) * tick if static else 0,
         length_bucket=choose.among(0, 0, 4) if static else 0, stream=choose.among(0, 1) if static else 1,
         schedule_ahead=choose.among(0, 1, 1, 2) if ahead is None else ahead,
-        whole_prompt=int(POLICIES[policy].whole_prompt),
+        whole_prompt=int(POLICIES[policy].whole_prompt), padding=choose.among(0, 1, 2) if static else 0,
     )  # fmt: skip
 
 

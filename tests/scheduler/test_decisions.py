@@ -78,6 +78,8 @@ def test_every_decision_is_the_schedulers(k: int) -> None:
     run = Watched(job(case(made), compiled=False))
     run.run()
     assert run.steps == made["steps"]
+    firsts = {i: start for _, _, _, admitted in reversed(plans(made)) for i, start in admitted}
+    assert made["kind"] == "plain" or dict(enumerate(run.job.req.found)) == firsts
 
 
 def test_the_scenarios_are_hard() -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from parity.cases import Case, run
 
+from policies.static import PADDINGS
 from simulator.cost.step import Cost
 from simulator.cost.unit import unit_cost
 from simulator.errors import NoProgressError, ServecastError
@@ -280,6 +281,18 @@ def test_static_pads_to_its_own_longest(engine: str) -> None:
     cheap = unit_cost(0)._replace(prefill_token_fp=np.int64(2**32))
     done = run(requests([0, 0], [2, 8], [1, 1], "static", cheap, num_blocks=4), engine)
     assert times(done)[1] == [2, 10]
+
+
+@ENGINES
+@pytest.mark.parametrize(("padding", "ends"), [("naive", [12030, 24108, 9018]), ("removed", [9019, 13045, 7013]),
+                                               ("fastertransformer", [10026, 22052, 7018])])  # fmt: skip
+def test_static_padding(padding: str, ends: list[int], engine: str) -> None:
+    """1000 ns a token, 1 ns a token of context and a pair. Prefill: 7 tokens, 13 pairs; padded 9 and 18. Step 2:
+    2 rows, contexts 2 + 4; padded 3 of 4, FasterTransformer 3 rows, 4 + 4. Then 1 row, contexts 5-8; padded 3 each."""
+    one = np.int64(2**32)
+    linear = unit_cost(0)._replace(slope_fp=1000 * one, decode_context_fp=one, prefill_pair_fp=one)
+    done = run(requests([0] * 3, [1, 3, 3], [2, 6, 1], "static", linear, padding=PADDINGS[padding]), engine)
+    assert times(done)[1:] == ([ends[2]] * 3, ends)
 
 
 @ENGINES

@@ -1,0 +1,31 @@
+"""Planted bugs that can still be planted; whether tests notice them is for mutate.py to say."""
+
+import ast
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def bugs() -> Any:
+    spec = importlib.util.spec_from_file_location("planted", Path(__file__).with_name("planted.py"))
+    assert spec is not None and spec.loader is not None
+    planted = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(planted)
+    return planted.BUGS
+
+
+def test_each_bug_has_one_place_and_leaves_valid_python() -> None:
+    places = {}
+    for bug in bugs():
+        text = (ROOT / bug.file).read_text(encoding="utf-8")
+        places[bug.name] = text.count(bug.old)
+        ast.parse(text.replace(bug.old, bug.new))
+    assert {name: count for name, count in places.items() if count != 1} == {}
+
+
+def test_names_differ_and_the_tests_named_are_there() -> None:
+    found = bugs()
+    assert len({bug.name for bug in found}) == len(found)
+    assert all((ROOT / bug.tests[0]).exists() for bug in found)
