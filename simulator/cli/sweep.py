@@ -41,7 +41,7 @@ ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with what DI
 FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="What `servecast sweep` wrote.")]
 MetricOption = Annotated[str, typer.Option("--metric", "-m", help="Summary key to rank by.")]
 KeysOption = Annotated[str | None, typer.Option(
-    "--keys", metavar="X,Y", help="Two swept keys for the heat map; default: the first two.")]
+    "--keys", metavar="X,Y", help="Two swept keys for the heat map; default: a swept rate and the first other.")]
 TopOption = Annotated[int, typer.Option("--top", min=1, help="Points to list.")]
 PlotOption = Annotated[Path | None, typer.Option(
     "--plot", metavar="PNG", help="Where the heat map goes; default DIR/heatmap.png.")]
@@ -84,19 +84,22 @@ def show_sweep(folder: FolderArgument, metric: MetricOption = "ttft_s.p99", keys
     if failed is not None:
         console(stderr=True).print(failed)
     if pair is not None:
-        grid = table.grid_of(means, pair[0], pair[1], metric)
+        grid, folded = table.grid_of(means, pair[0], pair[1], metric), table.folded_keys(means, *pair)
         if grid.shape[1] <= 16 and grid.shape[0] <= 40:
-            show(table.grid_table(grid, metric))
+            show(table.grid_table(grid, metric, folded))
         path = plot or folder / "heatmap.png"
-        table.save_heat_map(grid, metric, path)
+        table.save_heat_map(grid, metric, path, folded)
         note(f"heat map in {path}", quiet)
 
 
 def _pair(keys: str | None, swept: list[str]) -> tuple[str, str] | None:
     """The two keys to draw, None when fewer are swept."""
     from simulator.errors import ConfigError
+    from simulator.sweep.show import heat_keys
 
-    names = [key.strip() for key in keys.split(",")] if keys else swept[:2]
-    if keys and (len(names) != 2 or not set(names) <= set(swept)):
+    if keys is None:
+        return heat_keys(swept)
+    names = [key.strip() for key in keys.split(",")]
+    if len(names) != 2 or not set(names) <= set(swept):
         raise ConfigError(f"--keys {keys}: must name two swept keys, X,Y; swept: {', '.join(swept)}")
-    return (names[0], names[1]) if len(names) == 2 else None
+    return names[0], names[1]

@@ -1,7 +1,9 @@
 """Reading a sweep: its table, its best points, a heat map of two keys."""
 
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
@@ -17,6 +19,9 @@ from simulator.sweep.store import part_files, read_manifest, replication_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+RATE_KEYS: Final = ("rate", "rate_scale")
+"""Last part of the keys that say how fast requests arrive."""
 
 
 def sweep_keys(folder: str | Path) -> list[str]:
@@ -98,9 +103,21 @@ def grid_of(means: pd.DataFrame, x: str, y: str, metric: str) -> pd.DataFrame:
     return best.unstack(x)
 
 
-def grid_table(grid: pd.DataFrame, metric: str) -> Table:
-    """The heat map as numbers."""
-    table = Table(title=f"{metric}: {grid.index.name} down, {grid.columns.name} across", title_justify="left")
+def heat_keys(swept: Sequence[str]) -> tuple[str, str] | None:
+    """The two keys to draw where none are named: a swept rate across, the first other key down; None below two."""
+    ordered = sorted(swept, key=lambda key: key.rpartition(".")[2] not in RATE_KEYS)
+    return (ordered[0], ordered[1]) if len(ordered) > 1 else None
+
+
+def folded_keys(means: pd.DataFrame, x: str, y: str) -> list[str]:
+    """Keys of more than one value that grid_of takes the best over."""
+    return [key for key in _swept(means) if key not in (x, y) and means[key].nunique(dropna=False) > 1]
+
+
+def grid_table(grid: pd.DataFrame, metric: str, folded: Sequence[str] = ()) -> Table:
+    """The heat map as numbers; `folded` are the keys it is the best over."""
+    title = f"{_heading(metric, folded)}: {grid.index.name} down, {grid.columns.name} across"
+    table = Table(title=escape(title), title_justify="left")
     table.add_column(escape(str(grid.index.name)))
     for value in grid.columns:
         table.add_column(escape(_text(value)), justify="right")
@@ -109,8 +126,8 @@ def grid_table(grid: pd.DataFrame, metric: str) -> Table:
     return table
 
 
-def heat_map(grid: pd.DataFrame, metric: str) -> "Figure":
-    """The grid in colours; dark is good, grey is undefined (failed, or no finite value)."""
+def heat_map(grid: pd.DataFrame, metric: str, folded: Sequence[str] = ()) -> "Figure":
+    """The grid in colours; dark is good, grey is undefined (failed, or no finite value); `folded` as in grid_table."""
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 
@@ -125,17 +142,26 @@ def heat_map(grid: pd.DataFrame, metric: str) -> "Figure":
     axes.set_yticks(range(rows), [_text(v) for v in grid.index])
     axes.set_xlabel(str(grid.columns.name))
     axes.set_ylabel(str(grid.index.name))
-    axes.set_title(metric)
+    figure.suptitle(_wrapped(_heading(metric, folded), size[0]), fontsize=10)
     figure.colorbar(image, ax=axes, label=metric)
     if rows * columns <= 200:
         _write_cells(axes, values, image)
     return figure
 
 
-def save_heat_map(grid: pd.DataFrame, metric: str, path: Path) -> None:
+def save_heat_map(grid: pd.DataFrame, metric: str, path: Path, folded: Sequence[str] = ()) -> None:
     """Write the heat map as PNG, whole or not at all, without date or version inside."""
     with atomic(path) as temporary:
-        heat_map(grid, metric).savefig(temporary, format="png", dpi=130, metadata={"Software": None})
+        heat_map(grid, metric, folded).savefig(temporary, format="png", dpi=130, metadata={"Software": None})
+
+
+def _heading(metric: str, folded: Sequence[str]) -> str:
+    return f"{metric}, best over {' and '.join(folded)}" if folded else metric
+
+
+def _wrapped(text: str, inches: float) -> str:
+    """Lines that fit a figure: about 13 characters of 10 points an inch; keys are broken only between words."""
+    return "\n".join(textwrap.wrap(text, int(13 * inches), break_long_words=False, break_on_hyphens=False))
 
 
 def _scale(values: "np.ma.MaskedArray[Any, Any]") -> str:

@@ -127,6 +127,34 @@ def test_answer_is_complete(data: dict[str, Any]) -> None:
     assert answer["hourly"] is None
 
 
+def test_prices_of_the_profiles_are_called_examples_beside_the_cost(data: dict[str, Any]) -> None:
+    fleet = data["recommended"]
+    words = f"{fleet['usd_per_hour']:.2f} USD/h (example price)"
+    for text in (answer_lines(data)[0], render_plan(data), render_markdown(data).replace("\\", "")):
+        assert words in text
+    assert "USD a month (example price)" in render_plan(data)
+    assert f"{fleet['candidate']['gpu']} {fleet['price_usd_per_gpu_hour']:.2f}" in answer_lines(data)[1]
+
+
+def test_prices_of_the_plan_are_not_called_examples() -> None:
+    data = small(candidates={"gpu": "l40s", "replicas": {"max": 8}}, prices={"l40s": 0.9})
+    assert "example price" not in " ".join(answer_lines(data)).lower() + render_plan(data).lower()
+
+
+def test_kv_blocks_printed_are_those_of_the_chosen_candidate() -> None:
+    """Llama-3.1-8B: 16.06 GB of weights; 32 layers x 2 x 8 heads x 128 x 2 B = 128 KiB a token, so 2 MiB a block of 16.
+
+    Over two GPUs a block takes 1 MiB of each and the weights 8.03 GB: of 0.92 x 79.18 GiB the 65.37 GiB that are left
+    hold 66,936 blocks at most. Over eight GPUs a block takes 256 KiB, which makes four times as many.
+    """
+    data = small(candidates={"gpu": "h100-sxm", "tensor_parallel": [8, 2], "replicas": {"max": 2}})
+    assert data["recommended"]["candidate"]["tensor_parallel"] == 2
+    printed = re.search(r"One replica: ([\d,]+) KV blocks \(([\d,]+) tokens\)", render_plan(data))
+    assert printed is not None and printed.group(0) in render_markdown(data)
+    blocks, tokens = (int(group.replace(",", "")) for group in printed.groups())
+    assert 0.9 * 66_936 < blocks < 66_936 and tokens == 16 * blocks
+
+
 def test_infeasible_report_names_limit_and_nearest_point() -> None:
     data = small(slo={"tpot_p50_s": 0.0005})
     text = " ".join(answer_lines(data))

@@ -15,7 +15,9 @@ from simulator.errors import ConfigError, UnknownNameError
 from simulator.sweep.show import (
     best_points,
     errors_table,
+    folded_keys,
     grid_of,
+    heat_keys,
     heat_map,
     load_table,
     point_means,
@@ -79,6 +81,35 @@ def test_the_heat_map_shows_every_finite_cell(tmp_path: Path) -> None:
     assert (tmp_path / "a.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.png", "b.png"]
+
+
+def test_a_swept_rate_is_drawn_across() -> None:
+    rate, first, second = "workload.arrivals.rate", "policy.max_num_seqs", "hardware.gpu"
+    assert heat_keys([first, second, rate]) == (rate, first)
+    assert heat_keys([first, second]) == (first, second)
+    assert heat_keys([rate]) is None
+
+
+def test_keys_of_one_value_are_not_folded() -> None:
+    rows = table((0, 1, 1, 1.0, None), (1, 2, 1, 2.0, None)).assign(c=[3, 4], d=[5, 5])
+    assert folded_keys(point_means(rows, ["a", "b", "c", "d"], P99), "a", "b") == ["c"]
+
+
+def test_folded_keys_are_named_on_the_screen_and_in_the_picture(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, path, **_: drawn.append(
+        " ".join(figure.get_suptitle().split())) or Path(path).touch())
+    monkeypatch.setenv("COLUMNS", "200")
+    keys = {"policy.max_num_seqs": [2, 64], "policy.max_num_batched_tokens": [256, 512],
+            "workload.arrivals.rate": [2, 8]}
+    out = str(tmp_path / "out")
+    assert main(["sweep", write(tmp_path, [{"grid": keys}]), "--out", out, "--jobs", "1"]) == 0
+    capsys.readouterr()
+    assert main(["sweep", "show", out]) == 0
+    says = "ttft_s.p99, best over policy.max_num_seqs"
+    assert f"{says}: policy.max_num_batched_tokens down, workload.arrivals.rate across" in capsys.readouterr().out
+    assert drawn == [says]
 
 
 def test_errors_are_listed() -> None:

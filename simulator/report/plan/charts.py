@@ -142,7 +142,7 @@ def _guide(at: float, text: str, to_left: bool) -> str:
 def _level(at: float, text: str) -> str:
     return (
         f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}" stroke="var(--bad)" '
-        f'stroke-dasharray="5 4"/>{_text(WIDTH - RIGHT - 4, at - 5, text, "end", HALO)}'
+        f'stroke-dasharray="5 4"/>{_text(LEFT + 4, at - 5, text, "start", HALO)}'
     )
 
 

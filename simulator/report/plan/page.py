@@ -13,7 +13,7 @@ from typing import Any
 from markupsafe import Markup
 
 from simulator.report.plan.charts import Series, chart, columns
-from simulator.report.plan.words import answer_lines, fleet_words
+from simulator.report.plan.words import answer_lines, example_price, fleet_words
 from simulator.report.render import SORT_SCRIPT, markdown_cell, render, script_hash
 from simulator.text import bounded, level_value
 
@@ -80,11 +80,15 @@ def _cards(data: Data) -> list[tuple[str, str, str]]:
             f"{best['replicas']} × {best['candidate']['gpu']}",
             f"{best['gpus']} GPUs" + (f", {best['spare']} replicas spare" if best["spare"] else ""),
         ),
-        ("cost", f"{best['usd_per_hour']:,.2f} USD/h", f"{best['usd_per_month']:,.0f} USD a month"),
+        (
+            "cost",
+            f"{best['usd_per_hour']:,.2f} USD/h",
+            f"{best['usd_per_month']:,.0f} USD a month{example_price(best)}",
+        ),
         (
             "per million tokens",
             f"{best['usd_per_million_output_tokens']:.3g} USD",
-            f"output; {best['usd_per_million_tokens']:.3g} USD of all tokens",
+            f"output; {best['usd_per_million_tokens']:.3g} USD of all tokens{example_price(best)}",
         ),
     ]
     if answer and answer["relief"]:

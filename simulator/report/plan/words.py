@@ -24,8 +24,10 @@ def answer_lines(data: Data) -> list[str]:
     if best is None:
         return _no_answer(data)
     lines = [
-        f"Buy {fleet_words(best)}: {best['usd_per_hour']:.2f} USD/h, {best['usd_per_month']:,.0f} USD/month, "
-        f"{best['usd_per_million_output_tokens']:.3g} USD per million output tokens."
+        f"Buy {fleet_words(best)}: {best['usd_per_hour']:.2f} USD/h{example_price(best)}, "
+        f"{best['usd_per_month']:,.0f} USD/month, "
+        f"{best['usd_per_million_output_tokens']:.3g} USD per million output tokens.",
+        *_example_prices(data),
     ]
     for level in best["levels"]:
         lines.append(
@@ -39,6 +41,25 @@ def answer_lines(data: Data) -> list[str]:
         lines += _headroom(answer)
     lines += _length(best, data["question"])
     return lines + [f"{text}." for text in data["cannot_be_told_apart"]] + _unfinished(data)
+
+
+def example_price(fleet: Data) -> str:
+    """` (example price)` where the price of a fleet's GPU is its profile's, not the plan's; else empty."""
+    return " (example price)" if fleet["price_assumed"] else ""
+
+
+def _example_prices(data: Data) -> list[str]:
+    """The GPUs whose price is an example, among the fleets that are priced."""
+    prices = {
+        f["candidate"]["gpu"]: f"{f['candidate']['gpu']} {f['price_usd_per_gpu_hour']:.2f}"
+        for f in [data["recommended"], *data["runners_up"]]
+        if f["price_assumed"]
+    }
+    return (
+        [f"Example prices, in USD per GPU and hour: {', '.join(prices.values())}. Yours go under prices."]
+        if prices
+        else []
+    )
 
 
 def _worst(best: Data) -> list[str]:
