@@ -252,7 +252,8 @@ def _prefix_cache(result: Result) -> Block:
     block = result.setup.limits.block_size
     found = req.found if on else np.minimum(req.cached, req.prompt - 1) // block * block
     tokens, prompts = int(found[admitted].sum()), int(req.prompt[admitted].sum())
-    return {"simulated": on, "found_tokens": tokens, "prompt_tokens": prompts, "hit_rate": _ratio(tokens, prompts)}
+    rate = _ratio(tokens, prompts) if on or tokens else None
+    return {"simulated": on, "found_tokens": tokens, "prompt_tokens": prompts, "hit_rate": rate}
 
 
 def _time(result: Result) -> Block:

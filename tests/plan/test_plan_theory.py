@@ -71,7 +71,7 @@ def test_random_split_is_mm1_and_the_fewest_replicas_are_those_of_theory() -> No
         {"kind": "exponential", "mean": mean},
         {"queue_p95_s": limit},
         {"policy": "static", "max_num_seqs": 1, "router": "random"},
-        200_000,
+        60_000,
     )
     assert found.best is not None
     assert found.best.outcome.replicas == need
@@ -93,7 +93,7 @@ def test_slots_are_servers_and_each_verdict_is_that_of_erlang_c() -> None:
         {"kind": "exponential", "mean": mean},
         {"queue_p95_s": limit},
         {"policy": "orca", "max_num_seqs": slots, "replicas": [1]},
-        200_000,
+        60_000,
     )
     for outcome in found.outcomes:
         c = outcome.candidate.max_num_seqs

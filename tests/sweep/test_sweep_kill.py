@@ -26,7 +26,12 @@ def start(folder: Path, *more: str) -> "subprocess.Popen[str]":
     file.write_text(yaml.safe_dump(spec.model_dump(mode="json", exclude_none=True)))
     command = [sys.executable, "-m", "simulator.cli.main", "sweep", str(file), "--out", str(folder / "out")]
     return subprocess.Popen([*command, "--jobs", "2", *more], cwd=ROOT, text=True, stderr=subprocess.PIPE,
-                            start_new_session=True)
+                            start_new_session=True, preexec_fn=_hear_ctrl_c)
+
+
+def _hear_ctrl_c() -> None:
+    """A shell starts background jobs with SIGINT ignored, and children inherit that: the tests may be such a job."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def parts(folder: Path) -> dict[Path, tuple[int, int]]:
