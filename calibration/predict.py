@@ -157,9 +157,8 @@ def _job(run: MeasuredRun, setup: Profiles, cost: Cost, blocks: int, log: bool) 
     talks = run.engine.enable_prefix_caching and run.kind == "sessions"
     cached = table.cached_tokens.to_numpy(dtype=np.int64) if "cached_tokens" in table and not talks else nothing
     extras = Extras(session=table.session.to_numpy(np.int64), turn=table.turn.to_numpy(np.int64)) if talks else Extras()
-    limits = limits_of(run, setup.engine, blocks)._replace(prefix=int(run.engine.enable_prefix_caching))
-    if cached.any():  # what was found is given, not what it was
-        limits = limits._replace(prefix=0)
+    known = run.engine.enable_prefix_caching and not cached.any()  # else what was found is given, not what it was
+    limits = limits_of(run, setup.engine, blocks)._replace(prefix=int(known))
     shared = shared_blocks(make_trace(arrival, prompt, output, extras=extras), limits.block_size)
     columns = request_columns(arrival, prompt, output, output, cached, np.zeros(0, dtype=np.int64),
                               shared.ends if limits.prefix else None)

@@ -45,6 +45,20 @@ class Document:
         if not isinstance(self.data, dict):
             raise ConfigError(f"{path}: must hold a mapping of keys, got {type(self.data).__name__}")
 
+    @classmethod
+    def of_file(cls, path: str | Path, overrides: Iterable[str] = ()) -> "Document":
+        """A file with `key=value` assignments that beat it. Raises ConfigError."""
+        document = cls(path)
+        document.override(overrides)
+        return document
+
+    @classmethod
+    def of_data(cls, data: Mapping[str, Any], name: str) -> "Document":
+        """Plain data, e.g. a dict written in Python; `name` stands in messages where a file would."""
+        document = cls(name, text="{}")
+        document.data = dict(data)
+        return document
+
     def line(self, key: Key) -> int | None:
         """Line of the deepest part of `key` that is in the file, None when it came from --set."""
         if any(key[: len(o)] == o or o[: len(key)] == key for o in self.overridden):

@@ -232,16 +232,12 @@ def scenario_of(spec: PlanSpec, candidate: Candidate, replicas: int = 1) -> Scen
 
 def load_plan(path: str | Path, overrides: Iterable[str] = ()) -> PlanSpec:
     """Read a plan file; `overrides` are `key=value` assignments that beat it. Raises ConfigError."""
-    document = Document(path)
-    document.override(overrides)
-    return _finish(document, Path(path).parent)
+    return _finish(Document.of_file(path, overrides), Path(path).parent)
 
 
 def plan_from(data: Mapping[str, Any], base: str | Path = ".", name: str = "plan") -> PlanSpec:
     """A plan from plain data. Raises ConfigError."""
-    document = Document(name, text="{}")
-    document.data = dict(data)
-    return _finish(document, Path(base))
+    return _finish(Document.of_data(data, name), Path(base))
 
 
 def _finish(document: Document, base: Path) -> PlanSpec:

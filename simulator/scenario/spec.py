@@ -182,8 +182,7 @@ class Scenario(Section):
 
     def updated(self, changes: Mapping[str, Any]) -> "Scenario":
         """A copy with dotted keys changed, e.g. {"cluster.replicas": 2}. Raises ConfigError."""
-        document = Document(f"{self.name} (changed)", text="{}")
-        document.data = self.model_dump(mode="python", exclude_unset=True)
+        document = Document.of_data(self.model_dump(mode="python", exclude_unset=True), f"{self.name} (changed)")
         for key, value in changes.items():
             document.assign(tuple(key.split(".")), value)
         made = _finish(document, self._base)
@@ -197,16 +196,12 @@ def load_scenario(path: str | Path, overrides: Iterable[str] = ()) -> Scenario:
 
     Raises ConfigError (also for the workload section) with file, line, key, value and what is accepted.
     """
-    document = Document(path)
-    document.override(overrides)
-    return _finish(document, Path(path).parent)
+    return _finish(Document.of_file(path, overrides), Path(path).parent)
 
 
 def scenario_from(data: Mapping[str, Any], base: str | Path = ".", name: str = "scenario") -> Scenario:
     """A scenario from plain data, e.g. a dict written in Python. Raises ConfigError."""
-    document = Document(name, text="{}")
-    document.data = dict(data)
-    return _finish(document, Path(base))
+    return _finish(Document.of_data(data, name), Path(base))
 
 
 def _finish(document: Document, base: Path) -> Scenario:

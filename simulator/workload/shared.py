@@ -80,12 +80,11 @@ def _places(lengths: Int64s) -> tuple[Int64s, Int64s]:
 
 def _numbered(keys: Int64s, lengths: Int64s) -> Shared:
     """Keys that occur once go, with all behind them in their request; the others are numbered as they appear."""
-    unique, inverse, times = np.unique(keys, return_inverse=True, return_counts=True)
+    _, inverse, times = np.unique(keys, return_inverse=True, return_counts=True)
     owner, within = _places(lengths)
     alone = times[inverse] < 2
     reach = lengths.copy()
     np.minimum.at(reach, owner[alone], within[alone])
     kept = within < reach[owner]
     found, numbers = np.unique(inverse[kept], return_inverse=True)
-    del unique
     return Shared(numbers.astype(np.int64), np.cumsum(reach), int(found.size))
