@@ -34,6 +34,8 @@ class Policy:
     """Share of KV blocks kept free when admitting, where the policy has its own default."""
     prefix_cache: bool = False
     """Whether it looks for known blocks when admitting."""
+    aborts: bool = True
+    """Whether a running request can be dropped when its client gives up."""
 
     @property
     def summary(self) -> str:
@@ -53,7 +55,7 @@ POLICIES: Final = {
     p.name: p
     for p in (
         Policy("static", static, static.schedule, 
-               (_SEQS, "batch_window_s", "length_bucket", "stream", "padding"), retire=static.retire),
+               (_SEQS, "batch_window_s", "length_bucket", "stream", "padding"), retire=static.retire, aborts=False),
         Policy("orca", orca, orca.schedule, (_SEQS,)),
         Policy("vllm_v0", vllm_v0, vllm_v0.schedule, (_SEQS, _BUDGET, "watermark"), whole_prompt=True,
                watermark=0.01),  # vLLM 0.6 vllm/core/block_manager_v2.py, BlockSpaceManagerV2.__init__

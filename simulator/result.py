@@ -36,6 +36,8 @@ class Result:
     rows_time: Int64s
     log: Records | None
     replication: int = 0
+    again_ns: int = 0
+    """[ns] from first to last token, summed over the attempts that a later one replaced."""
 
     @property
     def scenario(self) -> "Scenario":

@@ -15,7 +15,7 @@ from simulator.engines.job import Job
 from simulator.errors import ConfigError, NoProgressError
 from simulator.scenario.setup import Setup, build_job, in_submission_order, prepare
 from simulator.scenario.spec import Scenario
-from simulator.state import RUNNING
+from simulator.state import RUNNING, Requests
 from simulator.units import NEVER, NS_PER_S
 from simulator.workload.build import build_trace
 from simulator.workload.trace import Trace
@@ -76,8 +76,23 @@ def simulate(scenario: Scenario, engine: Engine = "fast", *, trace: Trace | None
     job.stats["fragmented"] = job.reps.c["scattered"]
     job.stats["preemptions"] = np.bincount(np.maximum(job.req.replica, 0), weights=job.req.preempted,
                                               minlength=job.replicas)
-    return Result(ready, trace, job.req, job.stats, job.itl, job.rows_time, _sorted_log(job) if log else None,
-                  replication)
+    trace, req = _as_submitted(trace, job)
+    return Result(ready, trace, req, job.stats, job.itl, job.rows_time, _sorted_log(job) if log else None, replication,
+                  int(job.ctl["again_ns"][0]))
+
+
+def _as_submitted(trace: Trace, job: Job) -> tuple[Trace, Requests]:
+    """Trace and requests in the order of submission, which conversations know only now; never submitted ones last."""
+    req = job.req
+    if not len(job.talks.after):
+        return trace, req
+    arrival = np.where(req.queued == NEVER, NEVER, req.arrival)
+    order = np.argsort(arrival, kind="stable")
+    # what prefixes are shared is told by place in the trace: the cache's own columns lose their meaning
+    req = Requests(*(column[order] if column.size else column for column in req._replace(arrival=arrival)))
+    trace = trace.take(order)
+    used = tuple(name for name in trace.meta.not_used if name != "think times")
+    return replace(trace, meta=replace(trace.meta, not_used=used)), req
 
 
 def _check_progress(job: Job) -> None:

@@ -49,11 +49,14 @@ class Requests(NamedTuple):
     known: Column        # [blocks] of the shared ones that are registered while it runs [prefix]
     settled: Column      # [tokens] computed and visible when last planned: full blocks are known [prefix, engine]
     own: Column          # node with its private blocks since it was preempted, -1 = none [prefix]
+    # Clients who give up or try again; these two are empty unless they do.
+    sent: Column         # [tick]   latest submission [engine]
+    attempts: Column     # submissions so far [engine]
 
 
 COUNT_FIELDS: Final = ("prompt", "output", "limit", "cached", "computed", "planned", "done", "blocks", "extent",
                        "slot", "replica", "preempted", "status", "next", "found", "known",
-                       "settled", "own")
+                       "settled", "own", "attempts")
 """Columns that fit int32; the others are ticks (int64)."""
 LARGEST_COUNT: Final = 2**31 - 1
 """Most tokens of a request, and most KV blocks of a replica; checked where they come in."""
@@ -61,9 +64,10 @@ LARGEST_COUNT: Final = 2**31 - 1
 COMPLETE: Final = 0
 TRANSFER: Final = 1
 ARRIVE: Final = 2
-CONTROL: Final = 3
-TIMER: Final = 4
-SCHEDULE: Final = 5
+DEADLINE: Final = 3
+CONTROL: Final = 4
+TIMER: Final = 5
+SCHEDULE: Final = 6
 """Phases of a tick. Those of a replica are COMPLETE, TIMER and SCHEDULE; the others come from outside, between them.
 TRANSFER and CONTROL are kept for requests that change replicas and for changes of the fleet."""
 
@@ -75,9 +79,16 @@ FINISHED: Final = 3
 REJECTED_LENGTH: Final = 4       # prompt + output longer than max_model_len
 REJECTED_KV: Final = 5           # needs more KV blocks than the replica has
 REJECTED_BUDGET: Final = 6       # prompt longer than the token budget of a policy that does not chunk
+REJECTED_QUEUE: Final = 7        # as many waited as may (HTTP 429)
+REJECTED_SLOW: Final = 8         # its first token was predicted to come too late (HTTP 429)
+ABORTED: Final = 9               # its client gave up
+NOT_SENT: Final = 10             # an earlier turn of its conversation has no answer
+REFUSALS: Final = (REJECTED_LENGTH, REJECTED_SLOW)
+"""First and last status of a request that the engine refused."""
 STATUS_NAMES: Final = ("future", "waiting", "running", "finished", "rejected: longer than max_model_len",
                        "rejected: needs more KV blocks than there are",
-                       "rejected: prompt longer than max_num_batched_tokens")
+                       "rejected: prompt longer than max_num_batched_tokens", "rejected: queue full",
+                       "rejected: first token predicted too late", "aborted", "not sent")
 
 
 @dataclass(slots=True)
@@ -292,6 +303,8 @@ class Limits(NamedTuple):
     whole_prompt: int                   # 1 = a prompt above the token budget, or leaving no watermark, can never run
     prefix: int = 0                     # 1 = blocks of earlier requests with the same tokens are used again
     padding: int = 0                    # static: what is computed for nobody (policies.static.PADDINGS), 0 = naive
+    max_waiting: int = 0                # a request that finds so many waiting at its replica is refused, 0 = none is
+    predicted_ttft: int = 0             # [ns] so is one whose first token is predicted to come later, 0 = none is
 
 
 @dataclass(slots=True)
@@ -325,6 +338,10 @@ class Control:
     submitted: int = 0       # submissions so far
     n_future: int = 0        # pending events of the heap
     group_left: int = 0      # grouped load: requests of the current group not ended
+    in_flight: int = 0       # requests in flight, where their number is limited
+    held_head: int = 0       # first request that waits at its client for a place, -1 = none
+    held_tail: int = 0
+    again_ns: int = 0        # [ns] from first to last token of attempts that a later one replaces
     log_rows: int = 0        # rows of the step log written
 
 

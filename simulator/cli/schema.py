@@ -8,6 +8,7 @@ from simulator.config import SHORT_FORMS
 from simulator.scenario.spec import Scenario
 from simulator.workload.arrivals import Arrivals
 from simulator.workload.lengths import Lengths
+from simulator.workload.sessions import Sessions
 from simulator.workload.spec import Inline, TraceFile
 
 Schema = dict[str, Any]
@@ -36,9 +37,13 @@ def _workload() -> Schema:
            "properties": {**parts, "weight": {"type": "number", "exclusiveMinimum": 0}}}
     generated = {**parts, "arrivals": _section(Arrivals), "max_tokens": {"type": "integer", "minimum": 1},
                  "classes": {"type": "object", "additionalProperties": one, "minProperties": 1}}
+    sessions = _section(Sessions)
+    sessions["properties"] |= {"arrivals": _section(Arrivals),
+                               **{key: lengths for key in ("turns", "new", "output", "first")}}
     return {"title": "workload", "oneOf": [
         _only({"trace": {"anyOf": [{"type": "string"}, _section(TraceFile)]}}, "trace"),
         _only({"requests": _section(Inline)}, "requests"),
+        _only({"sessions": sessions}, "sessions"),
         _only(generated, "arrivals"),
     ]}
 

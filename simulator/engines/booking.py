@@ -1,10 +1,10 @@
-"""The bookkeeping of a step, run by both engines: enqueue, commit (plan -> clocks), collect (output -> requests).
+"""The bookkeeping of a step, run by both engines: commit (plan -> clocks), collect (output -> requests).
 
 Event order at one tick: COMPLETE < ARRIVE < TIMER < SCHEDULE, then by replica or request index. A completion may
 cause an arrival at the same tick, and a step sees every arrival of its tick.
 """
 
-from policies.queues import held, push_back, take_out
+from policies.queues import held, take_out
 from simulator.cost.step import (
     Cost,
     decode_attention_time,
@@ -14,14 +14,9 @@ from simulator.cost.step import (
 )
 from simulator.engines.world import World
 from simulator.jit import jitable
-from simulator.kv import reservation
 from simulator.state import (
     FINISHED,
-    FUTURE,
     ITL_BITS,
-    REJECTED_BUDGET,
-    REJECTED_KV,
-    REJECTED_LENGTH,
     RUNNING,
     WAITING,
     Column,
@@ -31,36 +26,6 @@ from simulator.state import (
     Totals,
 )
 from simulator.units import NEVER
-
-
-@jitable
-def refusal(req: Requests, lim: Limits, i: int) -> int:
-    """Status code that says why request i can never run here, or FUTURE when it can."""
-    final = req.prompt[i] + req.limit[i]
-    if final > lim.max_model_len:
-        return REJECTED_LENGTH
-    if lim.whole_prompt == 1 and req.prompt[i] > lim.max_num_batched_tokens:
-        return REJECTED_BUDGET
-    if reservation(req, lim, i, final) > lim.num_blocks:
-        return REJECTED_KV
-    if lim.whole_prompt == 1 and reservation(req, lim, i, req.prompt[i]) > lim.num_blocks - lim.watermark_blocks:
-        return REJECTED_KV
-    return FUTURE
-
-
-@jitable
-def enqueue(req: Requests, rep: Replica, lim: Limits, i: int, r: int) -> bool:
-    """ARRIVE: put request i into replica r's waiting queue, or refuse it; True when it was taken."""
-    req.replica[i] = r
-    code = refusal(req, lim, i)
-    if code != FUTURE:
-        req.status[i] = code
-        return False
-    push_back(req, rep, i)
-    rep.c.version += 1
-    rep.front.outstanding += 1
-    rep.stats.peak_waiting = max(rep.stats.peak_waiting, rep.c.n_waiting)
-    return True
 
 
 @jitable

@@ -13,22 +13,18 @@ import numpy as np
 
 from policies.registry import Policy
 from policies.routers import LEAST_OUTSTANDING, ROUTED, route
-from simulator.engines.booking import (
-    clear_plan,
-    collect,
-    commit,
-    enqueue,
-    output_tick,
-)
-from simulator.engines.clients import ENTER, OPEN, Clients, act, drop, on_ended, start_load, upcoming
-from simulator.engines.future import index_of, what_of
+from simulator.engines.abort import deadline, watch
+from simulator.engines.admission import enqueue
+from simulator.engines.booking import clear_plan, collect, commit, output_tick
+from simulator.engines.clients import ENTER, Clients, act, drop, on_ended, on_failed, start_load, upcoming
+from simulator.engines.future import index_of, phase_of, what_of
 from simulator.engines.job import Job, check_sums
 from simulator.engines.lane import depart, join, spill
 from simulator.engines.quiet import run_quietly, steps_alike
 from simulator.engines.steplog import log_step
 from simulator.engines.world import World
 from simulator.jit import compiled, jitable
-from simulator.state import ARRIVE, COMPLETE, GAPS, SCHEDULE, TIMER, Column, Front, Prefix, Replica
+from simulator.state import ARRIVE, COMPLETE, DEADLINE, GAPS, SCHEDULE, TIMER, Column, Front, Prefix, Replica
 from simulator.units import NEVER
 
 DONE = 0
@@ -76,36 +72,52 @@ def earliest(fronts: Column, replicas: int) -> int:
 def next_replica(world: World, fronts: Column, mode: Mode, limit: int, code: int, start: int) -> tuple[int, int]:
     """A replica and what to do with it: ADVANCE it before the clients' event at `limit` (NEVER: none), ACT or END.
 
-    Open loads advance whoever the router's choice depends on, and the chosen one. Replicas below `start` are done.
+    Where an output may cause an arrival, everybody; else whoever the router's choice depends on, and the chosen one,
+    or the one whose request may be aborted. Replicas below `start` are done.
     """
-    load = world.clients.load
-    if load != OPEN:
+    alone = world.clients.coupled == 0
+    if not alone:
         r = earliest(fronts, mode.replicas)
         if behind(fronts[r], limit, mode.until):
             return r, ADVANCE
-    elif limit == NEVER or mode.router == LEAST_OUTSTANDING:
+    elif limit == NEVER or (mode.router == LEAST_OUTSTANDING and what_of(code) == ENTER):
         for r in range(start, mode.replicas):
             if fronts[r].bound <= limit and behind(fronts[r], limit, mode.until):
                 return r, ADVANCE
     if limit == NEVER:
         return 0, END
-    if what_of(code) != ENTER:
+    if phase_of(code) == DEADLINE:
+        r = int(world.req.replica[index_of(code)])
+    elif what_of(code) == ENTER:
+        r = route(mode.router, world.req, fronts, index_of(code), world.routing)
+    else:
         return 0, ACT
-    r = route(mode.router, world.req, fronts, index_of(code), world.routing)
-    return r, ADVANCE if load == OPEN and behind(fronts[r], limit, mode.until) else ACT
+    return r, ADVANCE if alone and behind(fronts[r], limit, mode.until) else ACT
 
 
 @jitable
-def arrive(world: World, rep: Replica, r: int, i: int, tick: int) -> None:
-    """Request i enters the queue of replica r and wakes it, or is refused."""
+def wake(rep: Replica, tick: int) -> None:
+    """What happened at the replica may change its decision: it looks at its queue in this tick if it sleeps."""
+    rep.front.bound = 0
+    if rep.front.event_phase == TIMER:
+        rep.front.event_tick = tick
+        rep.front.event_phase = SCHEDULE
+
+
+@jitable
+def visit(world: World, rep: Replica, r: int, tick: int, code: int) -> None:
+    """A client's event at replica r: request i enters its queue or is refused, or is aborted."""
+    i = index_of(code)
+    if phase_of(code) == DEADLINE:
+        if deadline(world, rep, i, tick):
+            wake(rep, tick)
+        return
     world.routing[ROUTED] += 1
-    if enqueue(world.req, rep, world.lim, i, r):
-        rep.front.bound = 0
-        if rep.front.event_phase == TIMER:
-            rep.front.event_tick = tick
-            rep.front.event_phase = SCHEDULE
+    if enqueue(world, rep, i, r):
+        watch(world, i, tick)
+        wake(rep, tick)
     else:
-        on_ended(world.req, world.clients, i, tick + world.cost.frontend_out_ns)
+        on_failed(world.req, world.clients, i, tick + world.cost.frontend_out_ns)
 
 
 @jitable
@@ -179,7 +191,7 @@ def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]
                         depart(world, rep)
                 else:
                     set_event(rep, lim.schedule_ahead, plan(world, rep, mode.lane))
-            if world.clients.load != OPEN:
+            if world.clients.coupled == 1:
                 return DONE
         return DONE
 
@@ -188,10 +200,9 @@ def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]
         ctl = control[0]
         world = World(shared.req, shared.lim, shared.cost, Clients(ctl, *shared.clients[1:]), shared.itl,
                       shared.rows_time, shared.log, shared.routing)
-        load = world.clients.load
         if ctl.started == 0:
             start_load(world.req, world.cost, world.clients)
-        alone = load == OPEN or given.replicas == 1  # no other replica's event can cause an arrival here
+        alone = world.clients.coupled == 0 or given.replicas == 1  # no other replica's event can cause an arrival here
         mode = Mode(given.replicas, given.router, given.until, given.stop_at, given.lane, given.quiet and alone)
         start = 0
         ending = 0
@@ -211,9 +222,9 @@ def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]
                           reps.aux[r], reps.stats[r], reps.front[r], reps.c[r])
             if todo == ACT:
                 start = 0
-                drop(world.clients, tick, code)
-                if what_of(code) == ENTER:
-                    arrive(world, rep, r, index_of(code), tick)
+                drop(world.req, world.clients, tick, code)
+                if phase_of(code) == DEADLINE or what_of(code) == ENTER:
+                    visit(world, rep, r, tick, code)
                 else:
                     act(world.req, world.cost, world.clients, tick, code)
             elif todo == END:

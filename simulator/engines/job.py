@@ -1,6 +1,6 @@
 """A simulation ready to run: columns, limits, cost, load and the accumulators an engine fills."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from policies.routers import AUX_SIZE as ROUTER_AUX_SIZE
 from simulator.cost.step import Cost
-from simulator.engines.clients import OPEN, Clients
+from simulator.engines.clients import OPEN, Clients, Habits, Talks
 from simulator.engines.future import Future
 from simulator.errors import ConfigError, TraceError
 from simulator.state import (
@@ -42,9 +42,17 @@ AUX_SIZE = 8
 """int64 numbers that a policy may keep per replica."""
 CACHE_COLUMNS = ("chain_end", "found", "known", "settled", "own")
 """Columns of the requests that only a prefix cache needs."""
+PATIENCE_COLUMNS = ("sent", "attempts")
+"""Those that only clients who give up or try again need."""
 ID_COLUMNS = tuple(name for name in Replica._fields if name not in ("steps", "seats", "stats", "front", "prefix",
                                                                    "c"))
 """Columns of a replica that hold whole numbers, not records."""
+
+
+def talks_of(requests: int) -> Talks:
+    """Columns for conversations of `requests` requests, in which so far each stands alone."""
+    n = np.zeros(requests, dtype=np.int64)
+    return Talks(n, n - 1, n.copy())
 
 
 @dataclass
@@ -68,10 +76,15 @@ class Job:
     load: int = OPEN
     width: int = 0
     until: int = NEVER
+    talks: Talks = field(default_factory=lambda: talks_of(0))
+    habits: Habits = field(default_factory=Habits)
 
     def clients(self) -> Clients:
         """Who submits the requests."""
-        return Clients(self.ctl, self.frontends, self.future, self.load, self.width)
+        waits = len(self.talks.after) > 0 or self.habits.max_in_flight > 0
+        live = self.load == OPEN and (waits or self.habits.attempts > 1)
+        return Clients(self.ctl, self.frontends, self.future, self.talks, self.habits, self.load, self.width, int(live),
+                       int(self.load != OPEN or waits))
 
     @property
     def stats(self) -> npt.NDArray[np.void]:
@@ -87,11 +100,11 @@ class Job:
 
 
 def request_columns(arrival: Column, prompt: Column, output: Column, limit: Column, cached: Column,
-                    pick: Column, chain_ends: Column | None = None) -> Requests:
+                    pick: Column, chain_ends: Column | None = None, patience: bool = False) -> Requests:
     """Requests as numpy columns, shape (N,); inputs are copied, counts become int32. Raises TraceError beyond it.
 
     `chain_ends`: with a prefix cache, where each request's shared blocks end (workload.shared); the columns of the
-    cache are empty without.
+    cache are empty without. `patience`: clients may give up or try again.
     """
     n = len(arrival)
     given = {"arrival": arrival, "prompt": prompt, "output": output, "limit": limit, "cached": cached}
@@ -106,13 +119,13 @@ def request_columns(arrival: Column, prompt: Column, output: Column, limit: Colu
             columns[name] = np.array(given[name], dtype=dtype)
         elif name == "pick":
             columns[name] = np.asarray(pick, dtype=np.int64)
-        elif name in CACHE_COLUMNS and chain_ends is None:
+        elif (name in CACHE_COLUMNS and chain_ends is None) or (name in PATIENCE_COLUMNS and not patience):
             columns[name] = np.zeros(0, dtype=dtype)
         elif name == "chain_end":
             columns[name] = np.array(chain_ends, dtype=np.int64)
         else:
             start = {"queued": NEVER, "scheduled": NEVER, "first": NEVER, "last": NEVER, "slot": -1, "replica": -1,
-                     "next": -1, "own": -1}.get(name, 0)
+                     "next": -1, "own": -1, "sent": NEVER}.get(name, 0)
             columns[name] = np.full(n, start, dtype=dtype)
     return Requests(**columns)
 
@@ -146,8 +159,9 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
 
 
 def future_of(requests: int) -> Future:
-    """An empty heap with room for what can be pending: an event a request. Zeros take no memory until used."""
-    return Future(np.zeros(requests, dtype=np.int64), np.zeros(requests, dtype=np.int64))
+    """An empty heap with room for what can be pending: a client's turn, a submission and a deadline a request. Zeros
+    take no memory until used."""
+    return Future(np.zeros(3 * requests, dtype=np.int64), np.zeros(3 * requests, dtype=np.int64))
 
 
 def _prefix(req: Requests, lim: Limits, replicas: int, chain: npt.NDArray[np.int64]) -> Prefix:

@@ -96,11 +96,33 @@ def depart(world: World, rep: Replica) -> None:
             seat.link = rep.calendar[at]
             rep.calendar[at] = slot
         slot = following
+    _find_end(rep)
+
+
+@jitable
+def _find_end(rep: Replica) -> None:
+    """The next step of the lane after which somebody may leave."""
+    c = rep.c
     c.lane_end = NEVER
     if c.lane > 0:
         c.lane_end = c.lane_steps + 1
         while rep.calendar[c.lane_end % CALENDAR] < 0:
             c.lane_end += 1
+
+
+@jitable
+def pull(world: World, rep: Replica, slot: int) -> None:
+    """Put the one sequence in `slot` back into `running`: it is aborted."""
+    at = rep.seats[slot].end % CALENDAR
+    if rep.calendar[at] == slot:
+        rep.calendar[at] = rep.seats[slot].link
+    else:
+        before = rep.calendar[at]
+        while rep.seats[before].link != slot:
+            before = rep.seats[before].link
+        rep.seats[before].link = rep.seats[slot].link
+    _leave(world, rep, slot)
+    _find_end(rep)
 
 
 @jitable

@@ -12,19 +12,15 @@ import simpy
 
 from policies.registry import Policy
 from policies.routers import ROUTED, route
-from simulator.engines.booking import (
-    clear_plan,
-    collect,
-    commit,
-    enqueue,
-    output_tick,
-)
-from simulator.engines.clients import ENTER, OPEN, act, drop, on_ended, start_load, upcoming
+from simulator.engines.abort import deadline, watch
+from simulator.engines.admission import enqueue
+from simulator.engines.booking import clear_plan, collect, commit, output_tick
+from simulator.engines.clients import ENTER, act, drop, on_ended, on_failed, start_load, upcoming
 from simulator.engines.future import index_of, phase_of, what_of
 from simulator.engines.job import Job, as_arrays, check_sums
 from simulator.engines.steplog import log_step
 from simulator.engines.world import World
-from simulator.state import COMPLETE, SCHEDULE, TIMER, LogRow
+from simulator.state import COMPLETE, DEADLINE, SCHEDULE, TIMER, LogRow
 from simulator.units import NEVER
 
 Steps = Generator[simpy.Event, Any, None]
@@ -72,12 +68,14 @@ class _Run:
                 self.more = self.env.event()
                 continue
             event = self.tick(tick, phase_of(code), index_of(code))
-            yield event if job.load == OPEN else event | self.more
+            yield event | self.more if self.clients.coupled else event
             if self.more.triggered:
                 self.more = self.env.event()
             if event.processed:
-                drop(self.clients, tick, code)
-                if what_of(code) == ENTER:
+                drop(job.req, self.clients, tick, code)
+                if phase_of(code) == DEADLINE:
+                    self.deadline(index_of(code))
+                elif what_of(code) == ENTER:
                     self.arrive(index_of(code))
                 else:
                     act(job.req, job.cost, self.clients, tick, code)
@@ -110,11 +108,21 @@ class _Run:
         job = self.job
         r = route(job.router, job.req, [rep.front for rep in job.reps], i, job.routing)
         job.routing[ROUTED] += 1
-        if enqueue(job.req, job.reps[r], job.lim, i, r):
-            if not self.bells[r].triggered:
-                self.bells[r].succeed()
+        if enqueue(self.world, job.reps[r], i, r):
+            watch(self.world, i, int(self.env.now))
+            self.wake(r)
         else:
-            on_ended(job.req, self.clients, i, int(self.env.now) + job.cost.frontend_out_ns)
+            on_failed(job.req, self.clients, i, int(self.env.now) + job.cost.frontend_out_ns)
+
+    def deadline(self, i: int) -> None:
+        r = self.job.req.replica[i]
+        if deadline(self.world, self.job.reps[r], i, int(self.env.now)):
+            self.wake(r)
+
+    def wake(self, r: int) -> None:
+        """Replica r, if it sleeps, looks at its queue in this tick."""
+        if not self.bells[r].triggered:
+            self.bells[r].succeed()
 
     def plan(self, r: int) -> bool:
         """Let the policy plan a step and launch it; False when it plans nothing."""

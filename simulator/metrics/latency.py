@@ -1,6 +1,7 @@
 """Per-request times and their statistics: what each request lived through, and percentiles that hide nobody.
 
-A request that was rejected or had not ended counts as +infinity in every percentile of what it was due.
+A request that was rejected, given up by its client or not ended counts as +infinity in every percentile of what it was
+due. Times of a request submitted several times count from the first submission, its queue time from the last.
 Percentiles interpolate linearly between order statistics (Hyndman and Fan 1996, doi 10.2307/2684934, type 7,
 numpy's default); one that touches an infinite value is None.
 """
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.result import Result
-from simulator.state import FINISHED, REJECTED_BUDGET, REJECTED_LENGTH, log_bin_edges
+from simulator.state import ABORTED, FINISHED, REFUSALS, log_bin_edges
 from simulator.units import NEVER, NS_PER_S, to_ticks
 
 Bools = npt.NDArray[np.bool_]
@@ -29,21 +30,23 @@ TIMES: Final = ("ttft_s", "tpot_s", "e2e_s", "queue_s", "prefill_s", "frontend_s
 class Fates:
     """What became of each request, bool columns of shape (N,).
 
-    arrived    submitted by the client before the horizon; = completed or rejected or unfinished
+    arrived    submitted by the client before the horizon; = completed or rejected or aborted or unfinished
     completed  its whole answer reached the client
     rejected   refused on arrival, for good
+    aborted    given up by its client, for good
     measured   arrived and not part of the warm-up
     """
 
     arrived: Bools
     completed: Bools
     rejected: Bools
+    aborted: Bools
     measured: Bools
 
     @property
     def unfinished(self) -> Bools:
-        """Arrived, not refused, not ended."""
-        return self.arrived & ~self.completed & ~self.rejected
+        """Arrived, not refused, not given up, not ended."""
+        return self.arrived & ~self.completed & ~self.rejected & ~self.aborted
 
 
 def fates(result: Result) -> Fates:
@@ -57,10 +60,10 @@ def fates(result: Result) -> Fates:
     completed = req.status == FINISHED
     if result.setup.limits.stream == 0:
         completed &= req.blocks == 0
-    rejected = (req.status >= REJECTED_LENGTH) & (req.status <= REJECTED_BUDGET)
+    rejected = (req.status >= REFUSALS[0]) & (req.status <= REFUSALS[1])
     measured = arrived.copy()
     measured[: int(scenario.warmup_fraction * np.count_nonzero(arrived))] = False
-    return Fates(arrived, completed, rejected, measured)
+    return Fates(arrived, completed, rejected, req.status == ABORTED, measured)
 
 
 def times(result: Result, name: str, rows: Bools | Rows) -> Floats:
@@ -80,7 +83,7 @@ def times(result: Result, name: str, rows: Bools | Rows) -> Floats:
     elif name == "prefill_s":
         value = req.first[rows] - req.scheduled[rows] - out
     elif name == "frontend_s":
-        value = req.queued[rows] - req.arrival[rows] + out
+        value = req.queued[rows] - (req.sent if req.sent.size else req.arrival)[rows] + out
     else:
         value = (req.last[rows] - req.arrival[rows]) / req.done[rows]
     return np.asarray(value, dtype=np.float64)
@@ -161,7 +164,7 @@ def itl_stats(result: Result) -> Stats:
     if count == 0:
         return describe(np.zeros(0))
     given = req.done > 1
-    mean = float((req.last[given] - req.first[given]).astype(np.float64).sum()) / count
+    mean = (float((req.last[given] - req.first[given]).astype(np.float64).sum()) + result.again_ns) / count
     points = histogram_quantiles(result.itl, [q for _, q in PERCENTILES], mean, float(req.itl_max.max()))
     stats: Stats = {"mean": mean / NS_PER_S}
     stats |= {name: p / NS_PER_S for (name, _), p in zip(PERCENTILES, points, strict=True)}

@@ -21,11 +21,16 @@ SHARE: Final = 0.99
 
 
 def banner(summary: Block) -> dict[str, str]:
-    """{"verdict", "reason"}: overloaded, rejecting, missing its targets, undecided or stable, in this order."""
+    """{"verdict", "reason"}: overloaded, rejecting, missing its targets, undecided or stable, in this order.
+
+    A request that its client gave up counts as refused: it has no answer.
+    """
     steady, counts, attained = summary["stability"], summary["requests"], summary["goodput"]["attained"]
     arrived = counts["arrived"]
-    if steady["verdict"] != "overloaded" and arrived and counts["rejected"] > FAILING * arrived:
-        why = f"{counts['rejected']:,} of {arrived:,} requests were refused ({counts['rejected'] / arrived:.1%})"
+    failed = counts["rejected"] + counts["aborted"]
+    if steady["verdict"] != "overloaded" and arrived and failed > FAILING * arrived:
+        what = f"refused or given up ({counts['aborted']:,})" if counts["aborted"] else "refused"
+        why = f"{failed:,} of {arrived:,} requests were {what} ({failed / arrived:.1%})"
         return {"verdict": "rejecting", "reason": f"{why}; of the rest: {steady['reason']}"}
     if steady["verdict"] != "overloaded" and attained is not None and attained < 1 - FAILING:
         why = f"{1 - attained:.1%} of the requests miss a target"

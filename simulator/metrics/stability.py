@@ -82,15 +82,30 @@ def stability(result: Result) -> Stability:
 
 
 def _stays(result: Result) -> tuple[Int64s, Int64s, float]:
-    """[tick] arrivals and ends (NEVER = not ended) of requests that were let in; mean service time [s]."""
+    """[tick] arrivals and ends (NEVER = not ended) of requests that were let in; mean service time [s].
+
+    Where requests wait at their clients for a place in flight, they are inside from the moment the trace says.
+    """
     from simulator.metrics.latency import fates
 
     req, fate = result.requests, fates(result)
     inside = fate.arrived & ~fate.rejected
-    ends = np.where(fate.completed, req.last, NEVER)[inside]
+    ends = np.where(fate.completed, req.last, NEVER)
+    ends[fate.aborted] = _given_up(result)[fate.aborted]
+    ends = ends[inside]
     done = fate.completed
     service = float((req.last[done] - req.scheduled[done]).mean()) / NS_PER_S if done.any() else 0.0
-    return req.arrival[inside], ends, service
+    arrivals = req.arrival if result.scenario.load.max_in_flight is None else result.trace.arrival_ns
+    return arrivals[inside], ends, service
+
+
+def _given_up(result: Result) -> Int64s:
+    """[tick] when each client gives up, where it does: at the time-out that was not met."""
+    req, load = result.requests, result.scenario.load
+    if not req.sent.size:
+        return np.full(len(req.arrival), NEVER)
+    first, whole = (to_ticks(limit or 0) for limit in (load.ttft_timeout_s, load.timeout_s))
+    return np.asarray(req.sent + np.where((req.first == NEVER) & (first > 0), first, whole))
 
 
 def _window(result: Result, arrivals: Int64s) -> tuple[int, int]:

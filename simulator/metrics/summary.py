@@ -1,66 +1,27 @@
 """summarize(result) -> summary.json: counts, throughput, latencies, goodput, use of slots, GPU and KV memory.
 
-Read DEFINITIONS for what each number means; they are printed with every summary. Only plain values come out:
+`definitions` says what each number means; it is printed with every summary. Only plain values come out:
 no NaN, no infinity (None instead), no wall-clock time.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simulator.metrics.clients import clients
+from simulator.metrics.definitions import DEFINITIONS
 from simulator.metrics.latency import TIMES, Bools, Fates, due, fates, itl_stats, time_stats, times
 from simulator.metrics.readings import banner, few, windows
 from simulator.metrics.stability import little, stability
 from simulator.metrics.trust import trust
 from simulator.result import Result
-from simulator.state import REJECTED_BUDGET, REJECTED_LENGTH, STATUS_NAMES
+from simulator.state import NOT_SENT, REFUSALS, STATUS_NAMES
 from simulator.units import NEVER, NS_PER_S
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Block = dict[str, Any]
-
-DEFINITIONS: Final = {
-    "requests": "arrived = completed + rejected + unfinished; arrived: submitted before the horizon; "
-    "completed: the whole answer reached the client",
-    "percentiles": "over every request that arrived after the warm-up share; rejected and unfinished ones "
-    "count as infinite (null when a percentile falls on one); the mean is over the `count` completed ones",
-    "ttft_s": "first token at the client - submission = front end + queue + prefill",
-    "tpot_s": "(last token - first token) / (output tokens - 1); only answers of more than one token, "
-    "sent token by token",
-    "itl_s": "gaps between consecutive tokens of one answer, each token delivered counted once; "
-    "percentiles from a histogram with bins at most 0.4 % wide; warm-up included",
-    "e2e_s": "last token at the client - submission",
-    "queue_s": "first scheduled - entry into the replica's waiting queue",
-    "prefill_s": "first token out of the engine - first scheduled (waits after a preemption included)",
-    "frontend_s": "submission -> waiting queue, plus engine output -> client",
-    "normalized_latency_s": "e2e / output tokens",
-    "throughput": "completed requests (output: delivered tokens; prompt: tokens of completed "
-    "requests) / makespan",
-    "goodput": "requests that completed within every target / requests arrived; null without targets; "
-    "a target on TPOT does not apply to one-token answers and answers returned whole",
-    "makespan_s": "first submission -> last token delivered",
-    "slot_utilization": "sequences scheduled / max_num_seqs, averaged over the time in which steps run",
-    "gpu_utilization": "GPU time of all steps / (makespan x replicas); near 100 % at low load too, as a step "
-    "for few sequences reads all the weights; room for more shows in slots, KV memory and latency",
-    "busy_share": "time in which steps run / (makespan x replicas)",
-    "batch": "per replica, weighted by the time of steps; running: slots held, scheduled: sequences computed",
-    "queue": "waiting requests per replica as each step starts, weighted by the time of steps",
-    "kv": "shares of blocks, weighted by the time of steps; internal fragmentation: held but empty / held; "
-    "external: free but outside the longest free run / free; refused_by_fragmentation: requests kept "
-    "waiting although enough blocks were free in all",
-    "exposed_cpu_s": "time in which a step runs and the GPU does not",
-    "stability": "does the number in the system grow between first and last "
-    "arrival (independent of the horizon)",
-    "banner": "overloaded; rejecting: over 1 % of the requests refused; missing its targets: over 1 % miss one; "
-    "else what stability says",
-    "few_requests": "percentiles of fewer requests than it takes for an upper end at 90 % confidence (299 for p99)",
-    "windows": "worst p99 over the requests that arrived within 300 or 3600 s; windows of fewer than 299 left out",
-    "little": "arrival rate x mean time in system against the time-averaged number in system, "
-    "first to last arrival",
-}
-
 
 def summarize(result: Result) -> Block:
     """The summary of a result, in the key order of summary.json (docs: DEFINITIONS)."""
@@ -85,6 +46,7 @@ def summarize(result: Result) -> Block:
     counts = {name: _count(fate.measured if a is None else fate.measured & a) for name, a in able.items()}
     summary["few_requests"] = few(summary, counts | {"itl_s": summary["itl_s"]["count"]})
     summary["windows"] = windows(result, fate)
+    summary |= clients(result, fate)
     if len(result.trace.class_names) > 1:
         summary["per_class"] = _per_class(result, fate, span)
     summary["trust"] = trust(result, summary)
@@ -115,20 +77,23 @@ def _ratio(above: float, below: float) -> float | None:
 def _counts(result: Result, fate: Fates) -> Block:
     req = result.requests
     numbers = {
-        name: _count(getattr(fate, name)) for name in ("arrived", "completed", "rejected", "unfinished")
+        name: _count(getattr(fate, name)) for name in ("arrived", "completed", "rejected", "aborted", "unfinished")
     }
     requests: Block = dict(numbers)
     requests["rejected_by_reason"] = {
         STATUS_NAMES[code].removeprefix("rejected: "): count
-        for code in range(REJECTED_LENGTH, REJECTED_BUDGET + 1)
+        for code in range(REFUSALS[0], REFUSALS[1] + 1)
         if (count := _count(req.status == code))
     }
     requests |= {"preempted": _count(req.preempted > 0), "preemptions": int(req.preempted.sum())}
-    line = "arrived {arrived} = completed {completed} + rejected {rejected} + unfinished {unfinished}".format(
-        **numbers
-    )
-    late = len(req.arrival) - numbers["arrived"]
-    requests["after_horizon"] = late
+    parts = [f"{name} {count}" for name, count in numbers.items() if name != "aborted" or req.attempts.size]
+    line = f"{parts[0]} = {' + '.join(parts[1:])}"
+    unsent = _count(req.status == NOT_SENT)
+    late = len(req.arrival) - numbers["arrived"] - unsent
+    requests |= {"after_horizon": late, "not_sent": unsent}
+    if req.attempts.size:
+        requests |= {"attempts": int(req.attempts.sum()), "retried": _count(req.attempts > 1)}
+    line += f"; {unsent} turns not sent" if unsent else ""
     return {"requests": requests, "conservation": line + (f"; {late} more after the horizon" if late else "")}
 
 
@@ -282,7 +247,7 @@ def _per_class(result: Result, fate: Fates, span: int) -> Block:
         block: Block = {
             "requests": {
                 part: _count(getattr(fate, part) & within)
-                for part in ("arrived", "completed", "rejected", "unfinished")
+                for part in ("arrived", "completed", "rejected", "aborted", "unfinished")
             }
         }
         block |= {time: time_stats(result, time, fate, within) for time in TIMES}
@@ -331,9 +296,9 @@ def request_columns(result: Result) -> dict[str, Any]:
 
 
 def _fate_names(codes: list[int], fate: Fates) -> list[str]:
-    """finished, unfinished, after horizon, or rejected with its reason."""
+    """finished, unfinished, after horizon, aborted, not sent, or rejected with its reason."""
     names = [
-        STATUS_NAMES[code] if REJECTED_LENGTH <= code <= REJECTED_BUDGET else "after horizon"
+        STATUS_NAMES[code] if code >= REFUSALS[0] else "after horizon"
         for code in codes
     ]
     for label, rows in (("finished", fate.completed), ("unfinished", fate.unfinished)):

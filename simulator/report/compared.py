@@ -50,6 +50,7 @@ ROWS: Final = (
     Row("prefix hits", "kv.prefix_cache.hit_rate", share, 0),
     Row("preemptions", "requests.preemptions", number, -1),
     Row("rejected", "requests.rejected", number, -1),
+    Row("given up by clients", "requests.aborted", number, -1),
     Row("unfinished", "requests.unfinished", number, -1),
 )
 

@@ -128,7 +128,7 @@ def cards(result: Result) -> Rows:
     ]
     if summary["goodput"]["attained"] is not None:
         found.insert(4, ("within SLO", share(summary["goodput"]["attained"]), "of all that arrived"))
-    failed = counts["rejected"] + counts["unfinished"]
+    failed = counts["rejected"] + counts["aborted"] + counts["unfinished"]
     if failed or counts["preemptions"]:
         found.append(("not answered", f"{failed:,}", f"{counts['preemptions']:,} preemptions"))
     return found

@@ -16,7 +16,7 @@ from simulator.cost.reach import LAST_TICK, check_reach, reach
 from simulator.cost.roofline import roofline_cost
 from simulator.cost.step import Cost
 from simulator.cost.unit import unit_cost
-from simulator.engines.clients import CLOSED, GROUPED, OPEN
+from simulator.engines.clients import CLOSED, GROUPED, OPEN, Talks
 from simulator.engines.job import Job, array_job, list_job, request_columns
 from simulator.errors import ConfigError, ServecastError, TraceError
 from simulator.profiles.capacity import KvCapacity, kv_capacity
@@ -24,6 +24,7 @@ from simulator.profiles.engine import EngineProfile, load_engine
 from simulator.profiles.gpu import Gpu, load_gpu
 from simulator.profiles.host import Host, host_times, load_host
 from simulator.profiles.model import KV_BYTES, ModelShape, dtype_name, load_model
+from simulator.scenario.clients import habits_of, talks_in
 from simulator.scenario.length import check_fits, check_positions, kv_tokens, longest_that_fits, safe_tokens
 from simulator.scenario.spec import Scenario
 from simulator.state import LARGEST_COUNT, Limits
@@ -188,7 +189,9 @@ def _limits(scenario: Scenario, engine: EngineProfile, policy: Policy, seqs: int
         batch_window=to_ticks(knobs.batch_window_s or 0.0), length_bucket=knobs.length_bucket or 0,
         stream=0 if policy.name == "static" and not knobs.stream else 1,
         schedule_ahead=engine.schedule_ahead, whole_prompt=int(policy.whole_prompt),
-        prefix=int(_prefix_cache(scenario, engine, policy)), padding=PADDINGS[knobs.padding or "naive"])
+        prefix=int(_prefix_cache(scenario, engine, policy)), padding=PADDINGS[knobs.padding or "naive"],
+        max_waiting=scenario.admission.max_waiting or 0,
+        predicted_ttft=to_ticks(scenario.admission.predicted_ttft_s or 0.0))
 
 
 def _prefix_cache(scenario: Scenario, engine: EngineProfile, policy: Policy) -> bool:
@@ -246,13 +249,20 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
     if not trace.extras and trace.cached.any():  # a trace that knows only how much is cached, not what
         limits = limits._replace(prefix=0)
     shared = shared_blocks(trace, limits.block_size) if limits.prefix else None
+    habits, talks = habits_of(scenario), talks_in(scenario, trace, replication)
+    gives_up = habits.ttft_ns > 0 or habits.total_ns > 0
+    if gives_up and not setup.policy.aborts:
+        key = "timeout_s" if habits.total_ns else "ttft_timeout_s"
+        raise ConfigError(f"{scenario.place(f'load.{key}')} needs a policy that can drop a running request; "
+                          f"{setup.policy.name} returns its slots at the end of the batch")
     req = request_columns(trace.arrival_ns, trace.prompt, trace.output, trace.max_tokens, trace.cached, pick,
-                          shared.ends if shared else None)
+                          shared.ends if shared else None, gives_up or habits.attempts > 1)
     counts = reach(limits, "max_num_batched_tokens" in setup.policy.knobs, int(trace.prompt.max()),
                    int(trace.max_tokens.max()), len(trace))
-    check_reach(setup.cost, counts, len(trace))
+    check_reach(setup.cost, counts, len(trace) * habits.attempts)
     make = array_job if compiled else list_job
     job = make(req, limits, setup.cost, scenario.cluster.replicas, log, shared.numbers if shared else ())
     job.router, job.load, job.width = router, LOADS[scenario.load.kind], scenario.load.width
+    job.habits, job.talks = habits, talks if compiled else Talks(*(column.tolist() for column in talks))
     job.until = LAST_TICK if scenario.horizon_s is None else to_ticks(scenario.horizon_s)
     return job

@@ -15,27 +15,19 @@ from policies.routers import ROUTERS
 from simulator.config import SHORT_FORMS, Document, Section, placed, validate
 from simulator.errors import ConfigError, ServecastError, UnknownNameError
 from simulator.scenario.limits import LONGEST_S, RequestLimits, asked_back
+from simulator.scenario.load import AdmissionSpec, LoadSpec
 from simulator.state import LARGEST_COUNT
 from simulator.workload.build import inline_trace
+from simulator.workload.sessions import Sessions
 from simulator.workload.spec import Inline, Workload, parse_workload
 
 LOOKED_UP = ("workload", "model", "engine.name", "host.name", "hardware.gpu", "hardware.weight_dtype",
              "hardware.kv_dtype", "hardware.tensor_parallel", "max_model_len",
-             "kv.prefix_caching")
+             "kv.prefix_caching", "load.turns", "load.timeout_s", "load.ttft_timeout_s")
 """Keys whose values are looked up or read later (setup.prepare, build_workload); their lines are kept for the
 messages."""
-MOST: Final = 2**40
-"""Largest accepted count of requests: products with other counts stay inside int64."""
 MOST_SLOTS: Final = 2**24
 """Most sequences that all replicas may hold at a time: their tables then take less than 1 GiB."""
-
-
-class LoadSpec(Section):
-    """How clients submit. open: at the trace's times; closed: `width` in flight; grouped: `width` at a time,
-    the next group when every request of the last has ended."""
-
-    kind: Literal["open", "closed", "grouped"] = "open"
-    width: int = Field(default=1, ge=1, le=MOST)
 
 
 class HardwareSpec(Section):
@@ -106,6 +98,7 @@ class Scenario(Section):
     seed: int = Field(default=0, ge=0, lt=2**64)
     workload: dict[str, Any]
     load: LoadSpec = LoadSpec()
+    admission: AdmissionSpec = AdmissionSpec()
     model: str = "llama-3.1-8b"
     hardware: HardwareSpec = HardwareSpec()
     engine: EngineSpec = EngineSpec()
@@ -135,8 +128,6 @@ class Scenario(Section):
     def _consistent(self) -> "Scenario":
         if self.cluster.router not in ROUTERS:
             raise ValueError(f"cluster.router: unknown router {self.cluster.router!r}; known: {', '.join(ROUTERS)}")
-        if self.load.kind == "open" and self.load.width != 1:
-            raise ValueError("load.width has no effect on an open load; it belongs to closed and grouped")
         if self.kv.layout == "paged" and self.kv.reserve_tokens is not None:
             raise ValueError("kv.reserve_tokens has no effect on paged memory; it belongs to layout: contiguous")
         slots = self.cluster.replicas * (self.policy.max_num_seqs or 1)
@@ -215,6 +206,12 @@ def _finish(document: Document, base: Path) -> Scenario:
             inline_trace(workload)
     except ServecastError as error:
         raise placed(document, error, "workload") from None
+    if isinstance(workload, Sessions) and (scenario.load.turns == "as_given" or scenario.load.max_in_flight):
+        key = "turns" if scenario.load.turns else "max_in_flight"
+        raise ConfigError(f"{document.where(('load', key))}: load.{key} has no effect on workload.sessions: its turns "
+                          "have no times of their own")
+    if isinstance(workload, Sessions) and scenario.load.think_s is not None:
+        raise ConfigError(f"{document.where(('load', 'think_s'))}: load.think_s: give workload.sessions.think_s")
     return scenario
 
 

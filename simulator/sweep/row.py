@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from simulator.run import Result
 
-COUNTS: Final = ("requests.arrived", "requests.completed", "requests.rejected", "requests.unfinished",
-                 "requests.preemptions", "steps")
+COUNTS: Final = ("requests.arrived", "requests.completed", "requests.rejected", "requests.aborted",
+                 "requests.unfinished", "requests.preemptions", "steps")
 NUMBERS: Final = (
     "throughput.requests_per_s", "throughput.output_tokens_per_s", "throughput.total_tokens_per_s",
     "ttft_s.mean", "ttft_s.p50", "ttft_s.p90", "ttft_s.p99", "tpot_s.mean", "tpot_s.p50", "tpot_s.p99",

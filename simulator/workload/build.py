@@ -12,6 +12,7 @@ from simulator.errors import ConfigError, TraceError
 from simulator.units import column_to_ticks
 
 from .generate import Generated, generate_trace
+from .sessions import Sessions, generate_sessions
 from .spec import Inline, TraceFile, Workload, parse_workload
 from .trace import DEFAULT_CLASS, Trace, TraceMeta, content_sha256, make_trace
 
@@ -26,12 +27,14 @@ def build_trace(
     spec = parse_workload(workload, base) if isinstance(workload, Mapping) else workload
     if isinstance(spec, Generated):
         return generate_trace(spec, seed, replication)
+    if isinstance(spec, Sessions):
+        return generate_sessions(spec, seed, replication)
     return inline_trace(spec) if isinstance(spec, Inline) else file_trace(spec)
 
 
 def is_random(workload: Workload) -> bool:
     """Whether seed and replication change the trace."""
-    return isinstance(workload, Generated)
+    return isinstance(workload, Generated | Sessions)
 
 
 def file_trace(spec: TraceFile) -> Trace:

@@ -13,6 +13,7 @@ from simulator.errors import ConfigError, ServecastError
 from .arrivals import Arrivals
 from .generate import ClassSpec, Generated
 from .lengths import Lengths
+from .sessions import Sessions
 from .trace import DEFAULT_CLASS, Trace
 
 T = TypeVar("T")
@@ -52,28 +53,31 @@ class Inline:
     cls: tuple[str, ...] | None = None
 
 
-Workload = TraceFile | Inline | Generated
+Workload = TraceFile | Inline | Generated | Sessions
 _GENERATED_KEYS = ("arrivals", "prompt", "output", "joint", "cached", "classes", "max_tokens")
 
 
 def parse_workload(data: Mapping[str, Any], base: str | Path = ".", where: str = "workload") -> Workload:
-    """Mapping -> TraceFile (`trace:`), Inline (`requests:`) or Generated (`arrivals:` with lengths or `classes:`).
+    """Mapping -> TraceFile (`trace:`), Inline (`requests:`), Sessions (`sessions:`) or Generated (`arrivals:` with
+    lengths or `classes:`).
 
     Relative paths are taken from `base`; files named for empirical and joint lengths are read here.
     Raises ConfigError starting with the key's path (`workload.arrivals.rate must be > 0, got 0`).
     """
     if not isinstance(data, Mapping):
         raise ConfigError(f"{where} must be a mapping, got {shown(data)}")
-    starts = [key for key in ("trace", "requests", "arrivals") if key in data]
+    starts = [key for key in ("trace", "requests", "sessions", "arrivals") if key in data]
     if len(starts) != 1:
         got = ", ".join(starts) or "none"
-        raise ConfigError(f"{where} needs exactly one of trace, requests, arrivals; got {got}")
+        raise ConfigError(f"{where} needs exactly one of trace, requests, sessions, arrivals; got {got}")
     key = starts[0]
     _only(data, _GENERATED_KEYS if key == "arrivals" else (key,), where)
     if key == "arrivals":
         return _generated(data, Path(base), where)
     if key == "requests":
         return _make(Inline, data[key], f"{where}.requests")
+    if key == "sessions":
+        return _sessions(data[key], Path(base), f"{where}.sessions")
     given = {"path": data[key]} if isinstance(data[key], str) else data[key]
     file = _make(TraceFile, given, f"{where}.trace")
     return replace(file, path=str(Path(base) / file.path))
@@ -93,6 +97,18 @@ def _generated(data: Mapping[str, Any], base: Path, where: str) -> Generated:
     named = data["classes"].items()
     classes = (_class(str(name), each, base, f"{where}.classes.{name}") for name, each in named)
     return Generated(arrivals, tuple(classes), limit)
+
+
+def _sessions(data: Any, base: Path, where: str) -> Sessions:
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{where} must be a mapping, got {shown(data)}")
+    made: dict[str, Any] = dict(data)
+    for key in ("turns", "new", "output", "first"):
+        if key in data:
+            made[key] = _lengths(data[key], "output" if key == "output" else "prompt", base, f"{where}.{key}")
+    if "arrivals" in data:
+        made["arrivals"] = _make(Arrivals, data["arrivals"], f"{where}.arrivals", "arrivals")
+    return _make(Sessions, made, where, "sessions")
 
 
 def _class(name: str, data: Mapping[str, Any], base: Path, where: str) -> ClassSpec:

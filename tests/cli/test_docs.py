@@ -8,8 +8,10 @@ import pytest
 
 from scenarios import ROOT as SCENARIOS
 from simulator.cli.main import COMMANDS
+from simulator.scenario.load import RetrySpec
 from simulator.scenario.spec import Scenario
 from simulator.workload.arrivals import Arrivals
+from simulator.workload.sessions import Sessions
 from simulator.workload.spec import Inline, TraceFile
 
 HOME = Path(__file__).resolve().parents[2]
@@ -20,7 +22,8 @@ def scenario_keys():
     for name, field in Scenario.model_fields.items():
         yield name
         yield from getattr(field.annotation, "model_fields", {})
-    for kind in (Arrivals, Inline, TraceFile):
+    yield from RetrySpec.model_fields
+    for kind in (Arrivals, Inline, Sessions, TraceFile):
         yield from kind.__dataclass_fields__
 
 

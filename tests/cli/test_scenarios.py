@@ -15,6 +15,8 @@ OTHER_KINDS = ("plan_", "sweep_", "whatif_")
 """Files of other commands; their own tests run them."""
 SCENARIOS = sorted(path.stem for path in ROOT.glob("*.yaml") if not path.name.startswith(OTHER_KINDS))
 NEEDS_A_FILE = ("azure_conv",)
+LOSES = ("overload",)
+"""Scenarios in which not everybody is answered."""
 
 
 def run(name, *assignments):
@@ -42,10 +44,20 @@ def test_shipped_scenario_fits_the_schema_and_says_what_it_shows(name):
     assert data["name"] == name
 
 
-@pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in NEEDS_A_FILE])
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in (*NEEDS_A_FILE, *LOSES)])
 def test_shipped_scenario_runs_to_its_end(name):
     requests = run(name).summary["requests"]
     assert requests["arrived"] == requests["completed"] > 0
+
+
+@pytest.mark.parametrize("limit", [64, None])
+def test_overloaded_scenario_loses_requests_and_counts_them(limit):
+    """With a limited queue the server refuses, without one clients give up; nobody is forgotten."""
+    counts = run("overload", f"admission.max_waiting={'null' if limit is None else limit}").summary["requests"]
+    lost, kept = ("rejected", "aborted") if limit else ("aborted", "rejected")
+    assert counts[lost] > 0.1 * counts["arrived"] and counts[kept] == 0
+    assert counts["arrived"] == counts["completed"] + counts[lost]
+    assert counts["attempts"] >= counts["arrived"] + 2 * counts[lost]
 
 
 def test_azure_scenario_replays_the_whole_trace(servecast, data_dir):

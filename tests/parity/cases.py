@@ -1,7 +1,7 @@
 """Random small simulations, full of ties: arrivals and steps of few ticks, memories of few blocks."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,14 +11,15 @@ from policies.registry import POLICIES
 from policies.routers import ROUTERS
 from simulator.cost.check import check_cost
 from simulator.cost.step import Cost
-from simulator.engines.clients import CLOSED, GROUPED, OPEN
+from simulator.engines.clients import CLOSED, GROUPED, OPEN, Habits, Talks
 from simulator.engines.fast import run_fast
-from simulator.engines.job import Job, array_job, list_job, request_columns
+from simulator.engines.job import Job, array_job, list_job, request_columns, talks_of
 from simulator.engines.reference import run_reference
 from simulator.state import Limits
 from simulator.units import NEVER
 
 LOADS = {"open": OPEN, "closed": CLOSED, "grouped": GROUPED}
+PATIENT = Habits()
 ONE = 2**32
 """A linear coefficient of 1 ns."""
 
@@ -43,6 +44,11 @@ class Case:
     until: int | None = None
     chains: tuple[tuple[int, ...], ...] = ()
     """Numbers of each request's shared leading blocks; given when the prefix cache is on."""
+    talk: tuple[int, ...] = ()
+    """Conversation of each request, in which turns follow answers; empty: each stands alone."""
+    pause: tuple[int, ...] = ()
+    """[ns] that a client lets pass after the answer to each request; empty: none."""
+    habits: Habits = PATIENT
 
 
 class Choose(Protocol):
@@ -137,13 +143,41 @@ def some_case(choose: Choose, ahead: int | None, most: int) -> Case:
     if policy == "chunked" and limits.contiguous == 0 and choose.among(0, 1) == 1:
         limits = limits._replace(prefix=1)
         chains = some_chains(choose, prompt, output, limits.block_size)
+    talk, pause = some_talks(choose, n, tick, load)
+    if choose.among(0, 0, 1) == 1:
+        limits = limits._replace(max_waiting=choose.among(0, 1, 3), predicted_ttft=choose.among(0, 4, 20) * tick)
     return Case(
         policy, tuple(t * tick for t in sorted(choose.numbers(n, 0, choose.among(0, 3, 20, 100)))), tuple(prompt),
         tuple(output), tuple(a + b for a, b in zip(output, early, strict=True)),
         tuple(min(a, b) for a, b in zip(shared, prompt, strict=True)), tuple(choose.numbers(n, 0, 99)),
         limits, some_cost(choose, tick), replicas=choose.among(1, 1, 2, 3),
         router=choose.among(*sorted(ROUTERS)), load=load, width=1 if load == "open" else choose.among(1, 2, 3, 5),
-        until=choose.among(None, None, 30 * tick), chains=chains,
+        until=choose.among(None, None, 30 * tick), chains=chains, talk=talk, pause=pause,
+        habits=some_habits(choose, policy, tick, load, bool(talk)),
+    )  # fmt: skip
+
+
+def some_talks(choose: Choose, n: int, tick: int, load: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """A few conversations, and pauses in them; also pauses of closed clients between requests that stand alone."""
+    talks, pauses = choose.numbers(n, 0, choose.among(0, 2, 9)), choose.numbers(n, 0, choose.among(0, 3, 20))
+    pause = tuple(p * tick for p in pauses)
+    if load == "grouped" or choose.among(0, 0, 1) == 0:
+        return (), pause if load == "closed" and choose.among(0, 1) == 1 else ()
+    return tuple(talks), pause
+
+
+def some_habits(choose: Choose, policy: str, tick: int, load: str, talks: bool) -> Habits:
+    """Clients who start one after the other, wait for a place, give up, try again."""
+    if choose.among(0, 0, 1) == 0:
+        return PATIENT
+    patient = policy == "static" or choose.among(0, 1) == 1
+    ttft = 0 if patient else choose.among(0, 2, 6, 30) * tick
+    backoff = choose.among(0, 1, 5) * tick
+    return Habits(
+        ramp_ns=choose.among(0, 7, 40) * tick if load == "closed" else 0,
+        max_in_flight=choose.among(0, 1, 2, 4) if load == "open" and not talks else 0, ttft_ns=ttft,
+        total_ns=0 if patient else ttft + choose.among(0, 5, 40) * tick, attempts=choose.among(1, 1, 2, 4),
+        backoff_ns=backoff, longest_ns=backoff * choose.among(1, 3),
     )  # fmt: skip
 
 
@@ -154,6 +188,12 @@ def some_chains(choose: Choose, prompt: list[int], output: list[int], block_size
     full = [(p + o - 1) // block_size for p, o in zip(prompt, output, strict=True)]
     return tuple(tuple(100 * t + j for j in range(max(0, f - leave)))
                  for t, f, leave in zip(talk, full, leaves, strict=True))  # fmt: skip
+
+
+def as_told(case: Case) -> Case:
+    """The case with clients who only wait for answers, at replicas that take whoever can run."""
+    limits = case.limits._replace(max_waiting=0, predicted_ttft=0)
+    return replace(case, talk=(), pause=(), habits=PATIENT, limits=limits)
 
 
 @st.composite
@@ -170,12 +210,27 @@ def cases(ahead: int | None = None, most: int = 20) -> st.SearchStrategy[Case]:
 def job(case: Case, compiled: bool, log: bool = True) -> Job:
     """The case as a job of one of the engines."""
     ends = np.cumsum([len(chain) for chain in case.chains]) if case.limits.prefix else None
-    req = request_columns(case.arrival, case.prompt, case.output, case.limit, case.cached, case.pick, ends)
+    habits = case.habits
+    restless = habits.ttft_ns > 0 or habits.total_ns > 0 or habits.attempts > 1
+    req = request_columns(case.arrival, case.prompt, case.output, case.limit, case.cached, case.pick, ends, restless)
     chain = [number for numbers in case.chains for number in numbers]
     made = (array_job if compiled else list_job)(req, case.limits, case.cost, case.replicas, log, chain)
     made.router, made.load, made.width = ROUTERS[case.router], LOADS[case.load], case.width
-    made.until = NEVER if case.until is None else case.until
+    made.until, made.habits = NEVER if case.until is None else case.until, habits
+    talks = following(case)
+    made.talks = talks if compiled else Talks(*(column.tolist() for column in talks))
     return made
+
+
+def following(case: Case) -> Talks:
+    """Who follows whom, in the order in which they are listed."""
+    talks = talks_of(len(case.prompt) if case.talk else 0)
+    before: dict[int, int] = {}
+    for i, talk in enumerate(case.talk):
+        if talk in before:
+            talks.after[before[talk]], talks.follows[i] = i, 1
+        before[talk] = i
+    return talks._replace(pause=np.array(case.pause, dtype=np.int64))
 
 
 def run(case: Case, engine: str) -> Job:

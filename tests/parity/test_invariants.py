@@ -23,13 +23,57 @@ def whole(case: Case) -> Case:
 @settings(max_examples=100, **COMMON)
 @given(case=cases())
 def test_everybody_is_answered_or_refused(case: Case) -> None:
-    """Without a horizon nothing is left waiting, and a request is refused only if it could never run."""
+    """Without a horizon nothing is left waiting; who has no answer was refused, gave up, or was never submitted after
+    such a turn, and only where that can be."""
     done = run(whole(case), "fast")
-    refused = np.isin(done.req.status, (s.REJECTED_LENGTH, s.REJECTED_KV, s.REJECTED_BUDGET))
-    assert np.all(refused | (done.req.status == s.FINISHED))
-    assert np.all(done.req.done[~refused] == done.req.output[~refused])
-    assert np.all(done.req.done[refused] == 0)
-    assert np.all(done.req.first[refused] == NEVER)
+    status, habits = done.req.status, case.habits
+    refused = (status >= s.REFUSALS[0]) & (status <= s.REFUSALS[1])
+    gone, unsent, ended = status == s.ABORTED, status == s.NOT_SENT, status == s.FINISHED
+    assert np.all(refused | gone | unsent | ended)
+    assert np.all(done.req.done[ended] == done.req.output[ended])
+    assert np.all(done.req.done[gone] < done.req.output[gone])
+    assert np.all(done.req.done[refused | unsent] == 0)
+    assert np.all(done.req.first[refused | unsent] == NEVER)
+    assert np.all((done.req.queued == NEVER) == unsent)
+    assert not gone.any() or habits.ttft_ns + habits.total_ns > 0
+    assert not unsent.any() or case.talk
+    for code, limit in ((s.REJECTED_QUEUE, case.limits.max_waiting), (s.REJECTED_SLOW, case.limits.predicted_ttft)):
+        assert limit > 0 or not (status == code).any()
+
+
+@settings(max_examples=100, **COMMON)
+@given(case=cases())
+def test_clients_keep_their_habits(case: Case) -> None:
+    """Turns follow answers by their pause; no more in flight than allowed; nobody has a first token, or an answer,
+    after giving up; attempts are counted and spaced."""
+    done = run(whole(case), "fast")
+    req, habits, out = done.req, case.habits, case.cost.frontend_out_ns
+    last: dict[int, int] = {}
+    for i, talk in enumerate(case.talk):
+        if talk in last and req.status[i] != s.NOT_SENT:
+            assert req.status[last[talk]] == s.FINISHED
+            assert req.arrival[i] == req.last[last[talk]] + case.pause[last[talk]]
+        last[talk] = i
+    if req.sent.size:
+        assert np.all(req.attempts <= habits.attempts)
+        tried = req.attempts > 1
+        assert np.all((req.sent >= req.arrival + habits.backoff_ns)[tried])
+        assert np.all((req.sent == req.arrival)[req.attempts == 1])
+        seen = req.first < NEVER
+        if habits.ttft_ns:
+            assert np.all((req.first - out - req.sent <= np.maximum(habits.ttft_ns, req.queued - req.sent))[seen])
+        if habits.total_ns:
+            assert np.all((req.last - out - req.sent <= np.maximum(habits.total_ns, req.queued - req.sent))[seen])
+    if habits.max_in_flight and case.limits.stream:
+        ended = (req.status == s.FINISHED) & (req.queued < NEVER)
+        edges = sorted([(t, 1) for t in req.arrival[ended]] + [(t, 0) for t in req.last[ended]])
+        most = now = 0
+        for _, begins in edges:
+            now += 1 if begins else -1
+            most = max(most, now)
+        assert most <= habits.max_in_flight
+
+
 
 
 @settings(max_examples=100, **COMMON)
@@ -58,8 +102,11 @@ def test_causality(case: Case) -> None:
         assert np.all(before[happened] <= after[happened])
     assert np.all(req.done <= req.output)
     released = req.queued != NEVER
-    assert np.all(np.diff(req.arrival[released]) >= 0)
-    assert np.all(np.diff(req.queued[released]) >= 0)  # the clock never goes back to an earlier arrival
+    if not case.talk:
+        assert np.all(np.diff(req.arrival[released]) >= 0)
+    order = np.argsort((req.sent if req.sent.size else req.arrival)[released], kind="stable")
+    if case.habits.attempts == 1:
+        assert np.all(np.diff(req.queued[released][order]) >= 0)  # who is submitted first is in the queue first
     one = req.done == 1
     if case.limits.stream:
         assert np.all(req.first[one] == req.last[one])
@@ -74,6 +121,7 @@ def logged(done: Job) -> Any:
 @given(case=cases())
 def test_steps_account_for_every_token(case: Case) -> None:
     """The log, the totals and the requests count the same tokens, steps and gaps."""
+    case = replace(case, habits=case.habits._replace(attempts=1))  # of several only the last is in the columns
     done = run(whole(case), "fast")
     rows, totals = logged(done), s.Totals(*(done.stats[name].sum() for name in done.stats.dtype.names))
     assert totals.output == done.req.done.sum()
@@ -122,7 +170,7 @@ def test_little_bounds(case: Case) -> None:
     sum of the waits of the requests, since a step counts those that wait when it starts."""
     done = run(whole(case), "fast")
     req, rows = done.req, logged(done)
-    if req.preempted.any() or case.policy == "static":
+    if req.preempted.any() or req.sent.size or case.policy == "static":
         return
     started = req.scheduled != NEVER
     waited = (req.scheduled - req.queued)[started].sum()

@@ -14,6 +14,7 @@ from parity.cases import Case, cases, outcome, run
 
 from policies.registry import POLICIES
 from policies.routers import ROUTERS
+from simulator import state as s
 from simulator.cost.unit import unit_cost
 from simulator.state import Limits
 from simulator.units import NEVER
@@ -119,6 +120,9 @@ def test_cases_are_hard() -> None:
     def look(case: Case) -> None:
         req = run(case, "reference").req
         marks = {
+            **{s.STATUS_NAMES[code]: True for code in req.status if code > s.FINISHED},
+            "again": bool(req.attempts.max(initial=0) > 1), "talk": bool(case.talk), "ramp": case.habits.ramp_ns > 0,
+            "held at the client": case.habits.max_in_flight > 0 and bool((req.arrival > case.arrival).any()),
             "preempted": req.preempted.max() > 0, "tie": len(set(case.arrival)) < len(case.arrival),
             "early end": bool((req.output < req.limit).any()), "refused": req.status.max() > 3,
             "finished": bool((req.status == 3).any()), case.load: True, case.policy: True, case.router: True,
@@ -131,5 +135,5 @@ def test_cases_are_hard() -> None:
     look()
     wanted = {"preempted", "tie", "early end", "refused", "finished", "contiguous", "cut by the horizon",
               "arrival as an output is seen", "open", "closed", "grouped", "ahead 0", "ahead 1", "ahead 2",
-              *POLICIES, *ROUTERS}  # fmt: skip
+              "again", "talk", "ramp", "held at the client", *s.STATUS_NAMES[s.REJECTED_LENGTH:], *POLICIES, *ROUTERS}
     assert seen == wanted

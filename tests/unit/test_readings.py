@@ -59,10 +59,12 @@ def test_a_fleet_is_priced_with_its_spares() -> None:
     assert got.watts == watts and got.kwh_per_million_output == pytest.approx(watts / 3600)
 
 
-def summary(rejected: int = 0, attained: float | None = None, verdict: str = "stable") -> dict[str, Any]:
+def summary(
+    rejected: int = 0, attained: float | None = None, verdict: str = "stable", aborted: int = 0
+) -> dict[str, Any]:
     return {
         "stability": {"verdict": verdict, "reason": "why"},
-        "requests": {"arrived": 100, "rejected": rejected},
+        "requests": {"arrived": 100, "rejected": rejected, "aborted": aborted},
         "goodput": {"attained": attained},
     }
 
@@ -72,6 +74,7 @@ def summary(rejected: int = 0, attained: float | None = None, verdict: str = "st
     [
         (summary(), "stable"),
         (summary(rejected=23), "rejecting"),
+        (summary(aborted=23), "rejecting"),
         (summary(attained=0.21), "missing its targets"),
         (summary(attained=0.995, rejected=1), "stable"),
         (summary(rejected=23, verdict="overloaded"), "overloaded"),

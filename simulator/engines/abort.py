@@ -1,0 +1,96 @@
+"""DEADLINE: a client gives up, and its request is aborted.
+
+The engine drops it before its next step: slot and KV blocks are free for that step, and tokens in flight for it are
+computed for nobody (vLLM 0.24 vllm/v1/engine/core.py, EngineCore.abort_requests and _process_aborts_queue, between
+outputs and the next schedule; vllm/v1/core/sched/scheduler.py, Scheduler.finish_requests, frees its blocks). What the
+engine had put out by then counts: a first token or an answer on its way to the client is in time.
+"""
+
+from policies.queues import take_out, vacate
+from simulator.engines.booking import ring_place
+from simulator.engines.clients import Habits, on_failed
+from simulator.engines.future import event_code, push
+from simulator.engines.lane import pull
+from simulator.engines.world import World
+from simulator.jit import jitable
+from simulator.state import ABORTED, DEADLINE, RUNNING, WAITING, Replica, Requests
+from simulator.units import NEVER
+
+
+@jitable
+def patience(req: Requests, habits: Habits, i: int) -> int:
+    """[tick] at which the client of request i next looks whether it gives up, NEVER = never."""
+    if habits.ttft_ns > 0 and req.first[i] == NEVER:
+        return req.sent[i] + habits.ttft_ns
+    return req.sent[i] + habits.total_ns if habits.total_ns > 0 else NEVER
+
+
+@jitable
+def watch(world: World, i: int, now: int) -> None:
+    """Note when the client of request i, now in a queue, will look."""
+    if len(world.req.sent) > 0:
+        tick = patience(world.req, world.clients.habits, i)
+        if tick < NEVER:
+            push(world.clients.future, world.clients.ctl, max(tick, now), event_code(DEADLINE, i, 0))
+
+
+@jitable
+def deadline(world: World, rep: Replica, i: int, now: int) -> bool:
+    """DEADLINE of request i at its replica; True when it was aborted there."""
+    req = world.req
+    if req.status[i] != WAITING and req.status[i] != RUNNING:
+        return False
+    if patience(req, world.clients.habits, i) > now:
+        watch(world, i, now)
+        return False
+    abort(world, rep, i)
+    on_failed(req, world.clients, i, now)
+    return True
+
+
+@jitable
+def abort(world: World, rep: Replica, i: int) -> None:
+    """Take request i, waiting or running, off its replica."""
+    req, c = world.req, rep.c
+    if req.status[i] == RUNNING:
+        _leave_running(world, rep, i)
+        req.status[i] = ABORTED
+        vacate(req, rep, world.lim, i)
+    else:
+        take_out(req, rep, world.lim, i)
+        req.status[i] = ABORTED
+    _leave_flight(world, rep, i)
+    c.version += 1
+    rep.front.outstanding -= 1
+
+
+@jitable
+def _leave_running(world: World, rep: Replica, i: int) -> None:
+    """Request i goes out of `running`, which it may have to be put back into first."""
+    c = rep.c
+    k = 0
+    while k < c.n_running and rep.running[k] != i:
+        k += 1
+    if k == c.n_running:
+        pull(world, rep, world.req.slot[i])
+        k = 0
+        while rep.running[k] != i:
+            k += 1
+    for later in range(k + 1, c.n_running):
+        rep.running[later - 1] = rep.running[later]
+    c.n_running -= 1
+
+
+@jitable
+def _leave_flight(world: World, rep: Replica, i: int) -> None:
+    """Tokens in flight for request i are for nobody."""
+    for ahead in range(rep.c.n_flight):
+        at = ring_place(rep, world.lim, ahead)
+        flight, step = rep.flight[at], rep.steps[at]
+        kept = 0
+        for k in range(step.yields):
+            if flight[k] != i:
+                flight[kept] = flight[k]
+                kept += 1
+        rep.stats.wasted += step.yields - kept
+        step.yields = kept
