@@ -21,6 +21,7 @@ from simulator.engines.booking import (
     output_tick,
 )
 from simulator.engines.clients import OPEN, Clients, on_ended, start_load
+from simulator.engines.foresight import nobody_ends_before
 from simulator.engines.job import Job, check_sums
 from simulator.engines.lane import depart, join, spill
 from simulator.engines.quiet import run_quietly, steps_alike
@@ -187,6 +188,8 @@ def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]
                     set_event(rep, lim.schedule_ahead, plan(world, rep, mode.lane))
             if world.clients.load != OPEN:
                 return DONE
+        if mode.replicas > 1 and mode.router == LEAST_OUTSTANDING:
+            front.bound = nobody_ends_before(world, rep)
         return DONE
 
     def run(shared: World, control: Column, reps: Column, given: Mode) -> int:
