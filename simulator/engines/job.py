@@ -7,8 +7,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from policies.routers import AUX_SIZE as ROUTER_AUX_SIZE
 from simulator.cost.step import Cost
-from simulator.engines.clients import OPEN
+from simulator.engines.clients import OPEN, Clients
+from simulator.engines.future import Future
 from simulator.engines.pools import Pool, pool_of
 from simulator.errors import ConfigError, TraceError
 from simulator.state import (
@@ -60,10 +62,16 @@ class Job:
     ctl: Any
     frontends: Any
     log: Any
+    future: Future
+    routing: Any
     router: int = 0
     load: int = OPEN
     width: int = 0
     until: int = NEVER
+
+    def clients(self) -> Clients:
+        """Who submits the requests."""
+        return Clients(self.ctl, self.frontends, self.future, self.load, self.width)
 
     @property
     def lim(self) -> Limits:
@@ -144,8 +152,8 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
 
     reps: Any = Replica(
         running=ids(total, s), slots=table(total, s, fill=-1), vacant=np.tile(np.arange(s), (total, 1)),
-        seats=records(Seat, total, s), extents=ids(total, s), batch=ids(total, s), tokens=table(total, s),
-        flight=ids(total, depth, s), steps=records(StepInFlight, total, depth),
+        seats=records(Seat, total, s), extents=ids(total, s), ended=ids(total, s), batch=ids(total, s),
+        tokens=table(total, s), flight=ids(total, depth, s), steps=records(StepInFlight, total, depth),
         phase=table(total, max(pool.lim.block_size for pool in pools)), calendar=table(total, CALENDAR, fill=-1),
         gap_step=table(total, GAPS), gap_ns=table(total, GAPS), aux=table(total, AUX_SIZE),
         stats=records(Totals, total), front=as_records([Front(pool=p) for p in of], Front),
@@ -154,7 +162,12 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
                      Counters),
     )  # fmt: skip
     return Job(req, reps, pools, table(ITL_BINS), table(len(pools), s + 1), records(Control, 1), table(total),
-               records(LogRow, 4096 if log else 0))
+               records(LogRow, 4096 if log else 0), future_of(len(req.arrival)), table(ROUTER_AUX_SIZE))
+
+
+def future_of(requests: int) -> Future:
+    """An empty heap with room for what can be pending: an event a request. Zeros take no memory until used."""
+    return Future(np.zeros(requests, dtype=np.int64), np.zeros(requests, dtype=np.int64))
 
 
 def _prefix(req: Requests, pools: Sequence[Pool], chain: npt.NDArray[np.int64]) -> Prefix:
@@ -203,7 +216,7 @@ def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, c
                     **{name: getattr(job.reps, name)[r].tolist() for name in ID_COLUMNS}) for r, p in enumerate(of)]
     pools = tuple(pool._replace(cost=_plain(pool.cost)) for pool in job.pools)
     return Job(columns, reps, pools, job.itl.tolist(), job.rows_time.tolist(), Control(), job.frontends.tolist(),
-               [] if log else None)
+               [] if log else None, Future(*(column.tolist() for column in job.future)), job.routing.tolist())
 
 
 def _plain(cost: Cost) -> Cost:
