@@ -1,7 +1,7 @@
 """The edge between what passes and what does not, along a number such as a rate: bracketed, then by secants.
 
-Levels grow like 1 / (1 - load) towards the wall, so limit / level falls nearly straight: a line through two points of it
-lands near the edge. A bracket keeps the secants honest where it does not.
+Levels grow like 1 / (1 - load) towards the wall, so limit / level falls nearly straight: a line through two points
+of it lands near the edge. A bracket keeps the secants honest where it does not.
 """
 
 import math

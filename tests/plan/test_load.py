@@ -33,7 +33,7 @@ def textbook(rate: float, requests: int, output: Any = 10, **more: Any) -> Scena
 
 
 def test_clients_that_never_wait_are_served_in_lockstep() -> None:
-    """N clients on 8 slots, answers of 10 steps of 1 ms: 100 answers a second for each client up to 8, no more above."""
+    """N clients on 8 slots, answers of 10 steps of 1 ms: 100 answers a second a client up to 8, no more above."""
     scenario = textbook(100, 800, policy={"name": "chunked", "max_num_seqs": 8})
     data = load_curve(scenario, "concurrency", [1, 4, 8, 16], replications=1)
     served = [row["requests_per_s"] for row in data["points"]]
@@ -72,8 +72,9 @@ def mm1_rate(service_s: float, limit_s: float) -> float:
 
 def test_the_capacity_of_one_server_is_that_of_mm1_and_of_two_twice_it() -> None:
     """Behind a random router Poisson arrivals split into Poisson arrivals, so n servers carry n times the rate."""
-    scenario = textbook(25, 8_000, {"kind": "exponential", "mean": 20}, policy={"name": "static", "max_num_seqs": 1},
-                        max_model_len=100_000, warmup_fraction=0.1, cluster={"replicas": 1, "router": "random"})  # fmt: skip
+    scenario = textbook(25, 8_000, {"kind": "exponential", "mean": 20}, max_model_len=100_000,
+                        policy={"name": "static", "max_num_seqs": 1}, warmup_fraction=0.1,
+                        cluster={"replicas": 1, "router": "random"})  # fmt: skip
     levels = levels_of(scenario, slo_of_words(["p95 queue < 106 ms"]))
     found = capacity(scenario, levels, growth=[100.0])
     theory = mm1_rate(20 * STEP, 0.106)
@@ -158,7 +159,8 @@ def test_a_measured_run_is_what_its_engine_reported() -> None:
 def test_results_of_benchmarks_by_hand(tmp_path: Path) -> None:
     """Keys as vLLM's benchmarks/serve.py, SGLang's bench_serving.py and AIPerf's export schema name them."""
     vllm = {"request_rate": "inf", "max_concurrency": 16, "request_throughput": 3.5, "output_throughput": 700.0,
-            "mean_ttft_ms": 80.0, "median_ttft_ms": 75.0, "p99_ttft_ms": 300.0, "p99_tpot_ms": 12.5, "p99_e2el_ms": 9000.0}  # fmt: skip
+            "mean_ttft_ms": 80.0, "median_ttft_ms": 75.0, "p99_ttft_ms": 300.0,
+            "p99_tpot_ms": 12.5, "p99_e2el_ms": 9000.0}  # fmt: skip
     sglang = {"request_rate": 4.0, "max_concurrency": None, "request_throughput": 3.9, "output_throughput": 800.0,
               "mean_e2e_latency_ms": 2500.0, "p99_itl_ms": 40.0}  # fmt: skip
     aiperf = {"request_throughput": {"unit": "requests/sec", "avg": 2.0},
