@@ -5,7 +5,7 @@ where it belongs to the run or to the requests, its name in `Case`.
 """
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import SimpleNamespace
 from typing import Any, Final, Protocol
@@ -19,6 +19,7 @@ from simulator.cost.step import Cost
 from simulator.engines.clients import CLOSED, GROUPED, OPEN
 from simulator.engines.fast import run_fast
 from simulator.engines.job import Job, array_job, list_job, request_columns
+from simulator.engines.pools import Pool
 from simulator.engines.reference import run_reference
 from simulator.state import Limits
 from simulator.units import NEVER
@@ -170,12 +171,12 @@ def some_chains(choose: Choose, prompt: list[int], output: list[int], block_size
                  for t, f, leave in zip(talk, full, leaves, strict=True))  # fmt: skip
 
 
-def job(case: Case, compiled: bool, log: bool = True) -> Job:
-    """The case as a job of one of the engines."""
+def job(case: Case, compiled: bool, log: bool = True, others: Sequence[Pool] = ()) -> Job:
+    """The case as a job of one of the engines, `others` the pools beside its own."""
     ends = np.cumsum([len(chain) for chain in case.chains]) if case.limits.prefix else None
     req = request_columns(case.arrival, case.prompt, case.output, case.limit, case.cached, case.pick, ends)
     chain = [number for numbers in case.chains for number in numbers]
-    made = (array_job if compiled else list_job)(req, case.limits, case.cost, case.replicas, log, chain)
+    made = (array_job if compiled else list_job)(req, case.limits, case.cost, case.replicas, log, chain, others)
     made.router, made.load, made.width = ROUTERS[case.router], LOADS[case.load], case.width
     made.until = NEVER if case.until is None else case.until
     return made
