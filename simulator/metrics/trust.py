@@ -66,7 +66,7 @@ def mark_of(setup: Setup) -> str:
 
 
 def _host_mark(setup: Setup) -> str:
-    """That of a host measured or fitted to runs on it; any other, and one that the scenario scales, counts as scaled."""
+    """That of a host measured or fitted to runs on it; any other, and one the scenario scales, counts as scaled."""
     host = setup.host
     if host.mark == "measured" and host.cpu_scale == 1.0:
         return "measured"

@@ -166,7 +166,8 @@ def _slowed(profile: Mapping[object, object], path: Path) -> Gpu:
     entry = profile["time_scale"]
     source = str(entry["source"]) if isinstance(entry, dict) else ""
     return dataclasses.replace(base.slower(scale), name=str(profile["name"]), aliases=(), mark=str(profile["mark"]),
-                               sources={**base.sources, "time_scale": source}, engine_runs=(), path=path)
+                               sources={**base.sources, "time_scale": source}, path=path,
+                               engine_runs=base.engine_runs if profile["mark"] == "measured" else ())
 
 
 def _base(name: str, path: Path) -> Gpu:
