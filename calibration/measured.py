@@ -57,6 +57,7 @@ class EngineSettings:
     kv_cache_dtype: str = "bfloat16"
     quantization: str | None = None
     enable_prefix_caching: bool = False
+    enable_expert_parallel: bool | None = None
     cuda_graphs: bool = True
 
     @property

@@ -10,6 +10,7 @@ from calibration.accepted import NotModelledError
 from calibration.measured import MeasuredRun, metrics_of
 from policies.registry import policy_named
 from simulator.cost.calibrated import calibrated_cost
+from simulator.cost.moe import Routing
 from simulator.cost.step import Cost
 from simulator.engines.fast import run_fast
 from simulator.engines.job import Job, array_job, request_columns
@@ -83,6 +84,7 @@ def cost_of(run: MeasuredRun, setup: Profiles) -> Cost:
         e.max_num_seqs,
         e.max_num_batched_tokens,
         setup.host,
+        Routing(e.tensor_parallel_size if e.enable_expert_parallel else 1),
     )
 
 

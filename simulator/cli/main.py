@@ -25,6 +25,8 @@ COMMANDS: Final = {
     "compare": "simulator.cli.compare",
     "toy": "simulator.cli.toy",
     "trace": "simulator.cli.trace",
+    "load": "simulator.cli.load",
+    "capacity": "simulator.cli.load",
     "plan": "simulator.cli.plan",
     "whatif": "simulator.cli.plan",
     "ui": "simulator.cli.plan",

@@ -42,13 +42,23 @@ UNITS: Final[Mapping[str, tuple[str, float]]] = {
     "expert_start": ("us", 1e-6),
     "expert_bandwidth": ("TB/s", 1e12),
     "expert_rate": ("TFLOP/s", 1e12),
+    "expert_wide_rate": ("TFLOP/s", 1e12),
+    "expert_elementwise": ("TB/s", 1e12),
+    "expert_untuned": ("1", 1.0),
+    "expert_fp8_read": ("1", 1.0),
+    "expert_fp8_gain": ("1", 1.0),
+    "expert_wide_fp8_gain": ("1", 1.0),
     "all_reduce_sync": ("us", 1e-6),
 }
 """Component -> (unit in the profile, factor to SI)."""
 _POWER: Final = {"us": 1, "ns": 1, "TB/s": -1, "TFLOP/s": -1, "1": 0}
 """Unit -> what a component goes with, as a power of the profile's time scale."""
-_BY_BANDWIDTH: Final = ("gemm_bandwidth", "elementwise_bandwidth", "decode_bandwidth", "expert_bandwidth")
-_BY_PEAK: Final = ("gemm_rate", "prefill_rate", "expert_rate")
+_BY_BANDWIDTH: Final = ("gemm_bandwidth", "elementwise_bandwidth", "decode_bandwidth", "expert_bandwidth",
+                        "expert_elementwise")
+_BY_PEAK: Final = ("gemm_rate", "prefill_rate", "expert_rate", "expert_wide_rate")
+_EXPERT: Final = ("start", "bandwidth", "rate", "wide_rate", "elementwise", "untuned", "fp8_read", "fp8_gain",
+                  "wide_fp8_gain")
+"""Components of ExpertTime, in its order, after `expert_`."""
 _BY_INVERSE_BANDWIDTH: Final = ("sample_sequence",)
 
 
@@ -109,7 +119,7 @@ def gpu_times(gpu: Gpu) -> GpuTimes:
         fp8_gain=values["fp8_gain"],
         fp8_kv_rate=values["fp8_kv_rate"],
         fp8_extra=_fp8_extra(gpu),
-        experts=ExpertTime(values["expert_start"], values["expert_bandwidth"], values["expert_rate"]),
+        experts=ExpertTime(*(values[f"expert_{key}"] for key in _EXPERT)),
         layer_fixed_s=values["layer_fixed"],
         step_fixed_s=values["step_fixed"],
         elementwise_bandwidth=values["elementwise_bandwidth"],
