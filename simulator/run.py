@@ -77,8 +77,8 @@ def simulate(scenario: Scenario, engine: Engine = "fast", *, trace: Trace | None
     job.stats["preemptions"] = np.bincount(np.maximum(job.req.replica, 0), weights=job.req.preempted,
                                               minlength=job.replicas)
     trace, req = _as_submitted(trace, job)
-    return Result(ready, trace, req, job.stats, job.itl, job.rows_time, _sorted_log(job) if log else None, replication,
-                  int(job.ctl["again_ns"][0]))
+    return Result(ready, trace, req, job.stats, job.itl, job.rows_time.sum(axis=0), _sorted_log(job) if log else None,
+                  replication, int(job.ctl["again_ns"][0]))
 
 
 def _as_submitted(trace: Trace, job: Job) -> tuple[Trace, Requests]:

@@ -92,5 +92,5 @@ def _leave_flight(world: World, rep: Replica, i: int) -> None:
             if flight[k] != i:
                 flight[kept] = flight[k]
                 kept += 1
-        rep.stats.wasted += step.yields - kept
+        step.dropped += step.yields - kept
         step.yields = kept

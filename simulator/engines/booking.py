@@ -109,8 +109,10 @@ def commit(req: Requests, rep: Replica, lim: Limits, cost: Cost) -> None:
         rep.c.lane_context += lane
         rep.c.lane_ahead = rep.c.n_flight
         step.lane_step = rep.c.lane_steps
+    rep.c.lane_took = 0  # those blocks are in use now: a later spill does not give them back
     step.lane = lane
     step.joined = 0
+    step.dropped = 0
     rep.c.kv_tokens += n_decode + prefill_tokens
     step.yields = n_yield
     step.decode = n_decode
@@ -162,11 +164,15 @@ def output_tick(rep: Replica) -> int:
 @jitable
 def itl_bin(gap: int) -> int:
     """Histogram bin of an inter-token gap [ns]; see state.log_bin_edges."""
-    octave = 0
     top = gap >> ITL_BITS
-    while top > 0:
-        top >>= 1
-        octave += 1
+    octave = 0
+    width = 32
+    while width > 0:  # 64 bits halved: loops over single bits would take three times as long
+        if top >> width > 0:
+            octave += width
+            top >>= width
+        width >>= 1
+    octave += top
     if octave == 0:
         return gap
     return (octave << ITL_BITS) + ((gap >> (octave - 1)) - (1 << ITL_BITS))
@@ -220,7 +226,7 @@ def collect(world: World, rep: Replica) -> int:
     stats.gaps += step.gap * short
     stats.peak_blocks = max(stats.peak_blocks, step.blocks)
     stats.output += given
-    stats.wasted += step.yields + step.lane - given
+    stats.wasted += step.yields + step.lane - given + step.dropped
     stats.last = c.now
     c.last_output = c.now
     rep.front.outstanding -= c.n_ended

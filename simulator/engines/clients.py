@@ -23,9 +23,10 @@ TAKE: Final = 0
 SEND: Final = 1
 GO: Final = 2
 ENTER: Final = 3
+FREE: Final = 4
 """What an ARRIVE event is: a client takes the next request from the list and submits it (index: whoever ended); request
-`index` is to be submitted; it is submitted whatever max_in_flight says, for it holds its place; it leaves the
-front end and enters a replica's queue."""
+`index` is to be submitted; it is submitted again and still holds its place in flight; it leaves the front end and
+enters a replica's queue; it gives its place in flight to the first that waits for one."""
 
 
 class Talks(NamedTuple):
@@ -143,15 +144,20 @@ def drop(req: Requests, clients: Clients, tick: int, code: int) -> None:
 @jitable
 def act(req: Requests, cost: Cost, clients: Clients, tick: int, code: int) -> None:
     """Do an event in which no replica takes part: a request is submitted, or waits at its client for a place."""
-    ctl, most = clients.ctl, clients.habits.max_in_flight
+    ctl, most, what = clients.ctl, clients.habits.max_in_flight, what_of(code)
     i = index_of(code)
-    if what_of(code) == TAKE:
+    if what == TAKE:
         _skip_turns(req, clients)
         i = ctl.next
         if i == len(req.arrival):
             return
         ctl.next = i + 1
-    if most > 0 and what_of(code) != GO:
+    elif what == FREE:
+        i = _next_held(req, ctl)
+        if i < 0:
+            ctl.in_flight -= 1
+            return
+    elif most > 0 and what == SEND:
         if ctl.in_flight == most:
             _hold(req, ctl, i)
             return
@@ -172,18 +178,15 @@ def _hold(req: Requests, ctl: Control, i: int) -> None:
 
 
 @jitable
-def _release(req: Requests, clients: Clients, tick: int) -> None:
-    """A request in flight has ended: its place goes to the first that waits for one."""
-    ctl = clients.ctl
+def _next_held(req: Requests, ctl: Control) -> int:
+    """Take the first request that waits at its client, -1 when none does."""
     i = ctl.held_head
-    if i < 0:
-        ctl.in_flight -= 1
-        return
-    ctl.held_head = req.next[i]
-    if ctl.held_head < 0:
-        ctl.held_tail = -1
-    req.next[i] = -1
-    push(clients.future, ctl, tick, event_code(ARRIVE, i, GO))
+    if i >= 0:
+        ctl.held_head = req.next[i]
+        if ctl.held_head < 0:
+            ctl.held_tail = -1
+        req.next[i] = -1
+    return i
 
 
 @jitable
@@ -194,7 +197,7 @@ def on_ended(req: Requests, clients: Clients, i: int, tick: int) -> None:
     """
     ctl = clients.ctl
     if clients.habits.max_in_flight > 0:
-        _release(req, clients, tick)
+        push(clients.future, ctl, tick, event_code(ARRIVE, i, FREE))
     if len(clients.talks.after) > 0 and clients.talks.after[i] >= 0:
         if req.status[i] == FINISHED:
             push(clients.future, ctl, tick + clients.talks.pause[i], event_code(ARRIVE, clients.talks.after[i], SEND))

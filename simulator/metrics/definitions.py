@@ -36,8 +36,8 @@ DEFINITIONS: Final = {
     "exposed_cpu_s": "time in which a step runs and the GPU does not",
     "stability": "does the number in the system grow between first and last "
     "arrival (independent of the horizon)",
-    "banner": "overloaded; rejecting: over 1 % of the requests refused or given up; missing its targets: over 1 % miss one; "
-    "else what stability says",
+    "banner": "overloaded; rejecting: over 1 % of the requests refused or given up; missing its targets: over 1 % "
+    "miss one; else what stability says",
     "few_requests": "percentiles of fewer requests than it takes for an upper end at 90 % confidence (299 for p99)",
     "windows": "worst p99 over the requests that arrived within 300 or 3600 s; windows of fewer than 299 left out",
     "little": "arrival rate x mean time in system against the time-averaged number in system, "

@@ -90,6 +90,13 @@ def test_requests_wait_at_their_clients_for_a_place(engine: str) -> None:
 
 
 @ENGINES
+def test_a_place_is_free_when_the_client_has_its_answer(engine: str) -> None:
+    """One in flight, out 3: the answer put out at 10 is at the client at 13; who comes at 12 is submitted then."""
+    done = run(clients(requests([0, 12], [1, 1], [1, 1], cost=cost(10, frontend_out_ns=3)), max_in_flight=1), engine)
+    assert told(done, "arrival") == [[0, 13]]
+
+
+@ENGINES
 def test_a_client_gives_up_waiting_for_a_first_token(engine: str) -> None:
     """One slot, held until 50. Request 1 (from 0) gives up at 30, 2 (from 5) at 35, 3 (from 21) is scheduled at 50 and
     would have its token at 60: given up at 51 while it runs. 4 (from 45, until 75) has its token at 70."""
