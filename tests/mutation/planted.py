@@ -1,10 +1,10 @@
-"""Planted bugs: (name, file, old text, new text, tests that must fail). `mutate.py` tries them one by one.
+"""Planted bugs: (name, file, old text, new text, tests that must fail). `python -m tests.mutation` tries them.
 
 Not here because nothing can show it: the bound of an eager step's GPU end by its launch. The next step is never
 planned, and no output collected, before that launch is done, so the bound follows from the loop itself.
 """
 
-from typing import NamedTuple
+from mutation.bug import Bug
 
 ORACLE = ("tests/oracle", "-k", "reference")
 """The SimPy engine against the oracle: nothing to compile."""
@@ -25,21 +25,9 @@ SCHEDULER = ("tests/scheduler",)
 """Against what vLLM's own scheduler decided."""
 SLOW = ("tests/parity/test_slow_gpus.py",)
 QUEUES = ("tests/unit/test_queues.py",)
-
-
 READINGS = ("tests/unit/test_readings.py",)
 LEVELS = ("tests/plan/test_plan_levels.py", "-k", "at_the_limit or cut_down or without_data")
 """Service levels by hand on SimPy: nothing to compile."""
-
-
-class Bug(NamedTuple):
-    """One edit that some test must notice."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-    tests: tuple[str, ...]
 
 
 KV_FILE, CHUNKED, V0, STATIC = "simulator/kv.py", "policies/chunked.py", "policies/vllm_v0.py", "policies/static.py"
@@ -168,15 +156,15 @@ BUGS = (
         "max(rep.c.gpu_free, now) + gpu", RULES),
     Bug("front end serves all at once", "simulator/engines/clients.py",
         "max(clients.free[at], tick) + cost", "tick + cost", RULES),
-    Bug("a refusal is seen at once", "simulator/engines/reference.py", " + job.cost.frontend_out_ns)", ")", RULES),
+    Bug("a refusal is seen at once", "simulator/engines/reference.py", " + world.cost.frontend_out_ns)", ")", RULES),
     Bug("length limit off by one", BOOKING, "if final > lim.max_model_len:", "if final >= lim.max_model_len:", RULES),
     Bug("KV refusal off by one", BOOKING, "reservation(req, lim, i, final) > lim.num_blocks",
         "reservation(req, lim, i, final) >= lim.num_blocks", RULES),
     Bug("new token not counted in its context", BOOKING, "context += known", "context += known - 1", ORACLE),
     Bug("causal pairs without the diagonal", BOOKING, "(tokens * (tokens + 1)) >> 1", "(tokens * (tokens - 1)) >> 1",
         ORACLE),
-    Bug("round robin by replica, not request", "policies/routers.py", "return i % replicas",
-        "return (i + 1) % replicas", ORACLE),
+    Bug("round robin by replica, not request", "policies/routers.py", "return aux[ROUTED] % replicas",
+        "return (aux[ROUTED] + 1) % replicas", ORACLE),
     Bug("least outstanding breaks ties upward", "policies/routers.py",
         "fronts[r].outstanding < fronts[best].outstanding",
         "fronts[r].outstanding <= fronts[best].outstanding", ORACLE),
@@ -212,14 +200,13 @@ BUGS = (
     Bug("the lane's tokens are not spoken for", CHUNKED, "lim.max_num_batched_tokens - rep.c.lane",
         "lim.max_num_batched_tokens", PARITY),
     Bug("a quiet run collects the last output", QUIET, "        most -= 1  #", "        most -= 0  #", LONG),
-    Bug("a quiet run takes blocks that are not there", QUIET, "if rep.phase[phase] > c.free_blocks:",
-        "if rep.phase[phase] > c.free_blocks + 1:", LONG),
-    Bug("a quiet run goes over an arrival", QUIET, "and c.now < limit and", "and c.now <= limit and", PARITY),
-    Bug("a quiet run goes over the horizon", QUIET, "if front.event_tick > limit or front.event_tick > until:",
-        "if front.event_tick > limit:", HORIZON),
+    Bug("a quiet run takes blocks that are not there", QUIET, "if rep.phase[phase] > pace.free_blocks:",
+        "if rep.phase[phase] > pace.free_blocks + 1:", LONG),
+    Bug("a quiet run goes over an arrival", QUIET, "and pace.now < limit and", "and pace.now <= limit and", PARITY),
+    Bug("a quiet run goes over the horizon", QUIET, "if tick > limit or tick > until:", "if tick > limit:", HORIZON),
     Bug("a quiet run counts one gap for all", QUIET, "world.itl[at_bin] += alike.rows", "world.itl[at_bin] += 1", LONG),
-    Bug("a quiet run forgets eager launches", QUIET, "rep.stats.eager += alike.eager * launched",
-        "rep.stats.eager += 0", PARITY),
+    Bug("a quiet run forgets eager launches", QUIET, "stats.eager += alike.eager * launched",
+        "stats.eager += 0", PARITY),
     Bug("an output at an arrival's tick comes after it", FAST, "front.event_phase < ARRIVE",
         "front.event_phase < COMPLETE",        PARITY),
     Bug("planning at an arrival's tick comes before it", FAST, "front.event_phase < ARRIVE",
