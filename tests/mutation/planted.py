@@ -1,10 +1,10 @@
-"""Planted bugs: (name, file, old text, new text, tests that must fail). `mutate.py` tries them one by one.
+"""Planted bugs: (name, file, old text, new text, tests that must fail). `python -m tests.mutation` tries them.
 
 Not here because nothing can show it: the bound of an eager step's GPU end by its launch. The next step is never
 planned, and no output collected, before that launch is done, so the bound follows from the loop itself.
 """
 
-from typing import NamedTuple
+from mutation.bug import Bug
 
 ORACLE = ("tests/oracle", "-k", "reference")
 """The SimPy engine against the oracle: nothing to compile."""
@@ -26,21 +26,9 @@ SCHEDULER = ("tests/scheduler",)
 """Against what vLLM's own scheduler decided."""
 SLOW = ("tests/parity/test_slow_gpus.py",)
 QUEUES = ("tests/unit/test_queues.py",)
-
-
 READINGS = ("tests/unit/test_readings.py",)
 LEVELS = ("tests/plan/test_plan_levels.py", "-k", "at_the_limit or cut_down or without_data")
 """Service levels by hand on SimPy: nothing to compile."""
-
-
-class Bug(NamedTuple):
-    """One edit that some test must notice."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-    tests: tuple[str, ...]
 
 
 KV_FILE, CHUNKED, V0, STATIC = "simulator/kv.py", "policies/chunked.py", "policies/vllm_v0.py", "policies/static.py"
