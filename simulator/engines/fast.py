@@ -5,7 +5,6 @@ on its own up to the tick that matters: the next arrival. Sequences that only de
 `quiet` runs steps of the lane alone without asking the policy.
 """
 
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -101,21 +100,6 @@ def next_replica(req: Requests, fronts: Column, ctl: Control, mode: Mode, load: 
 
 
 @jitable
-def arrive(world: World, rep: Replica, r: int, tick: int) -> None:
-    """ARRIVE of the next request at replica r: it joins the queue and wakes the replica, or is refused."""
-    ctl = world.clients.ctl
-    i = ctl.next
-    ctl.next = i + 1
-    if enqueue(world.req, rep, world.lim, i, r):
-        rep.front.bound = 0
-        if rep.front.event_phase == TIMER:
-            rep.front.event_tick = tick
-            rep.front.event_phase = SCHEDULE
-    else:
-        on_ended(world.req, world.cost, world.clients, 1, tick + world.cost.frontend_out_ns)
-
-
-@jitable
 def set_event(rep: Replica, ahead: int, planned: bool) -> None:
     """The replica's next event after a SCHEDULE."""
     if planned and rep.c.n_flight <= ahead:
@@ -129,8 +113,26 @@ def set_event(rep: Replica, ahead: int, planned: bool) -> None:
         rep.front.event_phase = COMPLETE
 
 
-def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]) -> Callable[..., int]:
-    """Compile the engine around one policy; the policy is captured, so the cache on disk knows it."""
+def _build(policy: Policy) -> Callable[..., int]:
+    """Compile the engine around one policy; its functions are captured, so the cache on disk knows them."""
+    schedule, retire, key, arrived = policy.schedule, policy.retire, policy.key, policy.arrived
+
+    @jitable
+    def arrive(world: World, rep: Replica, r: int, tick: int) -> None:
+        """ARRIVE of the next request at replica r: it joins the queue and wakes the replica, or is refused."""
+        ctl, req = world.clients.ctl, world.req
+        i = ctl.next
+        ctl.next = i + 1
+        if len(req.key) > 0:
+            req.key[i] = key(req, world.lim, i)
+        if enqueue(req, rep, world.lim, i, r):
+            arrived(req, rep, world.lim, rep.aux, i)
+            rep.front.bound = 0
+            if rep.front.event_phase == TIMER:
+                rep.front.event_tick = tick
+                rep.front.event_phase = SCHEDULE
+        else:
+            on_ended(req, world.cost, world.clients, 1, tick + world.cost.frontend_out_ns)
 
     @jitable
     def complete(world: World, rep: Replica, r: int) -> None:
@@ -227,17 +229,22 @@ def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]
                 if code != DONE:
                     return code
 
-    return compiled(run, name)
+    return compiled(run, code_name(policy))
 
 
-def code_name(policy: str) -> str:
+def code_name(policy: Policy) -> str:
     """What the compiled engine of a policy is called in the code cache."""
-    return f"engine-{policy}"
+    return f"engine-{policy.engine or policy.name}"
 
 
-@functools.cache
+_engines: dict[str, Callable[..., int]] = {}
+
+
 def _engine(policy: Policy) -> Callable[..., int]:
-    return _build(code_name(policy.name), policy.schedule, policy.retire)
+    name = code_name(policy)
+    if name not in _engines:
+        _engines[name] = _build(policy)
+    return _engines[name]
 
 
 def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[int], None] | None = None) -> None:
@@ -245,7 +252,8 @@ def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[i
     engine = _engine(policy)
     total = len(job.req.arrival)
     slice_size = max(10_000, total // 100) if progress else total
-    lane = leaps and not (job.lim.prefix == 1 and job.lim.schedule_ahead > 1)  # see lane._leave on `settled`
+    settled = job.lim.prefix == 0 or job.lim.schedule_ahead <= 1  # see lane._leave
+    lane = leaps and policy.lane and settled
     mode = Mode(job.replicas, job.router, job.until, slice_size, lane, lane)
     clients = Clients(job.ctl, job.frontends, job.load, job.width)
     while True:

@@ -1,11 +1,14 @@
 """A simulation ready to run: columns, limits, cost, load and the accumulators an engine fills."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from policies.registry import ASKS
 from simulator.cost.step import Cost
 from simulator.engines.clients import OPEN
 from simulator.errors import ConfigError, TraceError
@@ -36,10 +39,11 @@ from simulator.units import NEVER, NS_PER_S
 
 PEAKS: Final = ("wall", "peak_running", "peak_waiting", "peak_blocks")
 """Totals that bound the sums over time."""
-AUX_SIZE = 8
-"""int64 numbers that a policy may keep per replica."""
 CACHE_COLUMNS = ("chain_end", "found", "known", "settled", "own")
 """Columns of the requests that only a prefix cache needs."""
+ORDER_COLUMNS = ("key", "child")
+"""Columns of the requests that only a waiting queue in order of a key needs."""
+NOTHING: Final[Mapping[str, Column]] = MappingProxyType({})
 ID_COLUMNS = tuple(name for name in Replica._fields if name not in ("steps", "seats", "stats", "front", "prefix",
                                                                    "c"))
 """Columns of a replica that hold whole numbers, not records."""
@@ -79,14 +83,18 @@ class Job:
 
 
 def request_columns(arrival: Column, prompt: Column, output: Column, limit: Column, cached: Column,
-                    pick: Column, chain_ends: Column | None = None) -> Requests:
+                    pick: Column, chain_ends: Column | None = None, asks: Mapping[str, Column] = NOTHING,
+                    ordered: bool = False) -> Requests:
     """Requests as numpy columns, shape (N,); inputs are copied, counts become int32. Raises TraceError beyond it.
 
     `chain_ends`: with a prefix cache, where each request's shared blocks end (workload.shared); the columns of the
-    cache are empty without.
+    cache are empty without. `asks`: those of registry.ASKS that the policy needs, the others are empty. `ordered`:
+    the waiting queue is in order of a key.
     """
     n = len(arrival)
-    given = {"arrival": arrival, "prompt": prompt, "output": output, "limit": limit, "cached": cached}
+    given = {"arrival": arrival, "prompt": prompt, "output": output, "limit": limit, "cached": cached, **asks}
+    absent = {*(name for name in ASKS if name not in asks), *(ORDER_COLUMNS if not ordered else ()),
+              *(CACHE_COLUMNS if chain_ends is None else ())}
     for name in COUNT_FIELDS:
         if name in given and n and not 0 <= np.min(given[name]) <= np.max(given[name]) <= LARGEST_COUNT:
             raise TraceError(f"{name} must be 0..{LARGEST_COUNT} tokens, got {np.min(given[name])} to "
@@ -98,19 +106,23 @@ def request_columns(arrival: Column, prompt: Column, output: Column, limit: Colu
             columns[name] = np.array(given[name], dtype=dtype)
         elif name == "pick":
             columns[name] = np.asarray(pick, dtype=np.int64)
-        elif name in CACHE_COLUMNS and chain_ends is None:
+        elif name in absent:
             columns[name] = np.zeros(0, dtype=dtype)
         elif name == "chain_end":
             columns[name] = np.array(chain_ends, dtype=np.int64)
         else:
             start = {"queued": NEVER, "scheduled": NEVER, "first": NEVER, "last": NEVER, "slot": -1, "replica": -1,
-                     "next": -1, "own": -1}.get(name, 0)
+                     "next": -1, "own": -1, "child": -1}.get(name, 0)
             columns[name] = np.full(n, start, dtype=dtype)
     return Requests(**columns)
 
 
-def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, chain: Column = ()) -> Job:
-    """A job on numpy columns, for the compiled engine; `chain` are the numbers of shared blocks (workload.shared)."""
+def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, chain: Column = (),
+              aux: int = 1) -> Job:
+    """A job on numpy columns, for the compiled engine.
+
+    `chain` are the numbers of shared blocks (workload.shared), `aux` is how many numbers the policy keeps.
+    """
     s, depth = lim.max_num_seqs, lim.schedule_ahead + 1
 
     def table(*shape: int, fill: int = 0) -> Any:
@@ -127,7 +139,7 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
         seats=records(Seat, replicas, s), extents=ids(replicas, s), batch=ids(replicas, s), tokens=table(replicas, s),
         flight=ids(replicas, depth, s), steps=records(StepInFlight, replicas, depth),
         phase=table(replicas, lim.block_size), calendar=table(replicas, CALENDAR, fill=-1),
-        gap_step=table(replicas, GAPS), gap_ns=table(replicas, GAPS), aux=table(replicas, AUX_SIZE),
+        gap_step=table(replicas, GAPS), gap_ns=table(replicas, GAPS), aux=table(replicas, max(aux, 1)),
         stats=records(Totals, replicas), front=as_records([Front()] * replicas, Front),
         prefix=_prefix(req, lim, replicas, np.asarray(chain, dtype=np.int64)),
         c=as_records([empty_replica_counters(lim.num_blocks, s)] * replicas, Counters),
@@ -164,9 +176,10 @@ def check_sums(job: Job) -> None:
                 "exceed 2^63; set a shorter horizon_s")
 
 
-def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, chain: Column = ()) -> Job:
+def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, chain: Column = (),
+             aux: int = 1) -> Job:
     """The same job on plain lists of Python integers, for the SimPy engine."""
-    job = array_job(req, lim, cost, replicas, log, chain)
+    job = array_job(req, lim, cost, replicas, log, chain, aux)
     columns = Requests(*(column.tolist() for column in req))
     numbers, held = job.reps.prefix.chain.tolist(), job.reps.prefix.held.tolist()
     caches = [Prefix(numbers, held, job.reps.prefix.found[r].tolist(), [Node() for _ in job.reps.prefix.nodes[r]])

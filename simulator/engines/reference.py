@@ -101,7 +101,10 @@ class _Run:
     def arrive(self, i: int) -> None:
         job = self.job
         r = route(job.router, i, job.req.pick, [rep.front for rep in job.reps], len(job.reps))
+        if job.req.key:
+            job.req.key[i] = self.policy.key(job.req, job.lim, i)
         if enqueue(job.req, job.reps[r], job.lim, i, r):
+            self.policy.arrived(job.req, job.reps[r], job.lim, job.reps[r].aux, i)
             if not self.bells[r].triggered:
                 self.bells[r].succeed()
         else:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from policies.by_key import KEYS
 from policies.registry import POLICIES, Policy, policy_named
 from policies.routers import RANDOM, ROUTERS
 from policies.static import PADDINGS
@@ -24,6 +25,7 @@ from simulator.profiles.engine import EngineProfile, load_engine
 from simulator.profiles.gpu import Gpu, load_gpu
 from simulator.profiles.host import Host, host_times, load_host
 from simulator.profiles.model import KV_BYTES, ModelShape, dtype_name, load_model
+from simulator.scenario.asks import asked
 from simulator.scenario.length import check_fits, check_positions, kv_tokens, longest_that_fits, safe_tokens
 from simulator.scenario.spec import Scenario
 from simulator.state import LARGEST_COUNT, Limits
@@ -186,9 +188,10 @@ def _limits(scenario: Scenario, engine: EngineProfile, policy: Policy, seqs: int
         reserve_prompt=full, block_size=block_size, num_blocks=usable, max_model_len=max_model_len,
         contiguous=int(contiguous), reserve_tokens=kv.reserve_tokens or 0,
         batch_window=to_ticks(knobs.batch_window_s or 0.0), length_bucket=knobs.length_bucket or 0,
-        stream=0 if policy.name == "static" and not knobs.stream else 1,
+        stream=int(policy.streams if knobs.stream is None else knobs.stream),
         schedule_ahead=engine.schedule_ahead, whole_prompt=int(policy.whole_prompt),
-        prefix=int(_prefix_cache(scenario, engine, policy)), padding=PADDINGS[knobs.padding or "naive"])
+        prefix=int(_prefix_cache(scenario, engine, policy)), padding=PADDINGS[knobs.padding or "naive"],
+        order=KEYS.get(policy.name, 0), aging=to_ticks(knobs.aging_s or 0.0))
 
 
 def _prefix_cache(scenario: Scenario, engine: EngineProfile, policy: Policy) -> bool:
@@ -247,12 +250,14 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
         limits = limits._replace(prefix=0)
     shared = shared_blocks(trace, limits.block_size) if limits.prefix else None
     req = request_columns(trace.arrival_ns, trace.prompt, trace.output, trace.max_tokens, trace.cached, pick,
-                          shared.ends if shared else None)
+                          shared.ends if shared else None, asked(setup.policy, scenario, trace, replication),
+                          setup.policy.ordered)
     counts = reach(limits, "max_num_batched_tokens" in setup.policy.knobs, int(trace.prompt.max()),
                    int(trace.max_tokens.max()), len(trace))
     check_reach(setup.cost, counts, len(trace))
     make = array_job if compiled else list_job
-    job = make(req, limits, setup.cost, scenario.cluster.replicas, log, shared.numbers if shared else ())
+    job = make(req, limits, setup.cost, scenario.cluster.replicas, log, shared.numbers if shared else (),
+               setup.policy.aux)
     job.router, job.load, job.width = router, LOADS[scenario.load.kind], scenario.load.width
     job.until = LAST_TICK if scenario.horizon_s is None else to_ticks(scenario.horizon_s)
     return job

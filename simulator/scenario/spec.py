@@ -19,7 +19,7 @@ from simulator.state import LARGEST_COUNT
 from simulator.workload.build import inline_trace
 from simulator.workload.spec import Inline, Workload, parse_workload
 
-LOOKED_UP = ("workload", "model", "engine.name", "host.name", "hardware.gpu", "hardware.weight_dtype",
+LOOKED_UP = ("workload", "policy", "model", "engine.name", "host.name", "hardware.gpu", "hardware.weight_dtype",
              "hardware.kv_dtype", "hardware.tensor_parallel", "max_model_len",
              "kv.prefix_caching")
 """Keys whose values are looked up or read later (setup.prepare, build_workload); their lines are kept for the
@@ -78,6 +78,8 @@ class PolicySpec(Section):
     length_bucket: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
     stream: bool | None = None
     padding: Literal["naive", "fastertransformer", "removed"] | None = None
+    aging_s: float | None = Field(default=None, gt=0, le=1e6)
+    prediction_error: float | None = Field(default=None, ge=0, le=5)
 
 
 class KvSpec(Section):

@@ -7,7 +7,8 @@ from typing import Any, Protocol
 import numpy as np
 from hypothesis import strategies as st
 
-from policies.registry import POLICIES
+from policies.by_key import KEYS
+from policies.registry import ASKS, POLICIES
 from policies.routers import ROUTERS
 from simulator.cost.check import check_cost
 from simulator.cost.step import Cost
@@ -43,6 +44,8 @@ class Case:
     until: int | None = None
     chains: tuple[tuple[int, ...], ...] = ()
     """Numbers of each request's shared leading blocks; given when the prefix cache is on."""
+    asks: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Columns that the policy needs (registry.ASKS)."""
 
 
 class Choose(Protocol):
@@ -119,12 +122,21 @@ def some_limits(choose: Choose, policy: str, tick: int, ahead: int | None) -> Li
         length_bucket=choose.among(0, 0, 4) if static else 0, stream=choose.among(0, 1) if static else 1,
         schedule_ahead=choose.among(0, 1, 1, 2) if ahead is None else ahead,
         whole_prompt=int(POLICIES[policy].whole_prompt), padding=choose.among(0, 1, 2) if static else 0,
+        order=KEYS.get(policy, 0), aging=choose.among(0, 0, 3, 20) * tick if policy == "priority" else 0,
     )  # fmt: skip
 
 
-def some_case(choose: Choose, ahead: int | None, most: int) -> Case:
+def some_asks(choose: Choose, policy: str, n: int, tick: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """The columns that the policy needs: few values, so that many are equal."""
+    most = {"priority": 3, "tenant": 2, "predicted": 9, "target": 9 * tick}
+    low = {"priority": -1}
+    return tuple((name, tuple(choose.numbers(n, low.get(name, 0), choose.among(1, most[name]))))
+                 for name in ASKS if name in POLICIES[policy].needs)
+
+
+def some_case(choose: Choose, ahead: int | None, most: int, policies: tuple[str, ...]) -> Case:
     """A whole case of up to `most` requests; arrivals are in order."""
-    policy = choose.among(*sorted(POLICIES))
+    policy = choose.among(*policies)
     tick = choose.among(1, 1, 1_000, 1_000_000)
     n = choose.numbers(1, 1, most)[0]
     prompt = choose.numbers(n, 1, choose.among(3, 25))
@@ -134,7 +146,7 @@ def some_case(choose: Choose, ahead: int | None, most: int) -> Case:
     load = choose.among("open", "open", "closed", "grouped")
     limits = some_limits(choose, policy, tick, ahead)
     chains: tuple[tuple[int, ...], ...] = ()
-    if policy == "chunked" and limits.contiguous == 0 and choose.among(0, 1) == 1:
+    if POLICIES[policy].prefix_cache and limits.contiguous == 0 and choose.among(0, 1) == 1:
         limits = limits._replace(prefix=1)
         chains = some_chains(choose, prompt, output, limits.block_size)
     return Case(
@@ -143,7 +155,7 @@ def some_case(choose: Choose, ahead: int | None, most: int) -> Case:
         tuple(min(a, b) for a, b in zip(shared, prompt, strict=True)), tuple(choose.numbers(n, 0, 99)),
         limits, some_cost(choose, tick), replicas=choose.among(1, 1, 2, 3),
         router=choose.among(*sorted(ROUTERS)), load=load, width=1 if load == "open" else choose.among(1, 2, 3, 5),
-        until=choose.among(None, None, 30 * tick), chains=chains,
+        until=choose.among(None, None, 30 * tick), chains=chains, asks=some_asks(choose, policy, n, tick),
     )  # fmt: skip
 
 
@@ -157,22 +169,26 @@ def some_chains(choose: Choose, prompt: list[int], output: list[int], block_size
 
 
 @st.composite
-def _shrinking(draw: Any, ahead: int | None, most: int) -> Case:
-    return some_case(Shrinking(draw), ahead, most)
+def _shrinking(draw: Any, ahead: int | None, most: int, policies: tuple[str, ...]) -> Case:
+    return some_case(Shrinking(draw), ahead, most, policies)
 
 
-def cases(ahead: int | None = None, most: int = 20) -> st.SearchStrategy[Case]:
+def cases(ahead: int | None = None, most: int = 20,
+          policies: tuple[str, ...] = tuple(sorted(POLICIES))) -> st.SearchStrategy[Case]:
     """Cases of both kinds: drawn by hypothesis, and uniform from a seed."""
     seeds = st.integers(0, 2**40)
-    return st.one_of(_shrinking(ahead, most), seeds.map(lambda seed: some_case(Uniform(seed), ahead, most)))
+    return st.one_of(_shrinking(ahead, most, policies),
+                     seeds.map(lambda seed: some_case(Uniform(seed), ahead, most, policies)))
 
 
 def job(case: Case, compiled: bool, log: bool = True) -> Job:
     """The case as a job of one of the engines."""
     ends = np.cumsum([len(chain) for chain in case.chains]) if case.limits.prefix else None
-    req = request_columns(case.arrival, case.prompt, case.output, case.limit, case.cached, case.pick, ends)
+    req = request_columns(case.arrival, case.prompt, case.output, case.limit, case.cached, case.pick, ends,
+                          dict(case.asks), POLICIES[case.policy].ordered)
     chain = [number for numbers in case.chains for number in numbers]
-    made = (array_job if compiled else list_job)(req, case.limits, case.cost, case.replicas, log, chain)
+    made = (array_job if compiled else list_job)(req, case.limits, case.cost, case.replicas, log, chain,
+                                              POLICIES[case.policy].aux)
     made.router, made.load, made.width = ROUTERS[case.router], LOADS[case.load], case.width
     made.until = NEVER if case.until is None else case.until
     return made
