@@ -149,7 +149,7 @@ BUGS = (
     Bug("of equal keys the newer goes first", "policies/heap.py", "and i < j)", "and i > j)", HEAP),
     Bug("who left the queue is taken all the same", "policies/heap.py",
         "    _clear_head(req, rep)\n    rep.c.n_waiting", "    rep.c.n_waiting", HEAP),
-    Bug("the planned tokens of a victim stay spent", CHUNKED, "budget += back", "budget += 0", SCHEDULER),
+    Bug("the planned tokens of a victim stay spent", CHUNKED, "budget += back", "budget += 0", KEYS),
     Bug("a victim planned before leaves a gap", CHUNKED, "                        k -= 1\n",
         "                        k -= 0\n", SCHEDULER),
     Bug("stands still after preempting itself", CHUNKED, "again = preempted and", "again = False and", SCHEDULER),

@@ -49,6 +49,17 @@ def test_when_memory_is_out_the_largest_number_goes_though_it_was_planned_alread
     assert seconds(first_come.requests.last) == [8, 8, 11]
 
 
+def test_the_tokens_of_a_victim_planned_before_are_there_for_others() -> None:
+    """14 blocks of one token, 3 tokens a step. Request 0 is there a step before the others, so after step 5 they hold
+    5 + 4 + 4. In step 6 request 0 takes the last block, request 1 finds none and 0 goes; its token of the budget goes
+    to request 2, which computes two and so its prompt of 6."""
+    result = run({"name": "priority", "max_num_seqs": 3, "max_num_batched_tokens": 3},
+                 {"prompt": [1, 1, 6], "output": [9, 8, 1], "priority": [3, 1, 1], "arrival_s": [0.0, 1.0, 1.0]},
+                 kv={"block_size": 1, "num_gpu_blocks": 15})
+    assert result.requests.preempted.tolist() == [1, 0, 0]
+    assert seconds(result.requests.first)[2] == 6
+
+
 @settings(max_examples=40, deadline=None)
 @given(output=st.lists(SMALL, min_size=2, max_size=6))
 def test_shortest_first_has_the_least_mean_completion_of_all_orders(output: list[int]) -> None:

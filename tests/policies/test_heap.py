@@ -55,6 +55,15 @@ def test_the_heap_is_a_heap(keys: list[int], moves: list[tuple[str, int]]) -> No
         assert rep.c.head == (model[0][1] if model else -1)
 
 
+def test_who_left_from_the_middle_is_never_the_head() -> None:
+    job = made([1, 2, 3])
+    for i in range(3):
+        heap.push(job.req, job.reps[0], i)
+    heap.leave(job.req, job.reps[0], 1)
+    assert heap.pop(job.req, job.reps[0]) == 0
+    assert (job.reps[0].c.head, job.reps[0].c.n_waiting) == (2, 1)
+
+
 def test_of_equal_keys_the_lower_index_goes_first() -> None:
     job = made([7] * 5)
     for i in (3, 1, 4, 0, 2):
