@@ -7,6 +7,7 @@ indexes one element at a time and so runs on both. Scalars that belong together 
 of a structured numpy array there, an object with slots here; `rep.c.now` reads both.
 """
 
+import functools
 from dataclasses import dataclass, fields
 from typing import Any, Final, NamedTuple
 
@@ -67,10 +68,13 @@ LARGEST_COUNT: Final = 2**31 - 1
 """Most tokens of a request, and most KV blocks of a replica; checked where they come in."""
 
 COMPLETE: Final = 0
+TRANSFER: Final = 1
 ARRIVE: Final = 2
-TIMER: Final = 3
-SCHEDULE: Final = 4
-"""Phases of a tick; 1 is kept for transfers between replicas."""
+CONTROL: Final = 3
+TIMER: Final = 4
+SCHEDULE: Final = 5
+"""Phases of a tick. Those of a replica are COMPLETE, TIMER and SCHEDULE; the others come from outside, between them.
+TRANSFER and CONTROL are kept for requests that change replicas and for changes of the fleet."""
 
 # Status of a request.
 FUTURE: Final = 0
@@ -113,7 +117,7 @@ class Counters:
     cpu_free: int = 0       # [tick] L of the last launched step
     last_output: int = 0    # [tick] output of the last collected step
     visible: int = 0        # [tick] at the client, of the step being collected
-    n_ended: int = 0        # requests that ended in the step being collected
+    n_ended: int = 0        # requests that ended in the step being collected: entries of `ended`
     log_row: int = 0        # row of the step log that may be extended, -1 = none
     log_version: int = 0    # `version` of the steps in it
     scattered: int = 0      # admissions refused although enough blocks were free in all (contiguous layout)
@@ -147,6 +151,7 @@ class Front:
     """What the router and the event loop read of a replica, rep.front; small, for they read that of every replica."""
 
     outstanding: int = 0    # requests routed here and not ended
+    pool: int = 0           # index of its pool
     bound: int = 0          # [tick] `outstanding` cannot change before this (compiled engine)
     event_tick: int = NEVER   # [tick] of this replica's next event (compiled engine)
     event_phase: int = TIMER
@@ -253,6 +258,7 @@ class Replica(NamedTuple):
     vacant: Column       # (S,) free slots, a heap
     seats: Column        # (S,) Seat of each slot
     extents: Column      # (S,) requests by the place of their contiguous reservation
+    ended: Column        # (S,) requests that ended in the step being collected, or whose batch was returned
     batch: Column        # (S,) requests of the step being planned          [policy writes]
     tokens: Column       # (S,) tokens to compute for each of them          [policy writes]
     flight: Column       # (D+1, S) per step in flight: requests that get a token from it
@@ -277,7 +283,7 @@ NOBODY: Final = 2**32 - 1
 
 
 class Limits(NamedTuple):
-    """What a policy must keep to; the same for every replica."""
+    """What a policy must keep to; the same for every replica of a pool."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -326,12 +332,15 @@ class LogRow:
 class Control:
     """Scalars of a whole run."""
 
-    next: int = 0            # next request to arrive
-    released: int = 0        # requests whose arrival tick is known
+    started: int = 0         # 1 = the load has begun
+    next: int = 0            # next request of the stream (open), or of the list that clients take from
+    submitted: int = 0       # submissions so far
+    n_future: int = 0        # pending events of the heap
     group_left: int = 0      # grouped load: requests of the current group not ended
     log_rows: int = 0        # rows of the step log written
 
 
+@functools.cache
 def dtype_of(record: type) -> np.dtype[np.void]:
     """The record as an element of a numpy array: one int64 a field."""
     return np.dtype([(field.name, np.int64) for field in fields(record)], align=True)

@@ -8,7 +8,7 @@ from simulator.state import Column, Limits, Requests
 
 
 class World(NamedTuple):
-    """Everything of a run but its replicas."""
+    """Everything of a run but its replicas, as one of a pool sees it."""
 
     req: Requests
     lim: Limits
@@ -17,3 +17,4 @@ class World(NamedTuple):
     itl: Column          # (ITL_BINS,) gaps between tokens, counted by state.log_bin_edges
     rows_time: Column    # (S+1,) [ns] wall time by number of scheduled sequences
     log: Column          # LogRow; empty where no step log is kept
+    routing: Column      # numbers of the router

@@ -74,7 +74,6 @@ def test_bad_run_files_are_refused(
     ("key", "value", "message"),
     [
         ("engine.speculative", {"method": "ngram", "num_speculative_tokens": 4}, "engine.speculative .*ngram"),
-        ("engine.enable_expert_parallel", True, "engine.enable_expert_parallel True is not modelled"),
         ("engine.scheduling_policy", "fair", "engine.scheduling_policy 'fair' is not modelled; .* fcfs, priority"),
         ("engine.quantization", "awq", "engine.quantization 'awq' is not modelled; accepted: null, fp8"),
         ("engine.enable_chunked_prefill", False, "engine.enable_chunked_prefill False is not modelled"),
