@@ -84,8 +84,9 @@ def _case(given: CaseFile) -> Case:
     columns: dict[str, Any] = given.requests.model_dump()
     chains, asks = columns.pop("chains"), columns.pop("asks")
     if set(asks) != set(POLICIES[given.policy].needs):
-        raise ConfigError(f"requests: asks must have what {given.policy} needs "
-                          f"({', '.join(POLICIES[given.policy].needs) or 'nothing'}), got {', '.join(asks) or 'nothing'}")
+        needs = ", ".join(POLICIES[given.policy].needs)
+        raise ConfigError(f"requests: asks must hold what {given.policy} needs ({needs or 'nothing'}), got "
+                          f"{', '.join(asks) or 'nothing'}")
     lengths = {name: len(column) for name, column in columns.items()} | ({"chains": len(chains)} if chains else {})
     lengths |= {f"asks.{name}": len(column) for name, column in asks.items()}
     if len(set(lengths.values())) > 1:
