@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from policies.by_key import KEYS
-from policies.registry import POLICIES, Policy, policy_named
+from policies.registry import POLICIES, Policy
 from policies.routers import RANDOM, ROUTERS
 from policies.static import PADDINGS
 from simulator.cost.calibrated import calibrated_cost
@@ -69,7 +69,7 @@ def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
     if not scenario.engine.cuda_graphs:
         engine = engine.replace(graph_tokens_max=0)
     host, model = _host(scenario), _model(scenario)
-    policy = policy_named(scenario.policy.name or engine.policy)
+    policy = scenario.chosen_policy(engine.policy)
     default_seqs, default_budget = engine.default_limits(gpu)
     seqs = scenario.policy.max_num_seqs or default_seqs
 
