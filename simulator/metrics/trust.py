@@ -57,6 +57,8 @@ def gpu_mark(setup: Setup) -> str:
 
 def mark_of(setup: Setup) -> str:
     """The weakest of the marks of GPU (gpu_mark), engine and host; an engine or host not measured counts as scaled."""
+    if setup.pools:
+        return max((mark_of(pool) for pool in setup.pools.values()), key=("textbook", *_WEAKER).index)
     if setup.gpu.mark == "textbook":
         return "textbook"
     if setup.scenario.cost_model == "roofline":

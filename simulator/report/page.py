@@ -95,7 +95,7 @@ def _several(results: Sequence[Result], drawn: dict[str, Picture]) -> dict[str, 
 def facts(result: Result) -> dict[str, Any]:
     """Everything the templates show of one result, as plain text and rows."""
     summary, words = result.summary, definitions(result.summary)
-    shares = time_shares(summary, result.scenario.cluster.replicas)
+    shares = time_shares(summary, result.scenario.cluster.size)
     return {
         "name": label_of(result.scenario.name, 120),
         "description": result.scenario.description,
