@@ -7,6 +7,7 @@ indexes one element at a time and so runs on both. Scalars that belong together 
 of a structured numpy array there, an object with slots here; `rep.c.now` reads both.
 """
 
+import functools
 from dataclasses import dataclass, fields
 from typing import Any, Final, NamedTuple
 
@@ -334,6 +335,7 @@ class Control:
     log_rows: int = 0        # rows of the step log written
 
 
+@functools.cache
 def dtype_of(record: type) -> np.dtype[np.void]:
     """The record as an element of a numpy array: one int64 a field."""
     return np.dtype([(field.name, np.int64) for field in fields(record)], align=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
-from parity.cases import Case, cases, job, outcome, run
+from parity.cases import Case, cases, differences, job, outcome, run
 
 from policies.registry import POLICIES
 from policies.routers import ROUTERS
@@ -22,16 +22,6 @@ from simulator.state import Limits
 from simulator.units import NEVER
 
 COMMON: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
-
-
-def differences(case: Case) -> dict[str, Any]:
-    """What differs from the reference engine: {"fast: column": (reference, found)}."""
-    wanted = outcome(run(case, "reference"))
-    found: dict[str, Any] = {}
-    for engine in ("fast", "fast without leaps"):
-        got = outcome(run(case, engine))
-        found |= {f"{engine}: {name}": (wanted[name], got[name]) for name in wanted if got[name] != wanted[name]}
-    return found
 
 
 @settings(max_examples=400, **COMMON)
