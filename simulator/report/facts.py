@@ -143,6 +143,18 @@ def cards(result: Result) -> Rows:
     return found
 
 
+def pools(summary: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    """(pool, cells) when the fleet has pools."""
+    found = []
+    for name, own in summary.get("pools", {}).items():
+        gpus = own["gpu"] if own["tensor_parallel"] == 1 else f"{own['tensor_parallel']} x {own['gpu']}"
+        cells = [f"{own['replicas']} of {gpus}", number(own["requests"]["arrived"])]
+        cells += [seconds(own[key]["p99"]) for key in ("ttft_s", "tpot_s", "e2e_s")]
+        cells += [share(own["goodput"]["attained"]), share(own["busy_share"]), share(own["slot_utilization"])]
+        found.append((name, [*cells, share(own["kv"]["peak_use"]), number(own["queue"]["max_waiting"])]))
+    return found
+
+
 def classes(summary: dict[str, Any]) -> list[tuple[str, list[str]]]:
     """(class, cells) when the trace has more than one class of requests."""
     found = []
