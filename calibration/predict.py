@@ -170,7 +170,7 @@ def _job(run: MeasuredRun, setup: Profiles, cost: Cost, blocks: int, log: bool) 
     policy = _policy(run, setup)
     asks = {name: table[name].to_numpy(dtype=np.int64) for name in policy.needs}
     columns = request_columns(arrival, prompt, output, output, cached, np.zeros(0, dtype=np.int64),
-                              shared.ends if limits.prefix else None, asks, policy.ordered)
+                              shared.ends if limits.prefix else None, asks=asks, ordered=policy.ordered)
     job = array_job(columns, limits, cost, 1, log, shared.numbers)
     job.load, job.width = LOADS["open" if run.kind == "sessions" else run.kind], run.width
     return job

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from policies.registry import Policy
-from policies.routers import LEAST_OUTSTANDING, ROUTED, route
+from policies.routers import LEAST_KV, RANDOM, ROUTED, count_routed, route
 from simulator.cost.step import Cost
 from simulator.engines.booking import (
     clear_plan,
@@ -101,9 +101,9 @@ def next_replica(world: World, fronts: Column, mode: Mode, limit: int, code: int
         r = earliest(fronts, mode.replicas)
         if behind(fronts[r], limit, mode.until):
             return r, ADVANCE
-    elif limit == NEVER or mode.router == LEAST_OUTSTANDING:
+    elif limit == NEVER or mode.router > RANDOM:
         for r in range(start, mode.replicas):
-            if fronts[r].bound <= limit and behind(fronts[r], limit, mode.until):
+            if (fronts[r].bound <= limit or mode.router == LEAST_KV) and behind(fronts[r], limit, mode.until):
                 return r, ADVANCE
     if limit == NEVER:
         return 0, END
@@ -149,16 +149,14 @@ def _row_readers() -> tuple[Callable[..., Limits], Callable[..., Cost]]:
     return limits_at, cost_at
 
 
-def _build(policy: Policy) -> Callable[..., int]:
-    """Compile the engine around one policy; its functions are captured, so the cache on disk knows them."""
-    schedule, retire, key, arrived = policy.schedule, policy.retire, policy.key, policy.arrived
-    limits_at, cost_at = _row_readers()
+def _arrive(key: Callable[..., int], arrived: Callable[..., None]) -> Callable[..., None]:
+    """What an arrival does under a policy."""
 
     @jitable
     def arrive(world: World, rep: Replica, r: int, i: int, tick: int) -> None:
         """Request i enters the queue of replica r and wakes it, or is refused."""
         req = world.req
-        world.routing[ROUTED] += 1
+        count_routed(req, i, world.routing)
         if len(req.key) > 0:
             req.key[i] = key(req, world.lim, i)
         if enqueue(req, rep, world.lim, i, r):
@@ -169,6 +167,13 @@ def _build(policy: Policy) -> Callable[..., int]:
                 rep.front.event_phase = SCHEDULE
         else:
             on_ended(req, world.clients, i, tick + world.cost.frontend_out_ns)
+
+    return arrive
+
+
+def _step_functions(schedule: Callable[..., None],
+                    retire: Callable[..., None]) -> tuple[Callable[..., None], Callable[..., bool]]:
+    """COMPLETE and SCHEDULE of a replica under a policy."""
 
     @jitable
     def complete(world: World, rep: Replica, r: int) -> None:
@@ -205,6 +210,12 @@ def _build(policy: Policy) -> Callable[..., int]:
                 depart(world, rep)
         return True
 
+    return complete, plan
+
+
+def _advance(complete: Callable[..., None], plan: Callable[..., bool]) -> Callable[..., int]:
+    """What a replica does on its own."""
+
     @jitable
     def advance(world: World, rep: Replica, r: int, limit: int, mode: Mode) -> int:
         """Do replica r's events before those of clients at `limit`; only the first when clients wait for answers."""
@@ -226,9 +237,18 @@ def _build(policy: Policy) -> Callable[..., int]:
                     set_event(rep, lim.schedule_ahead, plan(world, rep, mode.lane))
             if world.clients.load != OPEN:
                 return DONE
-        if mode.replicas > 1 and mode.router == LEAST_OUTSTANDING:
+        if mode.replicas > 1 and mode.router > RANDOM:
             front.bound = nobody_ends_before(world, rep)
         return DONE
+
+    return advance
+
+
+def _build(policy: Policy) -> Callable[..., int]:
+    """Compile the engine around one policy; its functions are captured, so the cache on disk knows them."""
+    limits_at, cost_at = _row_readers()
+    advance = _advance(*_step_functions(policy.schedule, policy.retire))
+    arrive = _arrive(policy.key, policy.arrived)
 
     def run(shared: World, rows: PoolRows, control: Column, reps: Column, given: Mode) -> int:
         # numba cannot return a record from a function: the views of one row are made here
@@ -275,6 +295,7 @@ def _build(policy: Policy) -> Callable[..., int]:
             else:
                 start = r + 1
                 why = advance(world, rep, r, tick if alone else NEVER, mode)
+                reps.front[r].used_blocks = world.lim.num_blocks - reps.c[r].free_blocks
                 if why != DONE:
                     return why
 
