@@ -62,6 +62,7 @@ def abort(world: World, rep: Replica, i: int) -> None:
     _leave_flight(world, rep, i)
     c.version += 1
     rep.front.outstanding -= 1
+    rep.front.work -= req.prompt[i] + req.limit[i]
 
 
 @jitable

@@ -5,7 +5,7 @@ as many wait as may (SGLang v0.5 --max-queued-requests; TGI's --max-concurrent-r
 when the first token would come too late (early rejection: Qin et al., "Mooncake", FAST 2025, section 5).
 """
 
-from policies.queues import push_back, wanted
+from policies.queues import push, wanted
 from simulator.cost.step import Cost, dense_time
 from simulator.engines.world import World
 from simulator.jit import jitable
@@ -36,9 +36,10 @@ def enqueue(world: World, rep: Replica, i: int, r: int) -> bool:
     if code != FUTURE:
         req.status[i] = code
         return False
-    push_back(req, rep, i)
+    push(req, rep, i)
     rep.c.version += 1
     rep.front.outstanding += 1
+    rep.front.work += req.prompt[i] + req.limit[i]
     rep.stats.peak_waiting = max(rep.stats.peak_waiting, rep.c.n_waiting)
     return True
 
@@ -64,7 +65,7 @@ def predicted_ttft(req: Requests, rep: Replica, lim: Limits, cost: Cost, i: int)
 
     The prompt tokens to be computed before, of those that wait or are in prefill, and its own, in steps of a full token
     budget, at the time of their products. Left out: attention, decodes beside it, slots and memory that are not free,
-    and what a prefix cache would find.
+    and what a prefix cache would find. The queue is first come, first served.
     """
     tokens = int(req.prompt[i])
     at = rep.c.head

@@ -271,6 +271,7 @@ def _deliver(world: World, rep: Replica, flight: Column, count: int) -> int:
                 take_out(req, rep, world.lim, i)
             req.status[i] = FINISHED
             rep.ended[ended] = i
+            rep.front.work -= req.prompt[i] + req.limit[i]
             ended += 1
     rep.c.n_ended = ended
     return given

@@ -25,8 +25,8 @@ TABLES: Final = ("dense_ns", "cpu_ns", "prep_ns", "eager")
 
 
 class RequestColumns(Section):
-    """One number a request; `chains` are the numbers of its shared leading blocks, `talk` its conversation and `pause`
-    what its client lets pass after the answer, both where they are."""
+    """One number a request; `chains` are the numbers of its shared leading blocks, `asks` columns of registry.ASKS,
+    `talk` its conversation and `pause` what its client lets pass after the answer, the last two where they are."""
 
     arrival: list[Tick] = Field(min_length=1, max_length=10_000)
     prompt: list[Annotated[int, Field(ge=1, le=MOST)]]
@@ -35,11 +35,12 @@ class RequestColumns(Section):
     cached: list[Count]
     pick: list[Count]
     chains: list[list[Count]] = Field(default=[])
+    asks: dict[str, list[Annotated[int, Field(ge=-MOST, le=10**12)]]] = Field(default={})
     talk: list[Count] = Field(default=[])
     pause: list[Tick] = Field(default=[])
 
 
-OPTIONAL: Final = ("chains", "talk", "pause")
+OPTIONAL: Final = ("chains", "asks", "talk", "pause")
 
 
 class CaseFile(Section):
@@ -62,9 +63,12 @@ def case_text(case: Case) -> str:
     """The case as YAML."""
     cost = {name: value.tolist() if isinstance(value, np.ndarray) else int(value)
             for name, value in case.cost._asdict().items()}
-    columns = {name: list(getattr(case, name)) for name in RequestColumns.model_fields if name not in OPTIONAL}
+    columns: dict[str, Any] = {name: list(getattr(case, name)) for name in RequestColumns.model_fields
+                               if name not in OPTIONAL}
     if case.limits.prefix:
         columns["chains"] = [list(chain) for chain in case.chains]
+    if case.asks:
+        columns["asks"] = {name: list(column) for name, column in case.asks}
     columns |= {name: list(column) for name in ("talk", "pause") if (column := getattr(case, name))}
     data = {"policy": case.policy, "requests": columns, "limits": dict(case.limits._asdict()), "cost": cost}
     data |= {name: getattr(case, name) for name in ("replicas", "router", "load", "width", "until")}
@@ -91,8 +95,14 @@ def _case(given: CaseFile) -> Case:
     _all_of("cost", given.cost, Cost)
     _all_of("habits", given.habits, Habits)
     columns: dict[str, Any] = given.requests.model_dump()
+    chains, asks = columns.pop("chains"), columns.pop("asks")
+    if set(asks) != set(POLICIES[given.policy].needs):
+        needs = ", ".join(POLICIES[given.policy].needs)
+        raise ConfigError(f"requests: asks must hold what {given.policy} needs ({needs or 'nothing'}), got "
+                          f"{', '.join(asks) or 'nothing'}")
     lengths = {name: len(column) for name, column in columns.items() if column or name not in OPTIONAL}
-    chains = columns.pop("chains")
+    lengths |= {"chains": len(chains)} if chains else {}
+    lengths |= {f"asks.{name}": len(column) for name, column in asks.items()}
     if len(set(lengths.values())) > 1:
         raise ConfigError(f"requests: columns must be of one length, got {lengths}")
     if min(given.limits[name] for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "num_blocks")) < 1:
@@ -101,7 +111,9 @@ def _case(given: CaseFile) -> Case:
     rest: dict[str, Any] = {name: tuple(column) for name, column in columns.items()}
     rest |= {name: getattr(given, name) for name in ("policy", "replicas", "router", "load", "width", "until")}
     return Case(limits=Limits(**given.limits), cost=check_cost(Cost(**cost)),
-                chains=tuple(tuple(chain) for chain in chains), habits=Habits(**given.habits), **rest)
+                chains=tuple(tuple(chain) for chain in chains),
+                asks=tuple((name, tuple(column)) for name, column in asks.items()), habits=Habits(**given.habits),
+                **rest)
 
 
 def _all_of(section: str, given: dict[str, Any], kind: Any) -> None:

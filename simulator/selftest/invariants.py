@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from policies.by_key import KEYS
+from policies.registry import POLICIES
 from simulator import state as s
 from simulator.engines.job import Job
 from simulator.selftest.cases import Case
@@ -92,7 +94,8 @@ def clocks_only_go_forward(case: Case, done: Job) -> Holds:
     released = req.queued != NEVER
     yield len(case.talk) > 0 or np.all(np.diff(req.arrival[released]) >= 0)
     if case.habits.attempts == 1:  # of several the columns have the last
-        yield np.all(np.diff(req.queued[released][np.argsort(req.arrival[released], kind="stable")]) >= 0)
+        order = np.lexsort((req.queued[released], req.arrival[released]))  # within a tick in any order
+        yield np.all(np.diff(req.queued[released][order]) >= 0)
     for rows in _of_each(done):
         yield np.all(rows["start"] <= rows["end"])
         yield np.all(np.diff(rows["end"]) >= 0) and np.all(np.diff(rows["start"]) >= 0)
@@ -122,7 +125,7 @@ def steps_keep_the_limits(case: Case, done: Job) -> Holds:
     yield np.all(rows["blocks"] <= lim.num_blocks)
     if lim.prefix == 0:
         yield np.all(rows["kv_tokens"] <= rows["blocks"] * lim.block_size)
-    if case.policy == "chunked":
+    if case.policy == "chunked" or case.policy in KEYS:
         yield np.all(rows["decode"] + rows["prefill_tokens"] <= lim.max_num_batched_tokens)
 
 
@@ -156,7 +159,7 @@ def work_is_conserved(case: Case, done: Job) -> Holds:
 
 def nobody_is_overtaken(case: Case, done: Job) -> Holds:
     """First come, first served: the requests of a replica are first scheduled in the order they were queued."""
-    if case.limits.length_bucket > 0:
+    if case.limits.length_bucket > 0 or POLICIES[case.policy].ordered:
         return
     req = done.req
     for r in range(case.replicas):
