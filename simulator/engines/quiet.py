@@ -8,7 +8,7 @@ by the integer additions that the policy's steps would do; the result is equal t
 from typing import NamedTuple
 
 from policies.queues import held
-from simulator.cost.step import Cost, decode_attention_time, dense_time, table_at
+from simulator.cost.step import Cost, decode_attention_time, dense_time, scaled, table_at
 from simulator.engines.booking import bin_start, itl_bin, note_gap, output_tick, ring_place, weigh
 from simulator.engines.steplog import log_step
 from simulator.engines.world import World
@@ -60,6 +60,7 @@ def run_quietly(world: World, rep: Replica, r: int, most: int, limit: int, until
         rep.steps[free_place] = model
         rep.steps[free_place].joined = 0
     context = model.context
+    seen = model.seen_context
     phase = c.lane_steps % lim.block_size
     place = free_place
     launched = 0
@@ -76,8 +77,11 @@ def run_quietly(world: World, rep: Replica, r: int, most: int, limit: int, until
         if rep.phase[phase] > c.free_blocks:
             break
         c.free_blocks -= rep.phase[phase]
+        if lim.window > 0:
+            c.free_blocks += rep.frees[phase]
         context += alike.rows + alike.pads
-        _launch(world, rep, rep.steps[place], alike, context)
+        seen += c.lane_short
+        _launch(world, rep, rep.steps[place], alike, context, seen)
         launched += 1
         place = place + 1 if place < lim.schedule_ahead else 0
         front.event_tick = output_tick(rep)
@@ -112,10 +116,12 @@ def _alike(cost: Cost, rows: int, pads: int) -> Alike:
 
 
 @jitable
-def _launch(world: World, rep: Replica, step: Column, alike: Alike, context: int) -> None:
+def _launch(world: World, rep: Replica, step: Column, alike: Alike, context: int, seen: int) -> None:
     """`booking.commit` for a step of the lane alone whose blocks are taken."""
     c, lim = rep.c, world.lim
     gpu = alike.dense + decode_attention_time(world.cost, alike.rows + alike.pads, context)
+    if lim.window > 0:
+        gpu += scaled(seen, world.cost.seen_context_fp)
     gpu_end = max(c.gpu_free, c.now + alike.prep) + gpu
     c.cpu_free = c.now + alike.cpu
     if alike.eager == 1:
@@ -129,6 +135,7 @@ def _launch(world: World, rep: Replica, step: Column, alike: Alike, context: int
     step.gpu_end = gpu_end
     step.gpu_ns = gpu
     step.context = context
+    step.seen_context = seen
     step.running = held(rep)
     step.gap = c.free_blocks - c.largest_gap if lim.contiguous == 1 else 0
     step.blocks = lim.num_blocks - c.free_blocks
@@ -170,6 +177,7 @@ def _collect(world: World, rep: Replica, r: int, step: Column) -> int:
 def _sum_up(rep: Replica, alike: Alike, launched: int) -> None:
     """Write what `launched` steps have in common."""
     rep.c.lane_context += alike.rows * launched
+    rep.c.lane_seen_context += rep.c.lane_short * launched
     rep.c.hold -= launched
     rep.stats.dense += alike.dense * launched
     rep.stats.eager += alike.eager * launched

@@ -15,6 +15,7 @@ from simulator.metrics.trust import trust
 from simulator.result import Result
 from simulator.state import REJECTED_BUDGET, REJECTED_LENGTH, STATUS_NAMES
 from simulator.units import NEVER, NS_PER_S
+from simulator.windows import admission_blocks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -231,11 +232,13 @@ def _kv(result: Result) -> Block:
     return {
         "num_gpu_blocks": limits.num_blocks + (0 if limits.contiguous else 1),
         "block_size": limits.block_size,
-        "tokens_capacity": limits.num_blocks * limits.block_size,
+        "tokens_capacity": _tokens_capacity(result),
         "mean_use": _ratio(held, time),
         "peak_use": int(result.totals["peak_blocks"].max()) / limits.num_blocks,
-        # tokens in shared blocks are counted once a holder, so nothing can be said where blocks are shared
-        "internal_fragmentation": None if filled is None or result.requests.found.any() else 1 - filled,
+        # tokens in shared blocks are counted once a holder, so nothing can be said where blocks are shared, nor where
+        # layers with windows hold some of the tokens
+        "internal_fragmentation": None if filled is None or result.requests.found.any() or limits.window
+        else 1 - filled,
         "external_fragmentation": _ratio(_total(result, "gaps"), time - held)
         if limits.contiguous
         else 0.0,
@@ -243,6 +246,14 @@ def _kv(result: Result) -> Block:
         "breakdown": sizes or None,
         "prefix_cache": _prefix_cache(result),
     }
+
+
+def _tokens_capacity(result: Result) -> int:
+    """[tokens] of KV memory; with windows in requests of max_model_len, as vLLM prints it."""
+    limits = result.setup.limits
+    if not limits.window:
+        return limits.num_blocks * limits.block_size
+    return int(limits.num_blocks / admission_blocks(limits, limits.max_model_len) * limits.max_model_len)
 
 
 def _prefix_cache(result: Result) -> Block:

@@ -24,6 +24,7 @@ from simulator.profiles.capacity import KvCapacity, kv_capacity
 from simulator.profiles.engine import EngineProfile, load_engine
 from simulator.profiles.gpu import Gpu, load_gpu
 from simulator.profiles.host import Host, host_times, load_host
+from simulator.profiles.kv_groups import kv_groups
 from simulator.profiles.model import KV_BYTES, ModelShape, dtype_name, load_model
 from simulator.scenario.length import check_fits, check_positions, kv_tokens, longest_that_fits, safe_tokens
 from simulator.scenario.spec import Scenario
@@ -75,7 +76,7 @@ def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
         default = max(length, 2048) if policy.whole_prompt else default_budget
         budget = scenario.policy.max_num_batched_tokens or default
         capacity = None if gpu.name == "unit" else _capacity(scenario, gpu, engine, model, seqs, budget, length)
-        return capacity, _limits(scenario, engine, policy, seqs, budget, length, capacity)
+        return capacity, _limits(scenario, engine, model, policy, seqs, budget, length, capacity)
 
     if shorten and scenario.max_model_len is None and gpu.name != "unit":
         with _named(scenario, "model"):
@@ -92,7 +93,8 @@ def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
             check_positions(model, length)
             check_fits(length, kv_tokens(limits), capacity, scenario.max_model_len is not None)
     try:
-        cost = _cost(scenario, gpu, engine, host, model, seqs, limits.max_num_batched_tokens)
+        cost = _cost(scenario, gpu, engine, host, model, seqs, limits.max_num_batched_tokens,
+                     limits.window > 0)
     except ConfigError as error:
         if str(error).startswith("cost."):  # a term nobody set: what a profile of the user's own leads to
             raise ConfigError(f"{scenario.place('hardware.gpu')}: {gpu.path}: {gpu.name} is too slow for {model.name} "
@@ -105,7 +107,17 @@ def cost_on(setup: Setup, host: Host) -> Cost:
     """Step times of a scenario already looked up, on another host."""
     limits = setup.limits
     return _cost(setup.scenario, setup.gpu, setup.engine, host, setup.model, limits.max_num_seqs,
-                 limits.max_num_batched_tokens)
+                 limits.max_num_batched_tokens, limits.window > 0)
+
+
+def window_limits(model: ModelShape, max_model_len: int) -> dict[str, int]:
+    """The limits that say what windowed layers see and hold; empty where no request is longer than the window."""
+    if not 0 < model.window < max_model_len:
+        return {}
+    groups = kv_groups(model).windows
+    full = sum(1 for window in groups if not window)
+    return {"window": model.window, "chunked": int(model.chunked), "full_groups": full,
+            "window_groups": len(groups) - full}
 
 
 def _host(scenario: Scenario) -> Host:
@@ -145,9 +157,9 @@ def _model(scenario: Scenario) -> ModelShape:
 def _refuse_uncosted(scenario: Scenario, model: ModelShape, max_model_len: int) -> None:
     """Raise ConfigError for a model whose memory is counted but whose step times are not modelled, and for keys of
     experts that it has not."""
-    beyond = model.beyond_dense(max_model_len)
+    beyond = model.beyond_step_costs(max_model_len)
     if scenario.cost_model == "roofline":
-        beyond = [f"{name} (cost_model: roofline)" for name in model.beyond_roofline()] + beyond
+        beyond += [f"{name} (cost_model: roofline)" for name in model.beyond_roofline(max_model_len)]
     if beyond:
         raise ConfigError(f"{scenario.place('model')}: {model.name} has {' and '.join(beyond)}: step times are not "
                           "modelled; servecast kv counts its memory")
@@ -174,16 +186,21 @@ def _capacity(scenario: Scenario, gpu: Gpu, engine: EngineProfile, model: ModelS
                        seqs, budget, hardware.gpu_memory_utilization, scenario.kv.block_size, max_model_len)
 
 
-def _limits(scenario: Scenario, engine: EngineProfile, policy: Policy, seqs: int, budget: int, max_model_len: int,
-            capacity: KvCapacity | None) -> Limits:
+def _limits(scenario: Scenario, engine: EngineProfile, model: ModelShape, policy: Policy, seqs: int, budget: int,
+            max_model_len: int, capacity: KvCapacity | None) -> Limits:
     knobs, kv = scenario.policy, scenario.kv
     block_size = kv.block_size or engine.block_size
     contiguous = kv.layout == "contiguous"
+    limits_of_windows = {} if capacity is None else window_limits(model, max_model_len)
+    if limits_of_windows:
+        _refuse_beside_windows(scenario, model, policy)
     reserve = max(max_model_len, kv.reserve_tokens or 0)
     if kv.num_gpu_blocks:
         blocks = kv.num_gpu_blocks
     elif capacity:
-        blocks = capacity.num_gpu_blocks // capacity.layer_groups  # windows longer than any request: all groups alike
+        blocks = capacity.num_gpu_blocks
+        if not limits_of_windows:  # windows longer than any request: all groups alike
+            blocks //= capacity.layer_groups
     else:
         blocks = seqs * -(-reserve // block_size) + 1
     if blocks > LARGEST_COUNT:
@@ -204,7 +221,20 @@ def _limits(scenario: Scenario, engine: EngineProfile, policy: Policy, seqs: int
         batch_window=to_ticks(knobs.batch_window_s or 0.0), length_bucket=knobs.length_bucket or 0,
         stream=0 if policy.name == "static" and not knobs.stream else 1,
         schedule_ahead=engine.schedule_ahead, whole_prompt=int(policy.whole_prompt),
-        prefix=int(_prefix_cache(scenario, engine, policy)), padding=PADDINGS[knobs.padding or "naive"])
+        prefix=int(_prefix_cache(scenario, engine, policy) and not limits_of_windows), **limits_of_windows,
+        padding=PADDINGS[knobs.padding or "naive"])
+
+
+def _refuse_beside_windows(scenario: Scenario, model: ModelShape, policy: Policy) -> None:
+    """Raise ConfigError for what memory of windowed layers is not modelled with."""
+    kind = f"{model.name} has attention windows of {model.window} tokens"
+    if not policy.prefix_cache or scenario.kv.layout != "paged":
+        names = ", ".join(p.name for p in POLICIES.values() if p.prefix_cache)
+        raise ConfigError(f"{scenario.place('model')}: {kind}, modelled with layout: paged and policy {names}, got "
+                          f"{scenario.kv.layout} and {policy.name}; accepted: max_model_len up to {model.window}")
+    if scenario.kv.prefix_caching:
+        raise ConfigError(f"{scenario.place('kv.prefix_caching')}: {kind}: blocks used again are not modelled for "
+                          f"them; accepted: false, or max_model_len up to {model.window}")
 
 
 def _prefix_cache(scenario: Scenario, engine: EngineProfile, policy: Policy) -> bool:
@@ -219,7 +249,7 @@ def _prefix_cache(scenario: Scenario, engine: EngineProfile, policy: Policy) -> 
 
 
 def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, host: Host, model: ModelShape, seqs: int,
-          budget: int) -> Cost:
+          budget: int, windowed: bool) -> Cost:
     hardware = scenario.hardware
     if gpu.name == "unit":
         return unit_cost(to_ticks(1.0 if hardware.step_s is None else hardware.step_s))
@@ -235,7 +265,7 @@ def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, host: Host, model
         return roofline_cost(gpu, model, hardware.tensor_parallel, weights, hardware.kv_dtype, times,
                              seqs, budget)
     return calibrated_cost(gpu, engine, model, hardware.tensor_parallel, hardware.weight_dtype, hardware.kv_dtype,
-                           seqs, budget, host, _routing(scenario))
+                           seqs, budget, host, _routing(scenario), windowed)
 
 
 def in_submission_order(trace: Trace, load: str) -> Trace:

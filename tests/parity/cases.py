@@ -100,7 +100,8 @@ def some_cost(choose: Choose, tick: int) -> Cost:
             dense_ns=(table(5) + choose.among(0, 1)) * tick, cpu_ns=prep + table(choose.among(0, 4)) * tick,
             prep_ns=prep, eager=table(choose.among(0, 1)), slope_fp=linear(), decode_context_fp=linear(),
             decode_seq_fp=linear(), prefill_pair_fp=linear(), prefill_token_fp=linear(), prefill_seq_fp=linear(),
-            cpu_seq_ns=prep_seq + few(), prep_seq_ns=prep_seq, frontend_in_ns=few(), frontend_each_ns=few(),
+            seen_context_fp=linear(), seen_pair_fp=linear(), cpu_seq_ns=prep_seq + few(),
+            prep_seq_ns=prep_seq, frontend_in_ns=few(), frontend_each_ns=few(),
             frontend_out_ns=few(),
         )
     )  # fmt: skip
@@ -137,6 +138,9 @@ def some_case(choose: Choose, ahead: int | None, most: int) -> Case:
     if policy == "chunked" and limits.contiguous == 0 and choose.among(0, 1) == 1:
         limits = limits._replace(prefix=1)
         chains = some_chains(choose, prompt, output, limits.block_size)
+    elif policy == "chunked" and limits.contiguous == 0 and choose.among(0, 1) == 1:
+        limits = limits._replace(window=choose.among(1, 3, 4, 8, 16, 30), chunked=choose.among(0, 0, 1),
+                                 full_groups=choose.among(0, 1, 1, 2), window_groups=choose.among(1, 1, 2, 5))
     return Case(
         policy, tuple(t * tick for t in sorted(choose.numbers(n, 0, choose.among(0, 3, 20, 100)))), tuple(prompt),
         tuple(output), tuple(a + b for a, b in zip(output, early, strict=True)),
