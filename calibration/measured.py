@@ -67,8 +67,8 @@ class EngineSettings:
 
     @property
     def profile(self) -> str:
-        """Name of the engine profile: `vllm-0.24` for vLLM 0.24.0."""
-        return f"{self.name}-{'.'.join(self.version.split('.')[:2])}"
+        """Name of the engine profile: `vllm-0.24` for vLLM 0.24.0; the name alone where no version is given."""
+        return self.name if not self.version else f"{self.name}-{'.'.join(self.version.split('.')[:2])}"
 
 
 @dataclass(frozen=True)

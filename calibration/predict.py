@@ -79,7 +79,7 @@ def cost_of(run: MeasuredRun, setup: Profiles) -> Cost:
         setup.engine,
         setup.model,
         e.tensor_parallel_size,
-        e.weight_dtype,
+        setup.model.weight_format(e.weight_dtype).dtype,
         e.kv_cache_dtype,
         e.max_num_seqs,
         e.max_num_batched_tokens,
@@ -178,9 +178,11 @@ def _length(run: MeasuredRun, model: ModelShape) -> int:
 
 
 def limits_of(run: MeasuredRun, engine: EngineProfile, blocks: int) -> Limits:
-    """The policy's limits under the run's settings; one block is the engine's null block."""
+    """The policy's limits under the run's settings; one block is the engine's null block, but for policies that take
+    whole prompts (vLLM v0)."""
     e = run.engine
     longest = int((run.requests.prompt_tokens + run.requests.output_tokens).max())
+    whole = int(policy_named(engine.policy).whole_prompt)
     return Limits(
         max_num_seqs=e.max_num_seqs,
         max_num_batched_tokens=e.max_num_batched_tokens,
@@ -188,7 +190,7 @@ def limits_of(run: MeasuredRun, engine: EngineProfile, blocks: int) -> Limits:
         watermark_blocks=int(engine.watermark * blocks),
         reserve_prompt=engine.reserve_prompt,
         block_size=e.block_size,
-        num_blocks=blocks - 1,
+        num_blocks=blocks if whole else blocks - 1,
         max_model_len=e.max_model_len or longest,
         contiguous=0,
         reserve_tokens=0,
@@ -196,5 +198,5 @@ def limits_of(run: MeasuredRun, engine: EngineProfile, blocks: int) -> Limits:
         length_bucket=0,
         stream=1,
         schedule_ahead=engine.schedule_ahead,
-        whole_prompt=0,
+        whole_prompt=whole,
     )

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -59,7 +60,7 @@ def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
     scenario of the setup then.
     """
     with _named(scenario, "hardware.gpu"):
-        gpu = load_gpu(scenario.hardware.gpu)
+        gpu = load_gpu(_beside(scenario, scenario.hardware.gpu))
     with _named(scenario, "engine.name"):
         engine = load_engine("unit" if gpu.name == "unit" else scenario.engine.name)
     if scenario.engine.schedule_ahead is not None:
@@ -120,11 +121,16 @@ def window_limits(model: ModelShape, max_model_len: int) -> dict[str, int]:
             "window_groups": len(groups) - full}
 
 
+def _beside(scenario: Scenario, name: str) -> str | Path:
+    """A profile's file beside the scenario, where there is one of that name; else the name as it is."""
+    path = scenario.base / name
+    return path if path.suffix in (".yaml", ".yml") and path.is_file() else name
+
+
 def _host(scenario: Scenario) -> Host:
     """The host whose CPU prepares and launches steps, at the scenario's speed."""
-    path = scenario.base / scenario.host.name
     with _named(scenario, "host.name"):
-        host = load_host(path if path.suffix in (".yaml", ".yml") else scenario.host.name)
+        host = load_host(_beside(scenario, scenario.host.name))
     return host.scaled(scenario.host.cpu_scale)
 
 
