@@ -161,7 +161,8 @@ def some_cost(choose: Choose, tick: int) -> Cost:
             dense_ns=(table(5) + choose.among(0, 1)) * tick, cpu_ns=prep + table(choose.among(0, 4)) * tick,
             prep_ns=prep, eager=table(choose.among(0, 1)), slope_fp=linear(), decode_context_fp=linear(),
             decode_seq_fp=linear(), prefill_pair_fp=linear(), prefill_token_fp=linear(), prefill_seq_fp=linear(),
-            seen_context_fp=linear(), seen_pair_fp=linear(), cpu_seq_ns=prep_seq + few(), prep_seq_ns=prep_seq, frontend_in_ns=few(), frontend_each_ns=few(),
+            seen_context_fp=linear(), seen_pair_fp=linear(), cpu_seq_ns=prep_seq + few(),
+            prep_seq_ns=prep_seq, frontend_in_ns=few(), frontend_each_ns=few(),
             frontend_out_ns=few(),
         )
     )  # fmt: skip
