@@ -23,6 +23,7 @@ from simulator.engines.booking import (
     output_tick,
 )
 from simulator.engines.clients import ENTER, OPEN, Clients, act, drop, on_ended, start_load, upcoming
+from simulator.engines.foresight import nobody_ends_before
 from simulator.engines.future import index_of, what_of
 from simulator.engines.job import Job, check_sums
 from simulator.engines.lane import depart, join, spill
@@ -222,6 +223,8 @@ def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]
                     set_event(rep, lim.schedule_ahead, plan(world, rep, mode.lane))
             if world.clients.load != OPEN:
                 return DONE
+        if mode.replicas > 1 and mode.router == LEAST_OUTSTANDING:
+            front.bound = nobody_ends_before(world, rep)
         return DONE
 
     def run(shared: World, rows: PoolRows, control: Column, reps: Column, given: Mode) -> int:
