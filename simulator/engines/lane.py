@@ -19,7 +19,6 @@ from simulator.kv import blocks_for
 from simulator.state import CALENDAR, Replica
 from simulator.units import NEVER
 from simulator.windows import give_back_at, held_blocks, settled
-from simulator.windows import seen as seen_of
 
 REST = 4
 """Steps after a spill in which nobody joins: another spill is likely."""
@@ -178,7 +177,7 @@ def _watch(world: World, rep: Replica, i: int, born: int) -> None:
     """What windowed layers see of request i, and the blocks they give back, from step `born` of the lane on."""
     lim = world.lim
     context = int(world.req.prompt[i]) + int(world.req.planned[i])
-    rep.c.lane_seen_context += seen_of(lim, context)
+    rep.c.lane_seen_context += min(context, lim.window)
     if context > lim.window:
         rep.frees[give_back_at(lim, context, born)] += lim.window_groups
     else:
@@ -190,11 +189,12 @@ def _forget(world: World, rep: Replica, i: int, planned: int) -> None:
     """Undo `_watch` for request i after `planned` steps of the lane, its counts being up to date again."""
     req, lim = world.req, world.lim
     context = int(req.prompt[i]) + int(req.planned[i])
-    rep.c.lane_seen_context -= seen_of(lim, context)
     if context - planned > lim.window:
+        rep.c.lane_seen_context -= lim.window
         born = rep.seats[req.slot[i]].born
         rep.frees[give_back_at(lim, context - planned, born)] -= lim.window_groups
     else:
+        rep.c.lane_seen_context -= context  # one more than the window, where its last token filled it
         rep.c.lane_short -= 1
     if planned > 0:
         req.blocks[i] = held_blocks(lim, int(req.computed[i]), int(req.computed[i]) - 1)
