@@ -29,6 +29,7 @@ class Requests(NamedTuple):
     limit: Column        # [tokens] outputs after which planning stops: max_tokens, or the output length [input]
     cached: Column       # [tokens] prompt tokens in the prefix cache; whole blocks of them are used [input]
     pick: Column         # random draw for the random router, empty unless used [input]
+    group: Column        # requests for the same pools (policies.routers), empty unless used [input]
     queued: Column       # [tick]   entry into a replica's waiting queue [engine]
     scheduled: Column    # [tick]   first time in a batch [engine]
     first: Column        # [tick]   first token at the client [engine; static batches returned whole: retire]
@@ -52,8 +53,8 @@ class Requests(NamedTuple):
     own: Column          # node with its private blocks since it was preempted, -1 = none [prefix]
 
 
-COUNT_FIELDS: Final = ("prompt", "output", "limit", "cached", "computed", "planned", "done", "blocks", "extent",
-                       "slot", "replica", "preempted", "status", "next", "found", "known",
+COUNT_FIELDS: Final = ("prompt", "output", "limit", "cached", "group", "computed", "planned", "done", "blocks",
+                       "extent", "slot", "replica", "preempted", "status", "next", "found", "known",
                        "settled", "own")
 """Columns that fit int32; the others are ticks (int64)."""
 LARGEST_COUNT: Final = 2**31 - 1
@@ -114,7 +115,7 @@ class Counters:
     log_version: int = 0    # `version` of the steps in it
     scattered: int = 0      # admissions refused although enough blocks were free in all (contiguous layout)
     scattered_for: int = 0  # the request last counted there
-    n_vacant: int = 0       # free slots
+    vacant_from: int = 0    # words of rep.vacant before this one are 0
     turn: int = 0           # admissions so far
     lane: int = 0           # sequences in the lane (compiled engine; see engines/lane.py)
     with_lane: int = 0      # 1 = the lane takes part in the step being planned           [policy writes]
@@ -146,6 +147,10 @@ class Front:
 
     outstanding: int = 0    # requests routed here and not ended
     pool: int = 0           # index of its pool
+    work: int = 0           # [tokens] prompt + limit of those requests
+    speed: int = 1          # of its pool, relative to others
+    used_blocks: int = 0    # KV blocks that running requests hold (kept up to date for the router least_kv)
+    blocks: int = 1         # KV blocks it has
     bound: int = 0          # [tick] `outstanding` cannot change before this (compiled engine)
     event_tick: int = NEVER   # [tick] of this replica's next event (compiled engine)
     event_phase: int = TIMER
@@ -251,7 +256,7 @@ class Replica(NamedTuple):
 
     running: Column      # (S,) requests holding a slot, in order of admission, but for those in the lane
     slots: Column        # (S,) request in each slot, -1 = empty
-    vacant: Column       # (S,) free slots, a heap
+    vacant: Column       # (S / VACANT_BITS,) free slots, a bit each
     seats: Column        # (S,) Seat of each slot
     extents: Column      # (S,) requests by the place of their contiguous reservation
     ended: Column        # (S,) requests that ended in the step being collected, or whose batch was returned
@@ -271,6 +276,8 @@ class Replica(NamedTuple):
     c: Counters          # scalars
 
 
+VACANT_BITS: Final = 32
+"""Slots in a word of Replica.vacant."""
 CALENDAR: Final = 1024
 GAPS: Final = 1024
 
@@ -360,7 +367,7 @@ def log_bin_edges() -> npt.NDArray[np.float64]:
     return np.where(octave == 0, fine, (2**ITL_BITS + fine) * 2.0 ** (octave - 1))
 
 
-def empty_replica_counters(num_blocks: int, slots: int) -> Counters:
+def empty_replica_counters(num_blocks: int) -> Counters:
     """Scalars of a replica before anything has happened."""
     return Counters(head=-1, tail=-1, log_row=-1, scattered_for=-1, free_blocks=num_blocks, largest_gap=num_blocks,
-                    n_vacant=slots, lane_head=-1, lane_tail=-1, lane_end=NEVER)
+                    lane_head=-1, lane_tail=-1, lane_end=NEVER)

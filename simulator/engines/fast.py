@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from policies.registry import Policy
-from policies.routers import LEAST_OUTSTANDING, ROUTED, route
+from policies.routers import LEAST_KV, RANDOM, ROUTED, count_routed, route
 from simulator.cost.step import Cost
 from simulator.engines.booking import (
     clear_plan,
@@ -102,9 +102,9 @@ def next_replica(world: World, fronts: Column, mode: Mode, limit: int, code: int
         r = earliest(fronts, mode.replicas)
         if behind(fronts[r], limit, mode.until):
             return r, ADVANCE
-    elif limit == NEVER or mode.router == LEAST_OUTSTANDING:
+    elif limit == NEVER or mode.router > RANDOM:
         for r in range(start, mode.replicas):
-            if fronts[r].bound <= limit and behind(fronts[r], limit, mode.until):
+            if (fronts[r].bound <= limit or mode.router == LEAST_KV) and behind(fronts[r], limit, mode.until):
                 return r, ADVANCE
     if limit == NEVER:
         return 0, END
@@ -117,7 +117,7 @@ def next_replica(world: World, fronts: Column, mode: Mode, limit: int, code: int
 @jitable
 def arrive(world: World, rep: Replica, r: int, i: int, tick: int) -> None:
     """Request i enters the queue of replica r and wakes it, or is refused."""
-    world.routing[ROUTED] += 1
+    count_routed(world.req, i, world.routing)
     if enqueue(world.req, rep, world.lim, i, r):
         rep.front.bound = 0
         if rep.front.event_phase == TIMER:
@@ -163,9 +163,9 @@ def _row_readers() -> tuple[Callable[..., Limits], Callable[..., Cost]]:
     return limits_at, cost_at
 
 
-def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]) -> Callable[..., int]:
-    """Compile the engine around one policy; the policy is captured, so the cache on disk knows it."""
-    limits_at, cost_at = _row_readers()
+def _step_functions(schedule: Callable[..., None],
+                    retire: Callable[..., None]) -> tuple[Callable[..., None], Callable[..., bool]]:
+    """COMPLETE and SCHEDULE of a replica under a policy."""
 
     @jitable
     def complete(world: World, rep: Replica, r: int) -> None:
@@ -202,6 +202,12 @@ def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]
                 depart(world, rep)
         return True
 
+    return complete, plan
+
+
+def _advance(complete: Callable[..., None], plan: Callable[..., bool]) -> Callable[..., int]:
+    """What a replica does on its own."""
+
     @jitable
     def advance(world: World, rep: Replica, r: int, limit: int, mode: Mode) -> int:
         """Do replica r's events before those of clients at `limit`; only the first when clients wait for answers."""
@@ -223,9 +229,17 @@ def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]
                     set_event(rep, lim.schedule_ahead, plan(world, rep, mode.lane))
             if world.clients.load != OPEN:
                 return DONE
-        if mode.replicas > 1 and mode.router == LEAST_OUTSTANDING:
+        if mode.replicas > 1 and mode.router > RANDOM:
             front.bound = nobody_ends_before(world, rep)
         return DONE
+
+    return advance
+
+
+def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]) -> Callable[..., int]:
+    """Compile the engine around one policy; the policy is captured, so the cache on disk knows it."""
+    limits_at, cost_at = _row_readers()
+    advance = _advance(*_step_functions(schedule, retire))
 
     def run(shared: World, rows: PoolRows, control: Column, reps: Column, given: Mode) -> int:
         # numba cannot return a record from a function: the views of one row are made here
@@ -273,6 +287,7 @@ def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]
             else:
                 start = r + 1
                 why = advance(world, rep, r, tick if alone else NEVER, mode)
+                reps.front[r].used_blocks = world.lim.num_blocks - reps.c[r].free_blocks
                 if why != DONE:
                     return why
 

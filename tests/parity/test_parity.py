@@ -18,7 +18,7 @@ from simulator.cost.unit import unit_cost
 from simulator.engines.fast import run_fast
 from simulator.engines.pools import Pool
 from simulator.engines.reference import run_reference
-from simulator.state import Limits
+from simulator.state import CALENDAR, Limits
 from simulator.units import NEVER
 
 COMMON: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
@@ -77,6 +77,18 @@ def test_long_answers_cut_by_the_horizon(policy: str, until: int) -> None:
     assert times[times != NEVER].max() <= until
 
 
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_answers_of_more_than_a_round_of_the_calendar(ahead: int) -> None:
+    """Sequences that end after one step, or a round of the lane's calendar or two later, share a place in it."""
+    output = (1, 2, 3, CALENDAR - 1, CALENDAR, CALENDAR + 1, CALENDAR + 2, CALENDAR + 3, 2 * CALENDAR + 2, 5, 40)
+    n = len(output)
+    limits = long_case("chunked", 0, ahead).limits._replace(num_blocks=1000)
+    case = replace(long_case("chunked", 0, ahead), arrival=(0,) * n, prompt=(1,) * n, output=output, limit=output,
+                   cached=(0,) * n, pick=(0,) * n, limits=limits, replicas=1)
+    assert differences(case) == {}
+    assert run(case, "fast").req.preempted.sum() == 0
+
+
 def test_long_answers_preempt() -> None:
     """The cases above would say little if memory never ran out in them."""
     for policy in ("chunked", "vllm_v0"):
@@ -129,10 +141,11 @@ def test_cases_are_hard() -> None:
 
 
 def _pools(case: Case, engine: str) -> dict[str, Any]:
-    """The case with a second pool whose limits and step times differ, replicas taken in turn."""
+    """The case with a second pool whose limits and step times differ, and requests for one of them only."""
     other = Pool(case.limits._replace(max_num_seqs=2, num_blocks=case.limits.num_blocks * 2, max_num_batched_tokens=9),
-                 case.cost._replace(dense_ns=case.cost.dense_ns[:, :1] * 3 + 1), 2)
-    made = job(case, engine != "reference", others=(other,))
+                 case.cost._replace(dense_ns=case.cost.dense_ns[:, :1] * 3 + 1), 2, 3)
+    made = job(case, engine != "reference", others=(other,),
+               groups=((0, 1), (1,), (0,)) if case.pick[0] % 2 else ())
     if engine == "reference":
         return outcome(run_reference(made, POLICIES[case.policy]))
     run_fast(made, POLICIES[case.policy], leaps=engine == "fast")
