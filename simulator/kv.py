@@ -40,7 +40,7 @@ def fits(req: Requests, rep: Replica, lim: Limits, i: int, tokens: int, keep_fre
 def grow(req: Requests, rep: Replica, lim: Limits, i: int, tokens: int, keep_free: int) -> bool:
     """Make room for `tokens` tokens of request i, leaving `keep_free` blocks free; False when there is none."""
     if lim.window > 0:
-        return _grow_in_window(req, rep, lim, i, tokens, keep_free)
+        return grow_in_window(req, rep, lim, i, int(req.computed[i]), tokens, keep_free)
     if tokens <= req.blocks[i] * lim.block_size:
         return True
     more = reservation(req, lim, i, tokens) - req.blocks[i]
@@ -59,9 +59,10 @@ def grow(req: Requests, rep: Replica, lim: Limits, i: int, tokens: int, keep_fre
 
 
 @jitable
-def _grow_in_window(req: Requests, rep: Replica, lim: Limits, i: int, tokens: int, keep_free: int) -> bool:
-    """`grow` where layers have windows: blocks no longer seen are free first, whether new ones can be had or not."""
-    computed = int(req.computed[i])
+def grow_in_window(req: Requests, rep: Replica, lim: Limits, i: int, computed: int, tokens: int,
+                   keep_free: int) -> bool:
+    """`grow` where layers have windows, `computed` tokens being there: blocks no longer seen are free first, whether
+    new ones can be had or not."""
     if req.blocks[i] > 0:
         kept = held_blocks(lim, computed, computed)
         rep.c.free_blocks += req.blocks[i] - kept

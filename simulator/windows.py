@@ -69,7 +69,9 @@ def admission_blocks(lim: Limits, tokens: int) -> int:
     rows = (tokens + lim.block_size - 1) // lim.block_size
     if lim.chunked == 1:
         most = (lim.window + lim.max_num_batched_tokens + lim.block_size - 1) // lim.block_size
-    else:  # a window may begin inside a block
+        if lim.window % lim.block_size > 0:  # a chunk, as a window, may begin inside a block
+            most += 1
+    else:
         most = (lim.window - 1 + lim.max_num_batched_tokens + lim.block_size - 1) // lim.block_size + 1
     return lim.full_groups * rows + lim.window_groups * min(rows, most)
 

@@ -48,17 +48,18 @@ def test_blocks_by_going_through_their_tokens(window: int, chunked: int) -> None
     assert held_blocks(limits(window, chunked, full=3, windowed=0), 9, 8) == 3 * 3
 
 
-@pytest.mark.parametrize(("window", "chunked"), SHAPES[:-1])
+@pytest.mark.parametrize(("window", "chunked"), SHAPES)
 def test_no_sequence_holds_more_than_was_admitted(window: int, chunked: int) -> None:
-    """Steps of up to the budget of 8 tokens, to any length; the count is that of `servecast kv` too. Chunks are whole
-    blocks, as vLLM's formula has them (Llama 4: 8,192 tokens)."""
+    """Steps of up to the budget of 8 tokens, to any length; the count is that of `servecast kv` too,
+    where chunks are whole blocks (Llama 4: 8,192 tokens)."""
     lim = limits(window, chunked)
     for length in range(1, 80):
         most = max(held_blocks(lim, min(start + step, length), start)
                    for start in range(length) for step in range(1, 9))
         assert most <= admission_blocks(lim, length)
         groups = KvGroups(1, (0, window, window), bool(chunked))
-        assert admission_blocks(lim, length) <= groups.blocks(length, 8, 4)
+        if not chunked or window % 4 == 0:
+            assert admission_blocks(lim, length) <= groups.blocks(length, 8, 4)
 
 
 def gemma(**changes: Any) -> dict[str, Any]:
