@@ -112,16 +112,19 @@ def observations(results: list[Path], given: "Server") -> tuple[list["Observatio
     from calibration.inputs import needed_flags, runs_of
     from calibration.observed import RequestMeans
     from calibration.scrape import ScrapeMeans, is_scrape
+    from calibration.steplog import StepMeans, is_step_log
     from simulator.profiles.gpu import load_gpu
 
     scrapes = [path for path in results if path.is_file() and is_scrape(path)]
-    runs = [run for path in results if path not in scrapes for run in runs_of(path, given, note)]
+    logs = [path for path in results if path.is_file() and is_step_log(path)]
+    runs = [run for path in results if path not in (*scrapes, *logs) for run in runs_of(path, given, note)]
     observed: list[Observation] = [RequestMeans(run) for run in runs]
     names = [run.gpu for run in runs]
-    if scrapes:
-        needed_flags(given, scrapes[0])
-        observed.append(ScrapeMeans(scrapes, given))
+    for path in (*scrapes, *logs):
+        needed_flags(given, path)
         names.append(given.hardware)
+    observed += [ScrapeMeans(scrapes, given)] if scrapes else []
+    observed += [StepMeans(path, given) for path in logs]
     gpus = {load_gpu(name).path: load_gpu(name) for name in names}
     if len(gpus) > 1:
         raise ConfigError(f"runs of several GPUs ({', '.join(gpu.name for gpu in gpus.values())}) share no factor; "
