@@ -29,6 +29,7 @@ class Requests(NamedTuple):
     limit: Column        # [tokens] outputs after which planning stops: max_tokens, or the output length [input]
     cached: Column       # [tokens] prompt tokens in the prefix cache; whole blocks of them are used [input]
     pick: Column         # random draw for the random router, empty unless used [input]
+    group: Column        # requests for the same pools (policies.routers), empty unless used [input]
     queued: Column       # [tick]   entry into a replica's waiting queue [engine]
     scheduled: Column    # [tick]   first time in a batch [engine]
     first: Column        # [tick]   first token at the client [engine; static batches returned whole: retire]
@@ -50,11 +51,19 @@ class Requests(NamedTuple):
     known: Column        # [blocks] of the shared ones that are registered while it runs [prefix]
     settled: Column      # [tokens] computed and visible when last planned: full blocks are known [prefix, engine]
     own: Column          # node with its private blocks since it was preempted, -1 = none [prefix]
+    # What a policy asks for by name (registry.Policy.needs); each is empty unless it does.
+    priority: Column     # smaller goes first [input]
+    tenant: Column       # index of the tenant [input]
+    predicted: Column    # [tokens] predicted output length [input]
+    target: Column       # [ns]     time to first token that the client wants [input]
+    # The waiting queue in another order than first come, first served; both are empty unless it is.
+    key: Column          # smaller goes first, ties by index [engine]
+    child: Column        # first child in the heap, its siblings are linked by next, -1 = none [heap]
 
 
-COUNT_FIELDS: Final = ("prompt", "output", "limit", "cached", "computed", "planned", "done", "blocks", "extent",
-                       "slot", "replica", "preempted", "status", "next", "found", "known",
-                       "settled", "own")
+COUNT_FIELDS: Final = ("prompt", "output", "limit", "cached", "group", "computed", "planned", "done", "blocks",
+                       "extent", "slot", "replica", "preempted", "status", "next", "found", "known",
+                       "settled", "own", "tenant", "predicted", "child")
 """Columns that fit int32; the others are ticks (int64)."""
 LARGEST_COUNT: Final = 2**31 - 1
 """Most tokens of a request, and most KV blocks of a replica; checked where they come in."""
@@ -144,6 +153,10 @@ class Front:
 
     outstanding: int = 0    # requests routed here and not ended
     pool: int = 0           # index of its pool
+    work: int = 0           # [tokens] prompt + limit of those requests
+    speed: int = 1          # of its pool, relative to others
+    used_blocks: int = 0    # KV blocks that running requests hold (kept up to date for the router least_kv)
+    blocks: int = 1         # KV blocks it has
     bound: int = 0          # [tick] `outstanding` cannot change before this (compiled engine)
     event_tick: int = NEVER   # [tick] of this replica's next event (compiled engine)
     event_phase: int = TIMER
@@ -296,6 +309,8 @@ class Limits(NamedTuple):
     whole_prompt: int                   # 1 = a prompt above the token budget, or leaving no watermark, can never run
     prefix: int = 0                     # 1 = blocks of earlier requests with the same tokens are used again
     padding: int = 0                    # static: what is computed for nobody (policies.static.PADDINGS), 0 = naive
+    order: int = 0                      # policies in order of a key: which key (policies.by_key.KEYS)
+    aging: int = 0                      # [ns] of waiting that count as one priority; 0 = none
 
 
 @dataclass(slots=True)

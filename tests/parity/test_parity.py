@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from parity.cases import Case, cases, differences, job, outcome, run
 
+from policies.by_key import KEYS
 from policies.registry import POLICIES
 from policies.routers import ROUTERS
 from simulator.cost.unit import unit_cost
@@ -46,7 +47,7 @@ def long_case(policy: str, seed: int, ahead: int) -> Case:
         max_num_seqs=12, max_num_batched_tokens=256, long_prefill_token_threshold=0, watermark_blocks=1,
         reserve_prompt=1, block_size=16, num_blocks=130, max_model_len=4096, contiguous=0, reserve_tokens=0,
         batch_window=0, length_bucket=0, stream=1, schedule_ahead=ahead,
-        whole_prompt=int(policy == "vllm_v0"),
+        whole_prompt=int(policy == "vllm_v0"), order=KEYS.get(policy, 0),
     )  # fmt: skip
     cost = unit_cost(7)._replace(decode_context_fp=np.int64(2**30), prefill_token_fp=np.int64(2**32))
     return Case(
@@ -54,6 +55,7 @@ def long_case(policy: str, seed: int, ahead: int) -> Case:
         tuple(output.tolist()), tuple((output + rng.integers(0, 2, n) * 40).tolist()), (0,) * n,
         tuple(rng.integers(0, 99, n).tolist()), limits, cost, replicas=2,
         router=list(ROUTERS)[seed % len(ROUTERS)],
+        asks=tuple((name, tuple(rng.integers(1, 4, n).tolist())) for name in POLICIES[policy].needs),
     )  # fmt: skip
 
 
@@ -141,10 +143,11 @@ def test_cases_are_hard() -> None:
 
 
 def _pools(case: Case, engine: str) -> dict[str, Any]:
-    """The case with a second pool whose limits and step times differ, replicas taken in turn."""
+    """The case with a second pool whose limits and step times differ, and requests for one of them only."""
     other = Pool(case.limits._replace(max_num_seqs=2, num_blocks=case.limits.num_blocks * 2, max_num_batched_tokens=9),
-                 case.cost._replace(dense_ns=case.cost.dense_ns[:, :1] * 3 + 1), 2)
-    made = job(case, engine != "reference", others=(other,))
+                 case.cost._replace(dense_ns=case.cost.dense_ns[:, :1] * 3 + 1), 2, 3)
+    made = job(case, engine != "reference", others=(other,),
+               groups=((0, 1), (1,), (0,)) if case.pick[0] % 2 else ())
     if engine == "reference":
         return outcome(run_reference(made, POLICIES[case.policy]))
     run_fast(made, POLICIES[case.policy], leaps=engine == "fast")
