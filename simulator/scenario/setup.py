@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from policies.registry import POLICIES, Policy, policy_named
+from policies.by_key import KEYS
+from policies.registry import POLICIES, Policy
 from policies.routers import ROUTERS
 from policies.static import PADDINGS
 from simulator.cost.calibrated import calibrated_cost
@@ -18,15 +19,16 @@ from simulator.cost.roofline import roofline_cost
 from simulator.cost.step import Cost
 from simulator.cost.unit import unit_cost
 from simulator.engines.clients import CLOSED, GROUPED, OPEN
-from simulator.engines.job import Job, array_job, list_job, request_columns
+from simulator.engines.job import Job, array_job, list_job, request_columns, slots_held
 from simulator.engines.pools import Pool
 from simulator.errors import ConfigError, ServecastError, TraceError
+from simulator.memory import check_slots
 from simulator.profiles.capacity import KvCapacity, kv_capacity
 from simulator.profiles.engine import EngineProfile, load_engine
 from simulator.profiles.gpu import Gpu, load_gpu
 from simulator.profiles.host import Host, host_times, load_host
-from simulator.profiles.kv_groups import kv_groups
 from simulator.profiles.model import KV_BYTES, ModelShape, dtype_name, load_model
+from simulator.scenario.asks import asked
 from simulator.scenario.fleet import (
     alike_in_front,
     check_pools,
@@ -38,6 +40,7 @@ from simulator.scenario.fleet import (
 )
 from simulator.scenario.length import check_fits, check_positions, kv_tokens, longest_that_fits, safe_tokens
 from simulator.scenario.spec import Scenario
+from simulator.scenario.windowed import refuse_beside_windows, window_limits
 from simulator.state import LARGEST_COUNT, Limits
 from simulator.units import to_ticks
 from simulator.workload.shared import shared_blocks
@@ -92,7 +95,7 @@ def _prepare_pool(scenario: Scenario, shorten: bool) -> Setup:
     if not scenario.engine.cuda_graphs:
         engine = engine.replace(graph_tokens_max=0)
     host, model = _host(scenario), _model(scenario)
-    policy = policy_named(scenario.policy.name or engine.policy)
+    policy = scenario.chosen_policy(engine.policy)
     default_seqs, default_budget = engine.default_limits(gpu)
     seqs = scenario.policy.max_num_seqs or default_seqs
 
@@ -133,16 +136,6 @@ def cost_on(setup: Setup, host: Host) -> Cost:
     limits = setup.limits
     return _cost(setup.scenario, setup.gpu, setup.engine, host, setup.model, limits.max_num_seqs,
                  limits.max_num_batched_tokens, limits.window > 0)
-
-
-def window_limits(model: ModelShape, max_model_len: int) -> dict[str, int]:
-    """The limits that say what windowed layers see and hold; empty where no request is longer than the window."""
-    if not 0 < model.window < max_model_len:
-        return {}
-    groups = kv_groups(model).windows
-    full = sum(1 for window in groups if not window)
-    return {"window": model.window, "chunked": int(model.chunked), "full_groups": full,
-            "window_groups": len(groups) - full}
 
 
 def _beside(scenario: Scenario, name: str) -> str | Path:
@@ -223,7 +216,7 @@ def _limits(scenario: Scenario, engine: EngineProfile, model: ModelShape, policy
     contiguous = kv.layout == "contiguous"
     limits_of_windows = {} if capacity is None else window_limits(model, max_model_len)
     if limits_of_windows:
-        _refuse_beside_windows(scenario, model, policy)
+        refuse_beside_windows(scenario, model, policy)
     reserve = max(max_model_len, kv.reserve_tokens or 0)
     if kv.num_gpu_blocks:
         blocks = kv.num_gpu_blocks
@@ -249,22 +242,11 @@ def _limits(scenario: Scenario, engine: EngineProfile, model: ModelShape, policy
         reserve_prompt=full, block_size=block_size, num_blocks=usable, max_model_len=max_model_len,
         contiguous=int(contiguous), reserve_tokens=kv.reserve_tokens or 0,
         batch_window=to_ticks(knobs.batch_window_s or 0.0), length_bucket=knobs.length_bucket or 0,
-        stream=0 if policy.name == "static" and not knobs.stream else 1,
+        stream=int(policy.streams if knobs.stream is None else knobs.stream),
         schedule_ahead=engine.schedule_ahead, whole_prompt=int(policy.whole_prompt),
         prefix=int(_prefix_cache(scenario, engine, policy) and not limits_of_windows), **limits_of_windows,
-        padding=PADDINGS[knobs.padding or "naive"])
-
-
-def _refuse_beside_windows(scenario: Scenario, model: ModelShape, policy: Policy) -> None:
-    """Raise ConfigError for what memory of windowed layers is not modelled with."""
-    kind = f"{model.name} has attention windows of {model.window} tokens"
-    if not policy.prefix_cache or scenario.kv.layout != "paged":
-        names = ", ".join(p.name for p in POLICIES.values() if p.prefix_cache)
-        raise ConfigError(f"{scenario.place('model')}: {kind}, modelled with layout: paged and policy {names}, got "
-                          f"{scenario.kv.layout} and {policy.name}; accepted: max_model_len up to {model.window}")
-    if scenario.kv.prefix_caching:
-        raise ConfigError(f"{scenario.place('kv.prefix_caching')}: {kind}: blocks used again are not modelled for "
-                          f"them; accepted: false, or max_model_len up to {model.window}")
+        padding=PADDINGS[knobs.padding or "naive"], order=KEYS.get(policy.name, 0),
+        aging=to_ticks(knobs.aging_s or 0.0))
 
 
 def _prefix_cache(scenario: Scenario, engine: EngineProfile, policy: Policy) -> bool:
@@ -322,13 +304,16 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
     group, groups = groups_of(scenario, trace) if setup.pools else ((), ())
     req = request_columns(trace.arrival_ns, trace.prompt, trace.output, trace.max_tokens, trace.cached,
                           picks(scenario, trace, replication), shared.ends if shared else None,
-                          group if len(groups) > 1 else ())
+                          group if len(groups) > 1 else (), asked(setup.policy, scenario, trace, replication),
+                          setup.policy.ordered)
     for pool in pools:
         counts = reach(pool.lim, "max_num_batched_tokens" in setup.policy.knobs, int(trace.prompt.max()),
                        int(trace.max_tokens.max()), len(trace))
         check_reach(pool.cost, counts, len(trace))
+    check_slots(scenario.cluster.size, slots_held(pools, len(trace)), "cluster.replicas")
     make = array_job if compiled else list_job
-    job = make(req, *pools[0][:3], log, shared.numbers if shared else (), pools[1:], groups)
+    job = make(req, *pools[0][:3], log, shared.numbers if shared else (), pools[1:], groups,
+               setup.policy.aux)
     job.router = ROUTERS[scenario.cluster.router]
     job.load, job.width = LOADS[scenario.load.kind], scenario.load.width
     job.until = LAST_TICK if scenario.horizon_s is None else to_ticks(scenario.horizon_s)
