@@ -1,6 +1,6 @@
 """Models with windowed attention in a scenario: the limits that follow, and what is refused beside them."""
 
-from policies.registry import POLICIES, Policy
+from policies.registry import Policy
 from simulator.errors import ConfigError
 from simulator.profiles.kv_groups import kv_groups
 from simulator.profiles.model import ModelShape
@@ -20,9 +20,8 @@ def window_limits(model: ModelShape, max_model_len: int) -> dict[str, int]:
 def refuse_beside_windows(scenario: Scenario, model: ModelShape, policy: Policy) -> None:
     """Raise ConfigError for what memory of windowed layers is not modelled with."""
     kind = f"{model.name} has attention windows of {model.window} tokens"
-    if not policy.prefix_cache or scenario.kv.layout != "paged":
-        names = ", ".join(p.name for p in POLICIES.values() if p.prefix_cache)
-        raise ConfigError(f"{scenario.place('model')}: {kind}, modelled with layout: paged and policy {names}, got "
+    if policy.name != "chunked" or scenario.kv.layout != "paged":
+        raise ConfigError(f"{scenario.place('model')}: {kind}, modelled with layout: paged and policy chunked, got "
                           f"{scenario.kv.layout} and {policy.name}; accepted: max_model_len up to {model.window}")
     if scenario.kv.prefix_caching:
         raise ConfigError(f"{scenario.place('kv.prefix_caching')}: {kind}: blocks used again are not modelled for "

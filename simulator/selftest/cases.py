@@ -114,7 +114,7 @@ TABLE: Final[tuple[Row, ...]] = (
     ("whole_prompt", lambda c, d: int(POLICIES[d.policy].whole_prompt)),
     ("prefix", lambda c, d: c.among(0, 1) if POLICIES[d.policy].prefix_cache and not d.contiguous else 0),
     ("window", lambda c, d: c.among(0, 1, 3, 4, 8, 16, 30)
-     if POLICIES[d.policy].prefix_cache and not d.contiguous and not d.prefix else 0),
+     if d.policy == "chunked" and not d.contiguous and not d.prefix else 0),
     ("chunked", lambda c, d: c.among(0, 0, 1) if d.window else 0),
     ("full_groups", lambda c, d: c.among(0, 1, 1, 2) if d.window else 1),
     ("window_groups", lambda c, d: c.among(1, 1, 2, 5) if d.window else 0),
