@@ -14,6 +14,7 @@ from rich.table import Table
 
 from simulator.atomic import atomic
 from simulator.errors import ConfigError, UnknownNameError
+from simulator.metrics.readings import VERDICTS
 from simulator.sweep.row import COUNTS, NUMBERS, higher_is_better
 from simulator.sweep.store import part_files, read_manifest, replication_of
 
@@ -41,7 +42,7 @@ def load_table(folder: str | Path) -> pd.DataFrame:
     parts = part_files(Path(folder))
     if not parts:
         raise ConfigError(f"{folder}: no row of the sweep is finished yet")
-    frame: pd.DataFrame = pa.concat_tables([_part(path) for path in parts]).to_pandas()
+    frame: pd.DataFrame = pa.concat_tables([_part(path) for path in parts], promote_options="default").to_pandas()
     return frame.sort_values(["point", "replication"], ignore_index=True)
 
 
@@ -58,7 +59,7 @@ def point_means(frame: pd.DataFrame, keys: list[str], metric: str) -> pd.DataFra
     mean = values.mean().where(values.count() == groups.size())
     table = groups[keys].first()
     return table.assign(mean=mean, sem=values.sem(), failed=groups["error"].count(),
-                        verdict=groups["stability.verdict"].agg(_worst)).reset_index()
+                        verdict=groups[_verdicts(frame)].agg(_worst)).reset_index()
 
 
 def best_points(means: pd.DataFrame, metric: str, count: int) -> pd.DataFrame:
@@ -186,9 +187,15 @@ def _part(path: Path) -> pa.Table:
     return table.add_column(1, "replication", pa.array(replication))
 
 
+def _verdicts(frame: pd.DataFrame) -> str:
+    """The column with the word for a run; sweeps of older versions have the backlog's alone."""
+    return "banner.verdict" if "banner.verdict" in frame.columns else "stability.verdict"
+
+
 def _worst(verdicts: "pd.Series[Any]") -> str:
+    """The worst word among the replications of a point."""
     found = set(verdicts.dropna())
-    return next((v for v in ("overloaded", "undecided", "stable") if v in found), "")
+    return next((verdict for verdict in reversed(VERDICTS) if verdict in found), "")
 
 
 def _swept(means: pd.DataFrame) -> list[str]:
