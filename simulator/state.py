@@ -142,6 +142,7 @@ class Front:
     """What the router and the event loop read of a replica, rep.front; small, for they read that of every replica."""
 
     outstanding: int = 0    # requests routed here and not ended
+    pool: int = 0           # index of its pool
     bound: int = 0          # [tick] `outstanding` cannot change before this (compiled engine)
     event_tick: int = NEVER   # [tick] of this replica's next event (compiled engine)
     event_phase: int = TIMER
@@ -273,7 +274,7 @@ NOBODY: Final = 2**32 - 1
 
 
 class Limits(NamedTuple):
-    """What a policy must keep to; the same for every replica."""
+    """What a policy must keep to; the same for every replica of a pool."""
 
     max_num_seqs: int
     max_num_batched_tokens: int

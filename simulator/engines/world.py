@@ -8,7 +8,7 @@ from simulator.state import Column, Limits, Requests
 
 
 class World(NamedTuple):
-    """Everything of a run but its replicas."""
+    """Everything of a run but its replicas, as one of a pool sees it."""
 
     req: Requests
     lim: Limits

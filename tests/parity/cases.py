@@ -1,6 +1,7 @@
 """Random small simulations, full of ties: arrivals and steps of few ticks, memories of few blocks."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from simulator.cost.step import Cost
 from simulator.engines.clients import CLOSED, GROUPED, OPEN
 from simulator.engines.fast import run_fast
 from simulator.engines.job import Job, array_job, list_job, request_columns
+from simulator.engines.pools import Pool
 from simulator.engines.reference import run_reference
 from simulator.state import Limits
 from simulator.units import NEVER
@@ -167,12 +169,12 @@ def cases(ahead: int | None = None, most: int = 20) -> st.SearchStrategy[Case]:
     return st.one_of(_shrinking(ahead, most), seeds.map(lambda seed: some_case(Uniform(seed), ahead, most)))
 
 
-def job(case: Case, compiled: bool, log: bool = True) -> Job:
-    """The case as a job of one of the engines."""
+def job(case: Case, compiled: bool, log: bool = True, others: Sequence[Pool] = ()) -> Job:
+    """The case as a job of one of the engines, `others` the pools beside its own."""
     ends = np.cumsum([len(chain) for chain in case.chains]) if case.limits.prefix else None
     req = request_columns(case.arrival, case.prompt, case.output, case.limit, case.cached, case.pick, ends)
     chain = [number for numbers in case.chains for number in numbers]
-    made = (array_job if compiled else list_job)(req, case.limits, case.cost, case.replicas, log, chain)
+    made = (array_job if compiled else list_job)(req, case.limits, case.cost, case.replicas, log, chain, others)
     made.router, made.load, made.width = ROUTERS[case.router], LOADS[case.load], case.width
     made.until = NEVER if case.until is None else case.until
     return made
