@@ -17,7 +17,7 @@ from simulator.planning.points import Runner
 from simulator.planning.price import price_of
 from simulator.planning.search import LOWEST_RATE, RATE_STEP, Search
 from simulator.planning.spec import MAX_REPLICAS, Candidate, PlanSpec, candidates_of
-from simulator.planning.statistics import Judgement, check_levels, reason
+from simulator.planning.statistics import Judgement, check_levels, check_prefixes, reason
 from simulator.planning.traffic import at_rate, mean_rate
 from simulator.units import NS_PER_S
 
@@ -38,6 +38,7 @@ def spend(
     runner = Runner(spec, jobs, store, progress)
     trace = runner.bench.traffic.trace(0)
     check_levels(spec, at_rate(trace, spec.growth))
+    check_prefixes(spec.candidates.prefix_caching, trace)
     search, traffic = Search(spec, runner), mean_rate(trace)
     rows = [_row(search, runner.bench.ready(candidate), traffic) for candidate in candidates_of(spec)]
     rows.sort(key=lambda row: _key(spec, row))
@@ -61,7 +62,8 @@ def spend(
     if best is not None and explain and best["wall"]:
         chosen = next(c for c in candidates_of(spec) if c.label == best["label"])
         data["relief"] = _relief(search, chosen, best["serving"], best["carries"] / traffic)
-        data["steps"] = _steps(search, chosen, best, traffic)
+        if spec.growth_pct_per_month or "replicas" in data["budget"]:
+            data["steps"] = _steps(search, chosen, best, traffic)
     return {**data, "simulated": runner.simulated, "requests": runner.requests}
 
 

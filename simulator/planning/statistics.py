@@ -156,6 +156,15 @@ def check_levels(spec: Asking, trace: Trace) -> None:
             )
 
 
+def check_prefixes(asked: Sequence[bool | None], trace: Trace) -> None:
+    """Raise ConfigError for candidates with and without a prefix cache where the traffic names no shared prefix."""
+    if any(value is not None for value in asked) and not trace.extras:
+        raise ConfigError(
+            "candidates.prefix_caching has no effect: the requests name no shared prefixes; accepted: a trace with "
+            "prefix hashes, or with session and turn (workload.trace.columns)"
+        )
+
+
 def reason(judged: Judgement, error: float = 0.0) -> str:
     """Why a fleet is not taken, in the numbers that it was decided on."""
     def shown(level: Judged, value: float) -> str:

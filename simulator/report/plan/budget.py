@@ -18,11 +18,12 @@ Data = Mapping[str, Any]
 
 
 def budget_text(data: Data) -> str:
-    """`40 USD/h`, `16 GPUs` or `the 4 replicas there are`."""
+    """`40 USD/h`, `16 GPUs` or `4 replicas`."""
     given = data["budget"]
     if "usd_per_hour" in given:
         return f"{given['usd_per_hour']:g} USD/h"
-    return f"{given['gpus']} GPUs" if "gpus" in given else f"{given['replicas']} replicas"
+    what, count = next(iter(given.items()))
+    return f"{count} {'GPUs' if what == 'gpus' else 'replica' if count == 1 else 'replicas'}"
 
 
 def fleet_text(row: Data) -> str:
@@ -58,12 +59,8 @@ def budget_lines(data: Data) -> list[str]:
         lines = [f"{budget_text(data)} is best spent on {cost}: at {number(data['traffic'])} requests/s "
                  f"{level_words(best)}.", f"It carries {carries_text(best)} within the limits."]  # fmt: skip
     else:
-        verb = "carry" if "replicas" in data["budget"] else "buys most as"
-        lines = (
-            [f"{cost} {verb} {carries_text(best)}."]
-            if verb == "carry"
-            else [f"{budget_text(data)} {verb} {cost}: it carries {carries_text(best)}."]
-        )
+        bought = "" if "replicas" in data["budget"] else f"{budget_text(data)} carry most as "
+        lines = [f"{bought}{cost}: {carries_text(best)}."]
         lines.append(f"At the plan's {number(data['traffic'])} requests/s: {level_words(best)}.")
     if best["breaks"]:
         lines.append(f"Just above what it carries: {best['breaks']['words']} (seen over {best['span_s']:,.0f} s of "
@@ -71,7 +68,9 @@ def budget_lines(data: Data) -> list[str]:
     if data["relief"] and data["relief"][0]["gain_pct"] > 2:
         first = data["relief"][0]
         lines.append(f"25 % more {first['resource']} carries {first['gain_pct']:.0f} % more, of anything else less.")
-    if data["steps"]:
+    if best["wall"] and best["carries"] < data["traffic"]:
+        lines.append(f"That is less than the plan's {number(data['traffic'])} requests/s.")
+    elif data["steps"]:
         months = data["steps"][0]["months"].items()
         when = ", ".join(f"{count:.1f} months at {g} % a month" for g, count in months)
         lines.append(f"Traffic that grows gets there in {when}.")
@@ -85,13 +84,15 @@ def budget_tables(data: Data) -> Iterator[Any]:
     for line in budget_lines(data):
         yield Text(line)
     table = Table(title="Candidates", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for column in ("candidate", "replicas", "GPUs", "USD/h", "carries [1/s]", "breaks first, or why not"):
-        table.add_column(column, justify="left" if column[0] in "cb" and column != "carries [1/s]" else "right")
+    for column in ("candidate", "replicas", "GPUs", "USD/h", "carries [1/s]", "of best", "breaks first, or why not"):
+        table.add_column(column, justify="left" if column.startswith(("candidate", "breaks")) else "right")
+    best = max((row["carries"] or 0.0 for row in data["rows"]), default=0.0)
     for row in data["rows"]:
         reason = row["breaks"]["level"] if row["breaks"] else row["reason"]
         carried = "-" if row["carries"] is None else number(row["carries"])
         count = (str(row["replicas"]), str(row["gpus"]), f"{row['usd_per_hour']:.2f}")
-        table.add_row(row["label"], *count, carried, reason)
+        of_best = f"{row['carries'] / best:.0%}" if row["carries"] and best else "-"
+        table.add_row(row["label"], *count, carried, of_best, reason)
     yield table
     if data["steps"]:
         yield _steps(data)
