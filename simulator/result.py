@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from simulator.scenario.own import is_own, sha256_of
 from simulator.state import Requests
 from simulator.version import __version__
 
@@ -25,7 +26,8 @@ class Result:
     """What a simulation leaves: request columns (N,), totals per replica, ITL histogram, optional step log.
 
     `totals` (R,) of state.Totals, `itl` (state.ITL_BINS,), `rows_time` (S+1,) wall ns by number of scheduled
-    sequences, `log` (rows,) of state.LogRow sorted by (end, replica, start) or None. All int64.
+    sequences, `pool_rows` (P, S+1) the same a pool or None, `log` (rows,) of state.LogRow sorted by (end, replica,
+    start) or None. All int64.
     """
 
     setup: "Setup"
@@ -36,6 +38,7 @@ class Result:
     rows_time: Int64s
     log: Records | None
     replication: int = 0
+    pool_rows: Int64s | None = None
 
     @property
     def scenario(self) -> "Scenario":
@@ -61,4 +64,4 @@ class Result:
             "host": {"name": setup.host.name, "mark": setup.host.mark, "cpu_scale": setup.host.cpu_scale},
             "cost_model": "unit" if setup.gpu.name == "unit" else self.scenario.cost_model,
             "policy": setup.policy.name, "policy_reference": setup.policy.reference,
-        }
+        } | ({"policy_sha256": sha256_of(setup.policy)} if is_own(setup.policy) else {})

@@ -7,6 +7,7 @@ indexes one element at a time and so runs on both. Scalars that belong together 
 of a structured numpy array there, an object with slots here; `rep.c.now` reads both.
 """
 
+import functools
 from dataclasses import dataclass, fields
 from typing import Any, Final, NamedTuple
 
@@ -28,6 +29,7 @@ class Requests(NamedTuple):
     limit: Column        # [tokens] outputs after which planning stops: max_tokens, or the output length [input]
     cached: Column       # [tokens] prompt tokens in the prefix cache; whole blocks of them are used [input]
     pick: Column         # random draw for the random router, empty unless used [input]
+    group: Column        # requests for the same pools (policies.routers), empty unless used [input]
     queued: Column       # [tick]   entry into a replica's waiting queue [engine]
     scheduled: Column    # [tick]   first time in a batch [engine]
     first: Column        # [tick]   first token at the client [engine; static batches returned whole: retire]
@@ -49,11 +51,19 @@ class Requests(NamedTuple):
     known: Column        # [blocks] of the shared ones that are registered while it runs [prefix]
     settled: Column      # [tokens] computed and visible when last planned: full blocks are known [prefix, engine]
     own: Column          # node with its private blocks since it was preempted, -1 = none [prefix]
+    # What a policy asks for by name (registry.Policy.needs); each is empty unless it does.
+    priority: Column     # smaller goes first [input]
+    tenant: Column       # index of the tenant [input]
+    predicted: Column    # [tokens] predicted output length [input]
+    target: Column       # [ns]     time to first token that the client wants [input]
+    # The waiting queue in another order than first come, first served; both are empty unless it is.
+    key: Column          # smaller goes first, ties by index [engine]
+    child: Column        # first child in the heap, its siblings are linked by next, -1 = none [heap]
 
 
-COUNT_FIELDS: Final = ("prompt", "output", "limit", "cached", "computed", "planned", "done", "blocks", "extent",
-                       "slot", "replica", "preempted", "status", "next", "found", "known",
-                       "settled", "own")
+COUNT_FIELDS: Final = ("prompt", "output", "limit", "cached", "group", "computed", "planned", "done", "blocks",
+                       "extent", "slot", "replica", "preempted", "status", "next", "found", "known",
+                       "settled", "own", "tenant", "predicted", "child")
 """Columns that fit int32; the others are ticks (int64)."""
 LARGEST_COUNT: Final = 2**31 - 1
 """Most tokens of a request, and most KV blocks of a replica; checked where they come in."""
@@ -113,7 +123,7 @@ class Counters:
     log_version: int = 0    # `version` of the steps in it
     scattered: int = 0      # admissions refused although enough blocks were free in all (contiguous layout)
     scattered_for: int = 0  # the request last counted there
-    n_vacant: int = 0       # free slots
+    vacant_from: int = 0    # words of rep.vacant before this one are 0
     turn: int = 0           # admissions so far
     lane: int = 0           # sequences in the lane (compiled engine; see engines/lane.py)
     with_lane: int = 0      # 1 = the lane takes part in the step being planned           [policy writes]
@@ -143,6 +153,10 @@ class Front:
 
     outstanding: int = 0    # requests routed here and not ended
     pool: int = 0           # index of its pool
+    work: int = 0           # [tokens] prompt + limit of those requests
+    speed: int = 1          # of its pool, relative to others
+    used_blocks: int = 0    # KV blocks that running requests hold (kept up to date for the router least_kv)
+    blocks: int = 1         # KV blocks it has
     bound: int = 0          # [tick] `outstanding` cannot change before this (compiled engine)
     event_tick: int = NEVER   # [tick] of this replica's next event (compiled engine)
     event_phase: int = TIMER
@@ -246,7 +260,7 @@ class Replica(NamedTuple):
 
     running: Column      # (S,) requests holding a slot, in order of admission, but for those in the lane
     slots: Column        # (S,) request in each slot, -1 = empty
-    vacant: Column       # (S,) free slots, a heap
+    vacant: Column       # (S / VACANT_BITS,) free slots, a bit each
     seats: Column        # (S,) Seat of each slot
     extents: Column      # (S,) requests by the place of their contiguous reservation
     ended: Column        # (S,) requests that ended in the step being collected, or whose batch was returned
@@ -265,6 +279,8 @@ class Replica(NamedTuple):
     c: Counters          # scalars
 
 
+VACANT_BITS: Final = 32
+"""Slots in a word of Replica.vacant."""
 CALENDAR: Final = 1024
 GAPS: Final = 1024
 
@@ -293,6 +309,8 @@ class Limits(NamedTuple):
     whole_prompt: int                   # 1 = a prompt above the token budget, or leaving no watermark, can never run
     prefix: int = 0                     # 1 = blocks of earlier requests with the same tokens are used again
     padding: int = 0                    # static: what is computed for nobody (policies.static.PADDINGS), 0 = naive
+    order: int = 0                      # policies in order of a key: which key (policies.by_key.KEYS)
+    aging: int = 0                      # [ns] of waiting that count as one priority; 0 = none
 
 
 @dataclass(slots=True)
@@ -329,6 +347,7 @@ class Control:
     log_rows: int = 0        # rows of the step log written
 
 
+@functools.cache
 def dtype_of(record: type) -> np.dtype[np.void]:
     """The record as an element of a numpy array: one int64 a field."""
     return np.dtype([(field.name, np.int64) for field in fields(record)], align=True)
@@ -349,7 +368,7 @@ def log_bin_edges() -> npt.NDArray[np.float64]:
     return np.where(octave == 0, fine, (2**ITL_BITS + fine) * 2.0 ** (octave - 1))
 
 
-def empty_replica_counters(num_blocks: int, slots: int) -> Counters:
+def empty_replica_counters(num_blocks: int) -> Counters:
     """Scalars of a replica before anything has happened."""
     return Counters(head=-1, tail=-1, log_row=-1, scattered_for=-1, free_blocks=num_blocks, largest_gap=num_blocks,
-                    n_vacant=slots, lane_head=-1, lane_tail=-1, lane_end=NEVER)
+                    lane_head=-1, lane_tail=-1, lane_end=NEVER)

@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "ui": "simulator.cli.plan",
     "sweep": "simulator.cli.sweep",
     "bench": "simulator.cli.bench",
+    "selftest": "simulator.cli.selftest",
     "kv": "simulator.cli.kv",
     "calibrate": "calibration.cli",
     "validate": "calibration.cli",

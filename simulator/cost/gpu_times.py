@@ -51,6 +51,8 @@ UNITS: Final[Mapping[str, tuple[str, float]]] = {
     "all_reduce_sync": ("us", 1e-6),
 }
 """Component -> (unit in the profile, factor to SI)."""
+_POWER: Final = {"us": 1, "ns": 1, "TB/s": -1, "TFLOP/s": -1, "1": 0}
+"""Unit -> what a component goes with, as a power of the profile's time scale."""
 _BY_BANDWIDTH: Final = ("gemm_bandwidth", "elementwise_bandwidth", "decode_bandwidth", "expert_bandwidth",
                         "expert_elementwise")
 _BY_PEAK: Final = ("gemm_rate", "prefill_rate", "expert_rate", "expert_wide_rate")
@@ -100,6 +102,7 @@ class GpuTimes:
 def gpu_times(gpu: Gpu) -> GpuTimes:
     """Operator times of `gpu` from its profile. Raises ConfigError for a malformed `measured:` block."""
     values, marks = _values(gpu)
+    values = {key: value * gpu.time_scale ** _POWER[UNITS[key][0]] for key, value in values.items()}
     points = _points(gpu, "gemm_correction")
     rows, ratio = (points[:, 0], points[:, 1]) if points is not None else (np.ones(1), np.ones(1))
     gemm = GemmTime(
@@ -200,7 +203,7 @@ def _fp8_extra(gpu: Gpu) -> tuple[Curve, Curve]:
         points = _points(load_gpu(REFERENCE), "fp8_extra")
     if points is None:
         return np.zeros(1), np.zeros(1)
-    return points[:, 0], points[:, 1] * 1e-6
+    return points[:, 0], points[:, 1] * 1e-6 * gpu.time_scale
 
 
 def _all_reduce(gpu: Gpu) -> dict[int, tuple[Curve, Curve]]:
@@ -209,5 +212,5 @@ def _all_reduce(gpu: Gpu) -> dict[int, tuple[Curve, Curve]]:
     for gpus in (2, 4, 8):
         points = _points(gpu, f"all_reduce_{gpus}")
         if points is not None:
-            curves[gpus] = (points[:, 0], points[:, 1] * 1e-6)
+            curves[gpus] = (points[:, 0], points[:, 1] * 1e-6 * gpu.time_scale)
     return curves

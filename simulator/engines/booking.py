@@ -4,7 +4,7 @@ Event order at one tick: COMPLETE < ARRIVE < TIMER < SCHEDULE, then by replica o
 cause an arrival at the same tick, and a step sees every arrival of its tick.
 """
 
-from policies.queues import held, push_back, take_out
+from policies.queues import held, push, take_out
 from simulator.cost.step import (
     Cost,
     decode_attention_time,
@@ -56,9 +56,10 @@ def enqueue(req: Requests, rep: Replica, lim: Limits, i: int, r: int) -> bool:
     if code != FUTURE:
         req.status[i] = code
         return False
-    push_back(req, rep, i)
+    push(req, rep, i)
     rep.c.version += 1
     rep.front.outstanding += 1
+    rep.front.work += req.prompt[i] + req.limit[i]
     rep.stats.peak_waiting = max(rep.stats.peak_waiting, rep.c.n_waiting)
     return True
 
@@ -144,6 +145,7 @@ def commit(req: Requests, rep: Replica, lim: Limits, cost: Cost) -> None:
         rep.c.lane_context += lane
         rep.c.lane_ahead = rep.c.n_flight
         step.lane_step = rep.c.lane_steps
+    rep.c.lane_took = 0  # those blocks are in use now: a later spill does not give them back
     step.lane = lane
     step.joined = 0
     rep.c.kv_tokens += n_decode + prefill_tokens
@@ -197,11 +199,15 @@ def output_tick(rep: Replica) -> int:
 @jitable
 def itl_bin(gap: int) -> int:
     """Histogram bin of an inter-token gap [ns]; see state.log_bin_edges."""
-    octave = 0
     top = gap >> ITL_BITS
-    while top > 0:
-        top >>= 1
-        octave += 1
+    octave = 0
+    width = 32
+    while width > 0:  # 64 bits halved: loops over single bits would take three times as long
+        if top >> width > 0:
+            octave += width
+            top >>= width
+        width >>= 1
+    octave += top
     if octave == 0:
         return gap
     return (octave << ITL_BITS) + ((gap >> (octave - 1)) - (1 << ITL_BITS))
@@ -300,6 +306,7 @@ def _deliver(world: World, rep: Replica, flight: Column, count: int) -> int:
                 take_out(req, rep, world.lim, i)
             req.status[i] = FINISHED
             rep.ended[ended] = i
+            rep.front.work -= req.prompt[i] + req.limit[i]
             ended += 1
     rep.c.n_ended = ended
     return given

@@ -5,7 +5,6 @@ on its own up to the tick that matters: the next arrival. Sequences that only de
 `quiet` runs steps of the lane alone without asking the policy.
 """
 
-import functools
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Final, NamedTuple
@@ -13,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from policies.registry import Policy
-from policies.routers import LEAST_OUTSTANDING, ROUTED, route
+from policies.routers import LEAST_KV, RANDOM, ROUTED, count_routed, route
 from simulator.cost.step import Cost
 from simulator.engines.booking import (
     clear_plan,
@@ -23,6 +22,7 @@ from simulator.engines.booking import (
     output_tick,
 )
 from simulator.engines.clients import ENTER, OPEN, Clients, act, drop, on_ended, start_load, upcoming
+from simulator.engines.foresight import nobody_ends_before
 from simulator.engines.future import index_of, what_of
 from simulator.engines.job import Job, check_sums
 from simulator.engines.lane import depart, join, spill
@@ -101,9 +101,9 @@ def next_replica(world: World, fronts: Column, mode: Mode, limit: int, code: int
         r = earliest(fronts, mode.replicas)
         if behind(fronts[r], limit, mode.until):
             return r, ADVANCE
-    elif limit == NEVER or mode.router == LEAST_OUTSTANDING:
+    elif limit == NEVER or mode.router > RANDOM:
         for r in range(start, mode.replicas):
-            if fronts[r].bound <= limit and behind(fronts[r], limit, mode.until):
+            if (fronts[r].bound <= limit or mode.router == LEAST_KV) and behind(fronts[r], limit, mode.until):
                 return r, ADVANCE
     if limit == NEVER:
         return 0, END
@@ -111,19 +111,6 @@ def next_replica(world: World, fronts: Column, mode: Mode, limit: int, code: int
         return 0, ACT
     r = route(mode.router, world.req, fronts, index_of(code), world.routing)
     return r, ADVANCE if load == OPEN and behind(fronts[r], limit, mode.until) else ACT
-
-
-@jitable
-def arrive(world: World, rep: Replica, r: int, i: int, tick: int) -> None:
-    """Request i enters the queue of replica r and wakes it, or is refused."""
-    world.routing[ROUTED] += 1
-    if enqueue(world.req, rep, world.lim, i, r):
-        rep.front.bound = 0
-        if rep.front.event_phase == TIMER:
-            rep.front.event_tick = tick
-            rep.front.event_phase = SCHEDULE
-    else:
-        on_ended(world.req, world.clients, i, tick + world.cost.frontend_out_ns)
 
 
 @jitable
@@ -162,9 +149,31 @@ def _row_readers() -> tuple[Callable[..., Limits], Callable[..., Cost]]:
     return limits_at, cost_at
 
 
-def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]) -> Callable[..., int]:
-    """Compile the engine around one policy; the policy is captured, so the cache on disk knows it."""
-    limits_at, cost_at = _row_readers()
+def _arrive(key: Callable[..., int], arrived: Callable[..., None]) -> Callable[..., None]:
+    """What an arrival does under a policy."""
+
+    @jitable
+    def arrive(world: World, rep: Replica, r: int, i: int, tick: int) -> None:
+        """Request i enters the queue of replica r and wakes it, or is refused."""
+        req = world.req
+        count_routed(req, i, world.routing)
+        if len(req.key) > 0:
+            req.key[i] = key(req, world.lim, i)
+        if enqueue(req, rep, world.lim, i, r):
+            arrived(req, rep, world.lim, rep.aux, i)
+            rep.front.bound = 0
+            if rep.front.event_phase == TIMER:
+                rep.front.event_tick = tick
+                rep.front.event_phase = SCHEDULE
+        else:
+            on_ended(req, world.clients, i, tick + world.cost.frontend_out_ns)
+
+    return arrive
+
+
+def _step_functions(schedule: Callable[..., None],
+                    retire: Callable[..., None]) -> tuple[Callable[..., None], Callable[..., bool]]:
+    """COMPLETE and SCHEDULE of a replica under a policy."""
 
     @jitable
     def complete(world: World, rep: Replica, r: int) -> None:
@@ -201,6 +210,12 @@ def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]
                 depart(world, rep)
         return True
 
+    return complete, plan
+
+
+def _advance(complete: Callable[..., None], plan: Callable[..., bool]) -> Callable[..., int]:
+    """What a replica does on its own."""
+
     @jitable
     def advance(world: World, rep: Replica, r: int, limit: int, mode: Mode) -> int:
         """Do replica r's events before those of clients at `limit`; only the first when clients wait for answers."""
@@ -222,7 +237,18 @@ def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]
                     set_event(rep, lim.schedule_ahead, plan(world, rep, mode.lane))
             if world.clients.load != OPEN:
                 return DONE
+        if mode.replicas > 1 and mode.router > RANDOM:
+            front.bound = nobody_ends_before(world, rep)
         return DONE
+
+    return advance
+
+
+def _build(policy: Policy) -> Callable[..., int]:
+    """Compile the engine around one policy; its functions are captured, so the cache on disk knows them."""
+    limits_at, cost_at = _row_readers()
+    advance = _advance(*_step_functions(policy.schedule, policy.retire))
+    arrive = _arrive(policy.key, policy.arrived)
 
     def run(shared: World, rows: PoolRows, control: Column, reps: Column, given: Mode) -> int:
         # numba cannot return a record from a function: the views of one row are made here
@@ -269,20 +295,26 @@ def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]
             else:
                 start = r + 1
                 why = advance(world, rep, r, tick if alone else NEVER, mode)
+                reps.front[r].used_blocks = world.lim.num_blocks - reps.c[r].free_blocks
                 if why != DONE:
                     return why
 
-    return compiled(run, name)
+    return compiled(run, code_name(policy))
 
 
-def code_name(policy: str) -> str:
+def code_name(policy: Policy) -> str:
     """What the compiled engine of a policy is called in the code cache."""
-    return f"engine-{policy}"
+    return f"engine-{policy.engine or policy.name}"
 
 
-@functools.cache
+_engines: dict[str, Callable[..., int]] = {}
+
+
 def _engine(policy: Policy) -> Callable[..., int]:
-    return _build(code_name(policy.name), policy.schedule, policy.retire)
+    name = code_name(policy)
+    if name not in _engines:
+        _engines[name] = _build(policy)
+    return _engines[name]
 
 
 def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[int], None] | None = None) -> None:
@@ -291,7 +323,8 @@ def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[i
     total = len(job.req.arrival)
     slice_size = max(10_000, total // 100) if progress else total
     # see lane._leave on `settled`
-    lane = leaps and not any(pool.lim.prefix == 1 and pool.lim.schedule_ahead > 1 for pool in job.pools)
+    lane = leaps and policy.lane and not any(pool.lim.prefix == 1 and pool.lim.schedule_ahead > 1
+                                             for pool in job.pools)
     mode = Mode(job.replicas, job.router, job.until, slice_size, lane, lane)
     rows = pool_rows(job.pools)
     while True:

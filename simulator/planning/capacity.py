@@ -60,6 +60,8 @@ class Tried:
     """Judgements of a scenario at rates, numbers of replicas, stretched steps and relieved resources; each run once."""
 
     def __init__(self, scenario: Scenario, levels: Levels, progress: Callable[[int], None] | None = None) -> None:
+        if scenario.cluster.pools:
+            raise ConfigError(f"{scenario.name}: the capacity of unlike pools is not searched; try: servecast load")
         self.levels, self.offered = levels, Offered(scenario)
         self.scenario = self.offered.scenario
         self.wanted: Wanted = wanted_of(levels)
@@ -82,7 +84,7 @@ class Tried:
             setup = self._at(relief)
             scenario = setup.scenario.updated({"cluster.replicas": replicas})
             setup = replace(setup, scenario=scenario, cost=scaled_cost(setup.cost, factor))
-            trace = self.offered.at(rate, k, replicas / self.scenario.cluster.replicas)
+            trace = self.offered.at(rate, k, replicas / self.scenario.cluster.size)
             result = simulate(scenario, "auto", trace=trace, setup=setup, replication=k)
             self._known[key] = {"idle": False, **measure(result, self.wanted)}
             self.simulated += 1
@@ -128,7 +130,7 @@ def capacity(
     """
     tried = Tried(scenario, levels, progress)
     check_levels(levels, tried.offered.at(tried.offered.rate, 0))
-    replicas, rate = scenario.cluster.replicas, tried.offered.rate
+    replicas, rate = scenario.cluster.size, tried.offered.rate
     own = tried.edge(rate, replicas, by_mean)
     data: dict[str, Any] = {
         "name": scenario.name,

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from policies.registry import POLICIES, Policy, policy_named
-from policies.routers import RANDOM, ROUTERS
+from policies.by_key import KEYS
+from policies.registry import POLICIES, Policy
+from policies.routers import ROUTERS
 from policies.static import PADDINGS
 from simulator.cost.calibrated import calibrated_cost
 from simulator.cost.engine_times import EngineTimes
@@ -19,18 +20,28 @@ from simulator.cost.step import Cost
 from simulator.cost.unit import unit_cost
 from simulator.engines.clients import CLOSED, GROUPED, OPEN
 from simulator.engines.job import Job, array_job, list_job, request_columns
+from simulator.engines.pools import Pool
 from simulator.errors import ConfigError, ServecastError, TraceError
 from simulator.profiles.capacity import KvCapacity, kv_capacity
 from simulator.profiles.engine import EngineProfile, load_engine
 from simulator.profiles.gpu import Gpu, load_gpu
 from simulator.profiles.host import Host, host_times, load_host
 from simulator.profiles.model import KV_BYTES, ModelShape, dtype_name, load_model
+from simulator.scenario.asks import asked
+from simulator.scenario.fleet import (
+    alike_in_front,
+    check_pools,
+    groups_of,
+    named_pool,
+    picks,
+    pool_scenario,
+    pool_speeds,
+)
 from simulator.scenario.length import check_fits, check_positions, kv_tokens, longest_that_fits, safe_tokens
 from simulator.scenario.spec import Scenario
 from simulator.state import LARGEST_COUNT, Limits
 from simulator.units import to_ticks
 from simulator.workload.shared import shared_blocks
-from simulator.workload.streams import stream
 from simulator.workload.trace import Trace
 
 LOADS = {"open": OPEN, "closed": CLOSED, "grouped": GROUPED}
@@ -49,6 +60,8 @@ class Setup:
     capacity: KvCapacity | None
     limits: Limits
     cost: Cost
+    pools: "dict[str, Setup]" = field(default_factory=dict)
+    """The setup of each pool, by name; empty for a fleet of one kind. The rest is then that of the first."""
 
 
 def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
@@ -57,8 +70,22 @@ def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
     `shorten` chooses the longest max_model_len that fits the GPUs where the scenario gives none; it is in the
     scenario of the setup then.
     """
+    if not scenario.cluster.pools:
+        return _prepare_pool(scenario, shorten)
+    pools: dict[str, Setup] = {}
+    for name in scenario.cluster.pools:
+        own = pool_scenario(scenario, name)
+        with named_pool(name):
+            pools[name] = _prepare_pool(own, shorten)
+    check_pools({name: pool.limits for name, pool in pools.items()}, {p.policy.name for p in pools.values()})
+    first = next(iter(pools.values()))
+    pools |= {name: replace(pool, cost=alike_in_front(pool.cost, first.cost)) for name, pool in pools.items()}
+    return replace(first, scenario=scenario, pools=pools)
+
+
+def _prepare_pool(scenario: Scenario, shorten: bool) -> Setup:
     with _named(scenario, "hardware.gpu"):
-        gpu = load_gpu(scenario.hardware.gpu)
+        gpu = load_gpu(_beside(scenario, scenario.hardware.gpu))
     with _named(scenario, "engine.name"):
         engine = load_engine("unit" if gpu.name == "unit" else scenario.engine.name)
     if scenario.engine.schedule_ahead is not None:
@@ -66,7 +93,7 @@ def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
     if not scenario.engine.cuda_graphs:
         engine = engine.replace(graph_tokens_max=0)
     host, model = _host(scenario), _model(scenario)
-    policy = policy_named(scenario.policy.name or engine.policy)
+    policy = scenario.chosen_policy(engine.policy)
     default_seqs, default_budget = engine.default_limits(gpu)
     seqs = scenario.policy.max_num_seqs or default_seqs
 
@@ -108,11 +135,16 @@ def cost_on(setup: Setup, host: Host) -> Cost:
                  limits.max_num_batched_tokens)
 
 
+def _beside(scenario: Scenario, name: str) -> str | Path:
+    """A profile's file beside the scenario, where there is one of that name; else the name as it is."""
+    path = scenario.base / name
+    return path if path.suffix in (".yaml", ".yml") and path.is_file() else name
+
+
 def _host(scenario: Scenario) -> Host:
     """The host whose CPU prepares and launches steps, at the scenario's speed."""
-    path = scenario.base / scenario.host.name
     with _named(scenario, "host.name"):
-        host = load_host(path if path.suffix in (".yaml", ".yml") else scenario.host.name)
+        host = load_host(_beside(scenario, scenario.host.name))
     return host.scaled(scenario.host.cpu_scale)
 
 
@@ -202,9 +234,10 @@ def _limits(scenario: Scenario, engine: EngineProfile, policy: Policy, seqs: int
         reserve_prompt=full, block_size=block_size, num_blocks=usable, max_model_len=max_model_len,
         contiguous=int(contiguous), reserve_tokens=kv.reserve_tokens or 0,
         batch_window=to_ticks(knobs.batch_window_s or 0.0), length_bucket=knobs.length_bucket or 0,
-        stream=0 if policy.name == "static" and not knobs.stream else 1,
+        stream=int(policy.streams if knobs.stream is None else knobs.stream),
         schedule_ahead=engine.schedule_ahead, whole_prompt=int(policy.whole_prompt),
-        prefix=int(_prefix_cache(scenario, engine, policy)), padding=PADDINGS[knobs.padding or "naive"])
+        prefix=int(_prefix_cache(scenario, engine, policy)), padding=PADDINGS[knobs.padding or "naive"],
+        order=KEYS.get(policy.name, 0), aging=to_ticks(knobs.aging_s or 0.0))
 
 
 def _prefix_cache(scenario: Scenario, engine: EngineProfile, policy: Policy) -> bool:
@@ -255,20 +288,33 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
     scenario, limits = setup.scenario, setup.limits
     if len(trace) == 0:
         raise ConfigError("the trace holds no request")
-    router = ROUTERS[scenario.cluster.router]
-    pick: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-    if router == RANDOM:
-        pick = stream(scenario.seed, "router", replication).integers(0, 2**62, size=len(trace))
     if not trace.extras and trace.cached.any():  # a trace that knows only how much is cached, not what
         limits = limits._replace(prefix=0)
     shared = shared_blocks(trace, limits.block_size) if limits.prefix else None
-    req = request_columns(trace.arrival_ns, trace.prompt, trace.output, trace.max_tokens, trace.cached, pick,
-                          shared.ends if shared else None)
-    counts = reach(limits, "max_num_batched_tokens" in setup.policy.knobs, int(trace.prompt.max()),
-                   int(trace.max_tokens.max()), len(trace))
-    check_reach(setup.cost, counts, len(trace))
+    pools = _pools(setup, limits)
+    group, groups = groups_of(scenario, trace) if setup.pools else ((), ())
+    req = request_columns(trace.arrival_ns, trace.prompt, trace.output, trace.max_tokens, trace.cached,
+                          picks(scenario, trace, replication), shared.ends if shared else None,
+                          group if len(groups) > 1 else (), asked(setup.policy, scenario, trace, replication),
+                          setup.policy.ordered)
+    for pool in pools:
+        counts = reach(pool.lim, "max_num_batched_tokens" in setup.policy.knobs, int(trace.prompt.max()),
+                       int(trace.max_tokens.max()), len(trace))
+        check_reach(pool.cost, counts, len(trace))
     make = array_job if compiled else list_job
-    job = make(req, limits, setup.cost, scenario.cluster.replicas, log, shared.numbers if shared else ())
-    job.router, job.load, job.width = router, LOADS[scenario.load.kind], scenario.load.width
+    job = make(req, *pools[0][:3], log, shared.numbers if shared else (), pools[1:], groups,
+               setup.policy.aux)
+    job.router = ROUTERS[scenario.cluster.router]
+    job.load, job.width = LOADS[scenario.load.kind], scenario.load.width
     job.until = LAST_TICK if scenario.horizon_s is None else to_ticks(scenario.horizon_s)
     return job
+
+
+def _pools(setup: Setup, limits: Limits) -> list[Pool]:
+    """The pools as engines take them; `limits` those of a fleet of one kind."""
+    if not setup.pools:
+        return [Pool(limits, setup.cost, setup.scenario.cluster.replicas)]
+    made = list(setup.pools.values())
+    speeds = pool_speeds([each.cost for each in made])
+    return [Pool(each.limits._replace(prefix=each.limits.prefix and limits.prefix), each.cost,
+                 each.scenario.cluster.replicas, speed) for each, speed in zip(made, speeds, strict=True)]

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,13 +13,16 @@ from simulator.atomic import atomic
 from simulator.errors import TraceError
 from simulator.reading import ReadError, read_json
 
+from .asks import Asks
 from .extras import Extras
-from .trace import COLUMN_TYPES, Trace, TraceMeta
+from .trace import COLUMN_TYPES, Trace, TraceMeta, checked
 
 META_FILE: Final = "trace.json"
 VERSION: Final = 1
 KEPT: Final = tuple(name for name, _ in Extras().columns())
 """Columns beside the requests that a folder may hold."""
+ASKED: Final = tuple(each.name for each in fields(Asks) if each.name != "tenants")
+"""Likewise, one row a request."""
 
 
 def save_columns(trace: Trace, directory: str | os.PathLike[str]) -> Path:
@@ -30,7 +33,7 @@ def save_columns(trace: Trace, directory: str | os.PathLike[str]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / META_FILE).unlink(missing_ok=True)
     beside = {name: column for name, column in trace.extras.columns() if column is not None}
-    for name, column in (*trace.columns(), *beside.items()):
+    for name, column in (*trace.columns(), *beside.items(), *trace.asks.columns()):
         with atomic(folder / f"{name}.npy") as part, part.open("wb") as file:
             np.lib.format.write_array(file, np.asarray(column), allow_pickle=False)
     text = {
@@ -38,6 +41,8 @@ def save_columns(trace: Trace, directory: str | os.PathLike[str]) -> Path:
         "rows": len(trace),
         "extras": {name: int(column.size) for name, column in beside.items()},
         "hash_block": trace.extras.hash_block,
+        "asks": [name for name, _ in trace.asks.columns()],
+        "tenants": trace.asks.tenants,
         "class_names": trace.class_names,
         "meta": _plain(trace.meta),
     }
@@ -47,9 +52,9 @@ def save_columns(trace: Trace, directory: str | os.PathLike[str]) -> Path:
 
 
 def open_columns(directory: str | os.PathLike[str]) -> Trace:
-    """Open what save_columns wrote; columns are read-only views of memory maps and nothing is read yet.
+    """Open what save_columns wrote; columns are read-only views of memory maps, read once to check them.
 
-    Raises TraceError for a missing, foreign or damaged folder. The values were checked when they were saved.
+    Raises TraceError for a missing, foreign or damaged folder, and for values that no trace has.
     """
     folder = Path(directory)
     text = _meta(folder)
@@ -59,9 +64,30 @@ def open_columns(directory: str | os.PathLike[str]) -> Trace:
                   if name in KEPT}
         meta = TraceMeta(**text["meta"] | {"not_used": tuple(text["meta"].get("not_used", ()))})
         extras = Extras(**beside, hash_block=int(text.get("hash_block", 0)))
-        return Trace(**columns, class_names=tuple(text["class_names"]), meta=meta, extras=extras)
+        asked = {name: _mapped(folder / f"{name}.npy", int(text["rows"])) for name in text.get("asks", ())
+                 if name in ASKED}
+        asks = Asks(**asked, tenants=tuple(text.get("tenants", ())))
+        trace = Trace(**columns, class_names=tuple(text["class_names"]), meta=meta, extras=extras, asks=asks)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise TraceError(f"{folder / META_FILE}: not the description of a saved trace: {error}") from error
+    try:
+        _check_extras(extras, len(trace))
+        return checked(trace)
+    except TraceError as error:
+        raise TraceError(f"{folder}: saved columns: {error}") from None
+
+
+def _check_extras(extras: Extras, rows: int) -> None:
+    """Raise TraceError where what stands beside the requests is not theirs."""
+    for name, column in extras.columns():
+        if column is not None and name != "hash_ids" and column.size != rows:
+            raise TraceError(f"{name} must hold {rows} rows, got {column.size}")
+    if (extras.hash_ids is None) != (extras.hash_ends is None):
+        raise TraceError("hash_ids and hash_ends belong together")
+    if extras.hash_ids is not None and extras.hash_ends is not None:
+        ends = np.concatenate(([0], extras.hash_ends))
+        if np.any(np.diff(ends) < 0) or ends[-1] != extras.hash_ids.size or extras.hash_block < 1:
+            raise TraceError(f"hash_ends must rise from 0 to {extras.hash_ids.size}, hash_block be at least 1")
 
 
 def _plain(meta: TraceMeta) -> dict[str, Any]:

@@ -10,28 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
-from parity.cases import Case, cases, job, outcome, run
+from parity.cases import Case, cases, differences, job, outcome, run
 
+from policies.by_key import KEYS
 from policies.registry import POLICIES
 from policies.routers import ROUTERS
 from simulator.cost.unit import unit_cost
 from simulator.engines.fast import run_fast
 from simulator.engines.pools import Pool
 from simulator.engines.reference import run_reference
-from simulator.state import Limits
+from simulator.state import CALENDAR, Limits
 from simulator.units import NEVER
 
 COMMON: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
-
-
-def differences(case: Case) -> dict[str, Any]:
-    """What differs from the reference engine: {"fast: column": (reference, found)}."""
-    wanted = outcome(run(case, "reference"))
-    found: dict[str, Any] = {}
-    for engine in ("fast", "fast without leaps"):
-        got = outcome(run(case, engine))
-        found |= {f"{engine}: {name}": (wanted[name], got[name]) for name in wanted if got[name] != wanted[name]}
-    return found
 
 
 @settings(max_examples=400, **COMMON)
@@ -56,7 +47,7 @@ def long_case(policy: str, seed: int, ahead: int) -> Case:
         max_num_seqs=12, max_num_batched_tokens=256, long_prefill_token_threshold=0, watermark_blocks=1,
         reserve_prompt=1, block_size=16, num_blocks=130, max_model_len=4096, contiguous=0, reserve_tokens=0,
         batch_window=0, length_bucket=0, stream=1, schedule_ahead=ahead,
-        whole_prompt=int(policy == "vllm_v0"),
+        whole_prompt=int(policy == "vllm_v0"), order=KEYS.get(policy, 0),
     )  # fmt: skip
     cost = unit_cost(7)._replace(decode_context_fp=np.int64(2**30), prefill_token_fp=np.int64(2**32))
     return Case(
@@ -64,6 +55,7 @@ def long_case(policy: str, seed: int, ahead: int) -> Case:
         tuple(output.tolist()), tuple((output + rng.integers(0, 2, n) * 40).tolist()), (0,) * n,
         tuple(rng.integers(0, 99, n).tolist()), limits, cost, replicas=2,
         router=list(ROUTERS)[seed % len(ROUTERS)],
+        asks=tuple((name, tuple(rng.integers(1, 4, n).tolist())) for name in POLICIES[policy].needs),
     )  # fmt: skip
 
 
@@ -85,6 +77,18 @@ def test_long_answers_cut_by_the_horizon(policy: str, until: int) -> None:
     assert (done.req.status == 2).any()
     times = np.concatenate([done.req.scheduled, done.req.first, done.req.last])
     assert times[times != NEVER].max() <= until
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_answers_of_more_than_a_round_of_the_calendar(ahead: int) -> None:
+    """Sequences that end after one step, or a round of the lane's calendar or two later, share a place in it."""
+    output = (1, 2, 3, CALENDAR - 1, CALENDAR, CALENDAR + 1, CALENDAR + 2, CALENDAR + 3, 2 * CALENDAR + 2, 5, 40)
+    n = len(output)
+    limits = long_case("chunked", 0, ahead).limits._replace(num_blocks=1000)
+    case = replace(long_case("chunked", 0, ahead), arrival=(0,) * n, prompt=(1,) * n, output=output, limit=output,
+                   cached=(0,) * n, pick=(0,) * n, limits=limits, replicas=1)
+    assert differences(case) == {}
+    assert run(case, "fast").req.preempted.sum() == 0
 
 
 def test_long_answers_preempt() -> None:
@@ -139,10 +143,11 @@ def test_cases_are_hard() -> None:
 
 
 def _pools(case: Case, engine: str) -> dict[str, Any]:
-    """The case with a second pool whose limits and step times differ, replicas taken in turn."""
+    """The case with a second pool whose limits and step times differ, and requests for one of them only."""
     other = Pool(case.limits._replace(max_num_seqs=2, num_blocks=case.limits.num_blocks * 2, max_num_batched_tokens=9),
-                 case.cost._replace(dense_ns=case.cost.dense_ns[:, :1] * 3 + 1), 2)
-    made = job(case, engine != "reference", others=(other,))
+                 case.cost._replace(dense_ns=case.cost.dense_ns[:, :1] * 3 + 1), 2, 3)
+    made = job(case, engine != "reference", others=(other,),
+               groups=((0, 1), (1,), (0,)) if case.pick[0] % 2 else ())
     if engine == "reference":
         return outcome(run_reference(made, POLICIES[case.policy]))
     run_fast(made, POLICIES[case.policy], leaps=engine == "fast")
