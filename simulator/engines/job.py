@@ -150,7 +150,7 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
     pools = (Pool(lim, cost, replicas), *others)
     of, total = pool_of(pools), sum(pool.replicas for pool in pools)
     most = max(pool.lim.max_num_seqs for pool in pools)
-    s = min(most, max(1, len(req.arrival)))  # no more can ever hold a slot
+    s = slots_held(pools, len(req.arrival))
     depth = max(pool.lim.schedule_ahead for pool in pools) + 1
 
     def table(*shape: int, fill: int = 0) -> Any:
@@ -178,6 +178,12 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
 
 def _front(p: int, pool: Pool) -> Front:
     return Front(pool=p, speed=pool.speed, blocks=pool.lim.num_blocks)
+
+
+def slots_held(pools: Sequence[Pool], requests: int) -> int:
+    """Slots of a replica that can be held at a time: no more than there are requests, and each holds a block that it
+    shares with nobody."""
+    return max(min(pool.lim.max_num_seqs, pool.lim.num_blocks, max(1, requests)) for pool in pools)
 
 
 def _all_vacant(slots: int) -> npt.NDArray[np.int64]:
