@@ -15,6 +15,7 @@ from simulator.metrics.stability import little, stability
 from simulator.metrics.trust import trust
 from simulator.metrics.use import batch, kv, queue, ratio, time_spent, use
 from simulator.result import Result
+from simulator.scenario.own import is_own
 from simulator.state import REJECTED_BUDGET, REJECTED_LENGTH, STATUS_NAMES
 from simulator.units import NEVER, NS_PER_S
 
@@ -207,7 +208,8 @@ def resolved_scenario(result: Result) -> Block:
     """The scenario with what the engine profile filled in (policy, limits, block size); can be rerun."""
     setup, limits = result.setup, result.setup.limits
     data: Block = result.scenario.model_dump(mode="json")
-    data["policy"] |= {"name": setup.policy.name} | {
+    named = {} if is_own(setup.policy) else {"name": setup.policy.name}
+    data["policy"] |= named | {
         knob: getattr(limits, knob)
         for knob in ("max_num_seqs", "max_num_batched_tokens")
         if knob in setup.policy.knobs

@@ -10,6 +10,7 @@ from typing import Any, Final
 import yaml
 from markupsafe import Markup
 
+from simulator.metrics.readings import VERDICTS
 from simulator.report.compared import DIVERGES, compared, overloaded
 from simulator.report.facts import LATENCIES, answer, cards, classes, pools, setting, verdict
 from simulator.report.plots import PARTS, pictures, time_shares
@@ -149,9 +150,6 @@ def _best(results: Sequence[Result], names: Sequence[str]) -> list[str]:
         if known:
             value, name = min(known)
             lines.append(f"Lowest p99 {label}: {name} with {seconds(value)}.")
-    over = [
-        name
-        for result, name in zip(results, names, strict=True)
-        if overloaded(result.summary)
-    ]
-    return [*lines, f"Overloaded: {', '.join(over)}."] if over else lines
+    by_verdict = {verdict: [name for result, name in zip(results, names, strict=True)
+                            if result.summary["banner"]["verdict"] == verdict] for verdict in reversed(VERDICTS[1:])}
+    return lines + [f"{verdict.capitalize()}: {', '.join(own)}." for verdict, own in by_verdict.items() if own]

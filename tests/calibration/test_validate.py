@@ -2,9 +2,11 @@
 percent."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from calibration.accepted import NotModelledError
@@ -33,10 +35,10 @@ def result() -> dict[str, Any]:
 
 @pytest.mark.parametrize("metric", GOALS)
 def test_mean_error_over_unused_runs_meets_the_goal(result: dict[str, Any], metric: str) -> None:
-    """Sessions, whose TTFT hangs on prefix hits, are apart: docs/calibration.md says how far they are off. Experts over
-    two GPUs have bars of their own, below."""
-    unused = [run for run in result["runs"] if not run["used_for_fit"]]
-    unused = [run for run in unused if "/sessions" not in run["run"] and "-tp2ep/" not in run["run"]]
+    """Sessions, whose TTFT hangs on prefix hits, and the priority run, whose host launches faster, are apart:
+    docs/calibration.md says how far they are off. Experts over two GPUs have bars of their own, below."""
+    apart = ("/sessions", "-priority/", "-tp2ep/")
+    unused = [run for run in result["runs"] if not run["used_for_fit"] and not any(a in run["run"] for a in apart)]
     errors = [abs(run["metrics"][metric]["error_pct"]) for run in unused if metric in run["metrics"]]
     assert len(errors) >= 18 and sum(errors) / len(errors) <= GOALS[metric]
 
@@ -44,7 +46,7 @@ def test_mean_error_over_unused_runs_meets_the_goal(result: dict[str, Any], metr
 def test_means_leave_out_the_runs_used_for_fitting(result: dict[str, Any]) -> None:
     unused = [run for run in result["runs"] if not run["used_for_fit"]]
     errors = [abs(run["metrics"]["ttft_mean_s"]["error_pct"]) for run in unused]
-    assert len(unused) == 27
+    assert len(unused) == 28
     assert result["mean_abs_error_pct"]["ttft_mean_s"] == pytest.approx(sum(errors) / len(errors), abs=0.01)
 
 
@@ -103,8 +105,22 @@ def test_experts_dealt_out_to_two_gpus_meet_the_same_bars(result: dict[str, Any]
 def test_runs_of_what_is_not_modelled_are_listed_with_the_reason(result: dict[str, Any]) -> None:
     reasons = {entry["run"]: entry["reason"] for entry in result["refused"]}
     assert "engine.speculative" in reasons["llama8b-h200-eagle/batch_b8"]
-    assert "engine.scheduling_policy 'priority'" in reasons["llama8b-h200-priority/conv_burst300_pri"]
     assert not set(reasons) & {run["run"] for run in result["runs"]}
+
+
+def test_priorities_decide_who_goes_first_as_in_the_real_engine() -> None:
+    """A burst of 300 in four classes with 9 preemptions: first tokens come in the measured order, but for a few
+    neighbours; in order of arrival they would not."""
+    run = load_run(MEASUREMENTS / "llama8b-h200-priority/conv_burst300_pri")
+    prediction = predict(run)
+    measured = run.requests.set_index("id").loc[prediction.ids].ttft_s.to_numpy()
+    predicted = prediction.first_s - prediction.arrival_s
+    moved = np.argsort(np.argsort(measured, kind="stable")) - np.argsort(np.argsort(predicted, kind="stable"))
+    assert np.abs(moved).max() <= 2
+    assert prediction.preemptions == run.steps.preemptions.max() == 9
+    plain = predict(replace(run, engine=replace(run.engine, scheduling_policy="fcfs")))
+    first = plain.first_s - plain.arrival_s
+    assert np.abs(np.argsort(np.argsort(measured)) - np.argsort(np.argsort(first))).max() > 100
 
 
 def test_only_runs_of_what_is_not_modelled_are_an_error() -> None:
