@@ -6,7 +6,7 @@ that has no effect under the chosen policy is refused, not ignored.
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, model_validator
 
@@ -27,8 +27,6 @@ LOOKED_UP = ("workload", "policy", "model", "engine.name", "host.name", "hardwar
              "policy.file", "load.turns", "load.timeout_s", "load.ttft_timeout_s", "admission.predicted_ttft_s")
 """Keys whose values are looked up or read later (setup.prepare, build_workload); their lines are kept for the
 messages."""
-MOST_SLOTS: Final = 2**24
-"""Most sequences that all replicas may hold at a time: their tables then take less than 1 GiB."""
 
 
 class HardwareSpec(Section):
@@ -180,9 +178,6 @@ class Scenario(Section):
             raise ValueError("kv.reserve_tokens has no effect on paged memory; it belongs to layout: contiguous")
         if self.cluster.pools and "replicas" in self.cluster.model_fields_set:
             raise ValueError("cluster.replicas has no effect beside cluster.pools, which have their own")
-        slots = self.cluster.size * (self.policy.max_num_seqs or 1)
-        if slots > MOST_SLOTS:
-            raise ValueError(f"cluster.replicas x policy.max_num_seqs must be <= {MOST_SLOTS:,} slots, got {slots:,}")
         if self.hardware.expert_parallel and self.hardware.tensor_parallel == 1:
             raise ValueError("hardware.expert_parallel has no effect on one GPU; it needs tensor_parallel of 2 or more")
         if self.hardware.expert_shares and self.hardware.expert_skew:
