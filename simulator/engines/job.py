@@ -131,7 +131,7 @@ def request_columns(arrival: Column, prompt: Column, output: Column, limit: Colu
     n = len(arrival)
     given = {"arrival": arrival, "prompt": prompt, "output": output, "limit": limit, "cached": cached, **asks}
     absent = {*(name for name in ASKS if name not in asks), *(ORDER_COLUMNS if not ordered else ()),
-              *(CACHE_COLUMNS if chain_ends is None else ())}
+              *(CACHE_COLUMNS if chain_ends is None else ()), *(PATIENCE_COLUMNS if not patience else ())}
     for name in COUNT_FIELDS:
         if name in given and n and not 0 <= np.min(given[name]) <= np.max(given[name]) <= LARGEST_COUNT:
             raise TraceError(f"{name} must be 0..{LARGEST_COUNT} tokens, got {np.min(given[name])} to "
