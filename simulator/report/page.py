@@ -33,6 +33,8 @@ from simulator.text import seconds
 CAPTIONS: Final = {
     "slots": "Who held which slot when. Time runs to the right, a row is a slot, a colour a request; grey is "
     "capacity nobody used.",
+    "journeys": "Requests on their way. Time runs to the right, a row is a request: where it waited, had its prompt "
+    "computed, and was answered.",
     "load": "Requests running and waiting, and KV memory in use: mean of each time bin, shaded to its peak.",
     "latency": "Share of requests (ITL: of gaps) at or below a latency. Dots mark p50 and p99. Requests "
     "refused or unfinished count as never answered: such a curve ends below 100 %.",
@@ -61,7 +63,7 @@ def _pictures(drawn: dict[str, Picture], name: str) -> list[dict[str, Any]]:
         {
             "name": key,
             "caption": CAPTIONS[key],
-            "wide": key == "slots" or picture.wide,
+            "wide": key in ("slots", "journeys") or picture.wide,
             "svg": Markup(picture.in_page(f"{name}: {CAPTIONS[key]}", f"{key}-")),
         }
         for key, picture in drawn.items()
