@@ -139,6 +139,13 @@ def test_parts_left_in_sixteen_bits_are_read_in_sixteen() -> None:
     assert device.products_s(rows, gemms, "shared") < sixteen
 
 
+def test_tensor_parallelism_over_more_than_one_host_is_refused() -> None:
+    """A server links eight GPUs; sixteen are joined by a network, whose all-reduce is not modelled."""
+    base = {"workload": {"requests": {"output": [2]}}, "max_model_len": 4096, "model": "deepseek-v3"}
+    with pytest.raises(ConfigError, match=r"hardware.tensor_parallel: must be <= 8, the GPUs of one host"):
+        prepare(scenario_from(base | {"hardware": {"gpu": "h200-sxm", "tensor_parallel": 16, "weight_dtype": "auto"}}))
+
+
 def test_keys_of_experts_need_experts() -> None:
     base = {"workload": {"requests": {"output": [2]}}, "max_model_len": 4096}
     with pytest.raises(ConfigError, match=r"hardware.expert_skew has no effect on llama-3.1-8b: it has no experts"):
