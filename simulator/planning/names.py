@@ -11,6 +11,7 @@ from simulator.config import Document
 from simulator.errors import ConfigError, ServecastError, UnknownNameError
 from simulator.profiles.engine import list_engines, load_engine
 from simulator.profiles.gpu import list_gpus, load_gpu
+from simulator.profiles.host import list_hosts, load_host
 from simulator.profiles.model import KV_BYTES, WEIGHT_BYTES, dtype_name, list_models, load_model
 
 MOVED: Final = {
@@ -62,6 +63,7 @@ def check_names(document: Document, model: Path | str, values: Mapping[str, Iter
         "candidates.weight_dtype": (lambda name: dtype_name(name, WEIGHT_BYTES), WEIGHT_BYTES),
         "candidates.kv_dtype": (lambda name: dtype_name(name, KV_BYTES), KV_BYTES),
         "engine.name": (load_engine, [engine.path.stem for engine in list_engines()]),
+        "host.name": (load_host, [host.path.stem for host in list_hosts()]),
         "model": (lambda name: load_model(model), list_models()),
     }
     for key, (lookup, known) in lookups.items():

@@ -16,7 +16,7 @@ from simulator.errors import ServecastError
 from simulator.planning.names import check_names, gpu_name, scenario_keys
 from simulator.planning.slo import SloSpec
 from simulator.scenario.limits import asked_back
-from simulator.scenario.spec import EngineSpec, KvSpec, Scenario, scenario_from
+from simulator.scenario.spec import EngineSpec, HostSpec, KvSpec, Scenario, scenario_from
 from simulator.workload.spec import parse_workload
 
 OBJECTIVES: Final = ("min_cost", "min_gpus", "max_goodput_per_gpu", "min_energy")
@@ -106,6 +106,7 @@ class PlanSpec(Section):
     growth: float = Field(default=1.0, gt=0, le=1000, description="traffic as a multiple of the workload's")
     model: str = "llama-3.1-8b"
     engine: EngineSpec = EngineSpec()
+    host: HostSpec = HostSpec()
     kv: KvSpec = KvSpec()
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
     step_s: float | None = Field(default=None, ge=0, description="time of every step [s]; gpu: unit only")
@@ -123,8 +124,9 @@ class PlanSpec(Section):
     @model_validator(mode="before")
     @classmethod
     def _short(cls, data: Any) -> Any:
-        if isinstance(data, Mapping) and isinstance(data.get("engine"), str):
-            return {**data, "engine": {"name": data["engine"]}}
+        if isinstance(data, Mapping):
+            short = ("engine", "host")
+            return {k: {"name": v} if k in short and isinstance(v, str) else v for k, v in data.items()}
         return data
 
     @model_validator(mode="after")
@@ -218,6 +220,7 @@ def scenario_of(spec: PlanSpec, candidate: Candidate, replicas: int = 1) -> Scen
         "model": spec.model,
         "hardware": hardware,
         "engine": spec.engine.model_dump(),
+        "host": spec.host.model_dump(),
         "kv": spec.kv.model_dump(),
         "policy": policy,
         "cluster": {"replicas": replicas, "router": candidate.router},
@@ -249,6 +252,8 @@ def _finish(document: Document, base: Path) -> PlanSpec:
     model: Path | str = path if path.suffix == ".json" or path.is_dir() else spec.model
     named = {f"candidates.{key}": getattr(spec.candidates, key) for key in ("gpu", "policy", "router")}
     named |= {f"candidates.{key}": getattr(spec.candidates, key) for key in ("weight_dtype", "kv_dtype")}
+    host = base / spec.host.name
+    named |= {"host.name": [host if host.suffix in (".yaml", ".yml") and host.is_file() else spec.host.name]}
     check_names(document, model, named | {"engine.name": [spec.engine.name], "model": [spec.model]})
     try:
         parse_workload(spec.workload, base)
