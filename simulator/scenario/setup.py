@@ -37,6 +37,7 @@ from simulator.scenario.fleet import (
     pool_scenario,
     pool_speeds,
 )
+from simulator.scenario.handover import links, with_roles
 from simulator.scenario.length import check_fits, check_positions, kv_tokens, longest_that_fits, safe_tokens
 from simulator.scenario.spec import Scenario
 from simulator.state import LARGEST_COUNT, Limits
@@ -80,7 +81,8 @@ def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
     check_pools({name: pool.limits for name, pool in pools.items()}, {p.policy.name for p in pools.values()})
     first = next(iter(pools.values()))
     pools |= {name: replace(pool, cost=alike_in_front(pool.cost, first.cost)) for name, pool in pools.items()}
-    return replace(first, scenario=scenario, pools=pools)
+    pools = with_roles(scenario.cluster, pools)
+    return replace(first, limits=next(iter(pools.values())).limits, scenario=scenario, pools=pools)
 
 
 def _prepare_pool(scenario: Scenario, shorten: bool) -> Setup:
@@ -296,7 +298,7 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
     req = request_columns(trace.arrival_ns, trace.prompt, trace.output, trace.max_tokens, trace.cached,
                           picks(scenario, trace, replication), shared.ends if shared else None,
                           group if len(groups) > 1 else (), asked(setup.policy, scenario, trace, replication),
-                          setup.policy.ordered)
+                          setup.policy.ordered, scenario.cluster.hands_over)
     for pool in pools:
         counts = reach(pool.lim, "max_num_batched_tokens" in setup.policy.knobs, int(trace.prompt.max()),
                        int(trace.max_tokens.max()), len(trace))
@@ -304,6 +306,7 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
     make = array_job if compiled else list_job
     job = make(req, *pools[0][:3], log, shared.numbers if shared else (), pools[1:], groups,
                setup.policy.aux)
+    job.links = links(setup, trace, len(groups) // 2, compiled)
     job.router = ROUTERS[scenario.cluster.router]
     job.load, job.width = LOADS[scenario.load.kind], scenario.load.width
     job.until = LAST_TICK if scenario.horizon_s is None else to_ticks(scenario.horizon_s)
