@@ -157,7 +157,7 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
     pools = (Pool(lim, cost, replicas), *others)
     of, total = pool_of(pools), sum(pool.replicas for pool in pools)
     most = max(pool.lim.max_num_seqs for pool in pools)
-    s = min(most, max(1, len(req.arrival)))  # no more can ever hold a slot
+    s = slots_held(pools, len(req.arrival))
     depth = max(pool.lim.schedule_ahead for pool in pools) + 1
 
     def table(*shape: int, fill: int = 0) -> Any:
@@ -187,6 +187,12 @@ def _front(p: int, pool: Pool) -> Front:
     return Front(pool=p, speed=pool.speed, blocks=pool.lim.num_blocks)
 
 
+def slots_held(pools: Sequence[Pool], requests: int) -> int:
+    """Slots of a replica that can be held at a time: no more than there are requests, and each holds a block that it
+    shares with nobody."""
+    return max(min(pool.lim.max_num_seqs, pool.lim.num_blocks, max(1, requests)) for pool in pools)
+
+
 def _all_vacant(slots: int) -> npt.NDArray[np.int64]:
     """Replica.vacant with every slot free."""
     firsts = range(0, slots, VACANT_BITS)
@@ -201,8 +207,10 @@ def future_of(requests: int) -> Future:
 
 def links_of(token_fp: Sequence[int], latency: int = 0, groups: int = 0, arrays: bool = True) -> Links:
     """Links out of the replicas, given [2^-LINK_BITS ns] a token of each; columns are lists for the SimPy engine."""
-    columns = np.zeros(len(token_fp), dtype=np.int64), np.array(token_fp, dtype=np.int64)
-    return Links(*(columns if arrays else (column.tolist() for column in columns)), latency, groups)
+    free, rates = np.zeros(len(token_fp), dtype=np.int64), np.array(token_fp, dtype=np.int64)
+    if not arrays:
+        return Links(free.tolist(), rates.tolist(), latency, groups)
+    return Links(free, rates, latency, groups)
 
 
 def _prefix(req: Requests, pools: Sequence[Pool], chain: npt.NDArray[np.int64]) -> Prefix:

@@ -14,7 +14,7 @@ from simulator.units import NS_PER_S
 def routed_to(result: Result, first: int, end: int) -> npt.NDArray[np.bool_]:
     """Requests that replicas first..end - 1 had, bool (N,): also those that they handed over."""
     req = result.requests
-    found = (req.replica >= first) & (req.replica < end)
+    found: npt.NDArray[np.bool_] = (req.replica >= first) & (req.replica < end)
     if len(req.source):
         found |= (req.source >= first) & (req.source < end)
     return found
@@ -25,7 +25,8 @@ def transfers(result: Result) -> dict[str, Any]:
     req, setup = result.requests, result.setup
     sent = np.flatnonzero((req.source >= 0) & (req.held == 0) & (req.replica != req.source))
     took = (req.landed[sent] - req.first[sent] + int(setup.cost.frontend_out_ns)) / NS_PER_S
-    each = setup.model.kv_bytes_per_token(setup.scenario.hardware.kv_dtype)
+    own = next(iter(setup.pools.values())).scenario.hardware
+    each = setup.model.kv_bytes_per_token(own.kv_dtype)
     return {"requests": len(sent), "gb": int(req.prompt[sent].sum()) * each / 1e9,
             "mean_s": float(took.mean()) if len(sent) else None,
             "p99_s": float(np.quantile(took, 0.99)) if len(sent) else None}

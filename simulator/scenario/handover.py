@@ -1,7 +1,6 @@
 """Pools that compute prompts and pools that go on from there: which requests are handed over, and over which links."""
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,51 +10,57 @@ from simulator.engines.job import links_of
 from simulator.engines.world import LINK_BITS, Links
 from simulator.errors import ConfigError
 from simulator.scenario.spec import ClusterSpec
+from simulator.state import Limits
 from simulator.units import to_ticks
 from simulator.workload.trace import Trace
-
-if TYPE_CHECKING:
-    from simulator.scenario.setup import Setup
 
 Table = npt.NDArray[np.bool_]
 
 
-def with_roles(cluster: ClusterSpec, pools: "dict[str, Setup]") -> "dict[str, Setup]":
-    """The pools, those with role: prefill handing over what they begin. Raises ConfigError for what is not modelled.
+class Kind(NamedTuple):
+    """What decides whether a pool can take part in hand-overs."""
+
+    limits: Limits
+    policy: str
+    model: str
+    kv_dtype: str
+
+
+def with_roles(cluster: ClusterSpec, pools: dict[str, Kind]) -> dict[str, Limits]:
+    """Limits of the pools, those with role: prefill handing over what they begin. Raises ConfigError for what is not
+    modelled.
 
     What a prefill pool takes must find room in every decode pool: its max_model_len is the shortest of theirs. It
     admits a prompt only when all of it fits: blocks that wait to be fetched cannot be taken back from their owner.
     """
+    limits = {name: pool.limits for name, pool in pools.items()}
     if not cluster.hands_over:
-        return pools
+        return limits
+    roles = {name: pool.role for name, pool in cluster.pools.items()}
     for name, pool in pools.items():
-        _check(name, pool, cluster)
-    decode = [pool for name, pool in pools.items() if cluster.pools[name].role == "decode"]
-    for key, found in (("model", {p.scenario.model for p in pools.values()}),
-                       ("hardware.kv_dtype", {p.scenario.hardware.kv_dtype for p in pools.values()})):
+        _check(f"cluster.pools.{name}", pool, roles[name])
+    for key in ("model", "kv_dtype"):
+        found = {getattr(pool, key) for pool in pools.values()}
         if len(found) > 1:
             raise ConfigError(f"cluster.pools: KV is handed over between pools of one {key}, got "
                               f"{', '.join(sorted(found))}")
-    longest = min(pool.limits.max_model_len for pool in decode)
-    for name, pool in pools.items():
-        if cluster.pools[name].role == "prefill":
-            limits = pool.limits._replace(hand_over=1, reserve_prompt=1,
-                                          max_model_len=min(longest, pool.limits.max_model_len))
-            pools = pools | {name: replace(pool, limits=limits)}
-    return pools
+    longest = min(limits[name].max_model_len for name in pools if roles[name] == "decode")
+    for name, own in limits.items():
+        if roles[name] == "prefill":
+            limits[name] = own._replace(hand_over=1, reserve_prompt=1, max_model_len=min(longest, own.max_model_len))
+    return limits
 
 
-def _check(name: str, pool: "Setup", cluster: ClusterSpec) -> None:
-    where, lim = f"cluster.pools.{name}", pool.limits
-    if pool.policy.name != "chunked":
-        raise ConfigError(f"{where}: prefill and decode pools are modelled for policy.name: chunked, got "
-                          f"{pool.policy.name}")
+def _check(where: str, pool: Kind, role: str) -> None:
+    lim = pool.limits
+    if pool.policy != "chunked":
+        raise ConfigError(f"{where}: prefill and decode pools are modelled for policy.name: chunked, got {pool.policy}")
     if lim.contiguous:
         raise ConfigError(f"{where}: prefill and decode pools are modelled for kv.layout: paged, got contiguous")
     if lim.prefix:
         raise ConfigError(f"{where}: a prefix cache beside prefill and decode pools is not modelled; set "
                           "kv.prefix_caching: false")
-    if cluster.pools[name].role == "decode" and lim.num_blocks * lim.block_size < lim.max_model_len:
+    if role == "decode" and lim.num_blocks * lim.block_size < lim.max_model_len:
         raise ConfigError(f"{where}: a decode pool must have room for the longest request handed to it: max_model_len "
                           f"must be <= {lim.num_blocks * lim.block_size} tokens of KV, got {lim.max_model_len}")
 
@@ -79,13 +84,11 @@ def halves(cluster: ClusterSpec, trace: Trace, may: Table) -> list[Table]:
     return [begin, go_on]
 
 
-def links(setup: "Setup", trace: Trace, groups: int, arrays: bool) -> Links:
+def links(cluster: ClusterSpec, token_bytes: int, trace: Trace, groups: int, arrays: bool) -> Links:
     """The link out of each replica; `groups` is the number of groups in which requests begin."""
-    cluster, hardware = setup.scenario.cluster, setup.scenario.hardware
     if cluster.link is None:
         return links_of((), arrays=arrays)
-    first = next(iter(setup.pools.values()))
-    ns_a_token = first.model.kv_bytes_per_token(hardware.kv_dtype) / cluster.link.gb_per_s
+    ns_a_token = token_bytes / cluster.link.gb_per_s
     if ns_a_token * int(trace.prompt.sum()) >= LAST_TICK or ns_a_token * int(trace.prompt.max()) >= 2**40:
         raise ConfigError(f"cluster.link.gb_per_s: too slow for these prompts, got {cluster.link.gb_per_s}; "
                           f"a token takes {ns_a_token / 1e9:.3g} s")

@@ -19,9 +19,10 @@ from simulator.cost.roofline import roofline_cost
 from simulator.cost.step import Cost
 from simulator.cost.unit import unit_cost
 from simulator.engines.clients import CLOSED, GROUPED, OPEN
-from simulator.engines.job import Job, array_job, list_job, request_columns
+from simulator.engines.job import Job, array_job, list_job, request_columns, slots_held
 from simulator.engines.pools import Pool
 from simulator.errors import ConfigError, ServecastError, TraceError
+from simulator.memory import check_slots
 from simulator.profiles.capacity import KvCapacity, kv_capacity
 from simulator.profiles.engine import EngineProfile, load_engine
 from simulator.profiles.gpu import Gpu, load_gpu
@@ -37,7 +38,7 @@ from simulator.scenario.fleet import (
     pool_scenario,
     pool_speeds,
 )
-from simulator.scenario.handover import links, with_roles
+from simulator.scenario.handover import Kind, links, with_roles
 from simulator.scenario.length import check_fits, check_positions, kv_tokens, longest_that_fits, safe_tokens
 from simulator.scenario.spec import Scenario
 from simulator.state import LARGEST_COUNT, Limits
@@ -81,8 +82,11 @@ def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
     check_pools({name: pool.limits for name, pool in pools.items()}, {p.policy.name for p in pools.values()})
     first = next(iter(pools.values()))
     pools |= {name: replace(pool, cost=alike_in_front(pool.cost, first.cost)) for name, pool in pools.items()}
-    pools = with_roles(scenario.cluster, pools)
-    return replace(first, limits=next(iter(pools.values())).limits, scenario=scenario, pools=pools)
+    limits = with_roles(scenario.cluster, {
+        name: Kind(pool.limits, pool.policy.name, pool.scenario.model, pool.scenario.hardware.kv_dtype)
+        for name, pool in pools.items()})
+    pools = {name: replace(pool, limits=limits[name]) for name, pool in pools.items()}
+    return replace(first, limits=next(iter(limits.values())), scenario=scenario, pools=pools)
 
 
 def _prepare_pool(scenario: Scenario, shorten: bool) -> Setup:
@@ -303,14 +307,21 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
         counts = reach(pool.lim, "max_num_batched_tokens" in setup.policy.knobs, int(trace.prompt.max()),
                        int(trace.max_tokens.max()), len(trace))
         check_reach(pool.cost, counts, len(trace))
+    check_slots(scenario.cluster.size, slots_held(pools, len(trace)), "cluster.replicas")
     make = array_job if compiled else list_job
     job = make(req, *pools[0][:3], log, shared.numbers if shared else (), pools[1:], groups,
                setup.policy.aux)
-    job.links = links(setup, trace, len(groups) // 2, compiled)
+    job.links = links(scenario.cluster, _token_bytes(setup), trace, len(groups) // 2, compiled)
     job.router = ROUTERS[scenario.cluster.router]
     job.load, job.width = LOADS[scenario.load.kind], scenario.load.width
     job.until = LAST_TICK if scenario.horizon_s is None else to_ticks(scenario.horizon_s)
     return job
+
+
+def _token_bytes(setup: Setup) -> int:
+    """[bytes] of KV of a token, on all GPUs of a replica together."""
+    first = next(iter(setup.pools.values()), setup)
+    return first.model.kv_bytes_per_token(first.scenario.hardware.kv_dtype)
 
 
 def _pools(setup: Setup, limits: Limits) -> list[Pool]:
