@@ -159,6 +159,7 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
     most = max(pool.lim.max_num_seqs for pool in pools)
     s = slots_held(pools, len(req.arrival))
     depth = max(pool.lim.schedule_ahead for pool in pools) + 1
+    largest = max(pool.lim.block_size for pool in pools)
 
     def table(*shape: int, fill: int = 0) -> Any:
         return np.full(shape, fill, dtype=np.int64)
@@ -173,7 +174,7 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
         running=ids(total, s), slots=table(total, s, fill=-1), vacant=np.tile(_all_vacant(s), (total, 1)),
         seats=records(Seat, total, s), extents=ids(total, s), ended=ids(total, s), batch=ids(total, s),
         tokens=table(total, s), flight=ids(total, depth, s), steps=records(StepInFlight, total, depth),
-        phase=table(total, max(pool.lim.block_size for pool in pools)), calendar=table(total, CALENDAR, fill=-1),
+        phase=table(total, largest), frees=table(total, largest), calendar=table(total, CALENDAR, fill=-1),
         gap_step=table(total, GAPS), gap_ns=table(total, GAPS), aux=table(total, max(aux, 1)),
         stats=records(Totals, total), front=as_records([_front(p, pools[p]) for p in of], Front),
         prefix=_prefix(req, pools, np.asarray(chain, dtype=np.int64)),
