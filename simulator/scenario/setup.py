@@ -47,6 +47,8 @@ from simulator.units import to_ticks
 from simulator.workload.shared import shared_blocks
 from simulator.workload.trace import Trace
 
+GPUS_A_HOST = 8
+"""GPUs that one server links directly: HGX and OAM boards and PCIe servers hold up to eight."""
 LOADS = {"open": OPEN, "closed": CLOSED, "grouped": GROUPED}
 
 
@@ -179,6 +181,9 @@ def _model(scenario: Scenario) -> ModelShape:
         dtype_name(hardware.kv_dtype, KV_BYTES)
     with _named(scenario, "hardware.tensor_parallel"):
         model.check_tp(hardware.tensor_parallel)
+        if hardware.tensor_parallel > GPUS_A_HOST and hardware.gpu != "unit":
+            raise ConfigError(f"must be <= {GPUS_A_HOST}, the GPUs of one host (tensor parallelism over a network is "
+                              f"not modelled), got {hardware.tensor_parallel}")
     return model
 
 
