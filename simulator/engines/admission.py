@@ -36,6 +36,8 @@ def enqueue(world: World, rep: Replica, i: int, r: int) -> bool:
     if code != FUTURE:
         req.status[i] = code
         return False
+    if lim.hand_over == 1:
+        req.limit[i] = 1
     push(req, rep, i)
     rep.c.version += 1
     rep.front.outstanding += 1
@@ -52,7 +54,7 @@ def refusal(req: Requests, lim: Limits, i: int) -> int:
         return REJECTED_LENGTH
     if lim.whole_prompt == 1 and req.prompt[i] > lim.max_num_batched_tokens:
         return REJECTED_BUDGET
-    if reservation(req, lim, i, final) > lim.num_blocks:
+    if reservation(req, lim, i, req.prompt[i] if lim.hand_over == 1 else final) > lim.num_blocks:
         return REJECTED_KV
     if lim.whole_prompt == 1 and reservation(req, lim, i, req.prompt[i]) > lim.num_blocks - lim.watermark_blocks:
         return REJECTED_KV

@@ -17,6 +17,7 @@ from simulator.engines.world import World
 from simulator.jit import jitable
 from simulator.state import (
     FINISHED,
+    FUTURE,
     ITL_BITS,
     RUNNING,
     WAITING,
@@ -277,10 +278,11 @@ def _deliver(world: World, rep: Replica, flight: Column, count: int) -> int:
                 req.itl_max[i] = max(req.itl_max[i], gap)
             req.last[i] = visible
         req.done[i] = done
-        if done == req.output[i]:
+        over = done == req.output[i]
+        if over or world.lim.hand_over == 1:
             if req.status[i] == WAITING:
                 take_out(req, rep, world.lim, i)
-            req.status[i] = FINISHED
+            req.status[i] = FINISHED if over else FUTURE
             rep.ended[ended] = i
             rep.front.work -= req.prompt[i] + req.limit[i]
             ended += 1

@@ -12,14 +12,15 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from policies.registry import Policy
-from policies.routers import LEAST_KV, RANDOM, ROUTED, count_routed, route
+from policies.routers import LEAST_KV, RANDOM, ROUTED, count_routed, count_turn, route
 from simulator.cost.step import Cost
 from simulator.engines.abort import deadline, watch
 from simulator.engines.admission import enqueue
 from simulator.engines.booking import clear_plan, collect, commit, output_tick
-from simulator.engines.clients import ENTER, Clients, act, drop, on_ended, on_failed, start_load, upcoming
+from simulator.engines.clients import ENTER, Clients, act, drop, on_failed, start_load, upcoming
 from simulator.engines.foresight import nobody_ends_before
 from simulator.engines.future import index_of, phase_of, what_of
+from simulator.engines.handover import LAND, LET_GO, keep_kv, let_go, pass_on, take_over
 from simulator.engines.job import Job, check_sums
 from simulator.engines.lane import depart, join, spill
 from simulator.engines.pools import NUMBERS, PoolRows, pool_rows
@@ -93,9 +94,12 @@ def next_replica(world: World, fronts: Column, mode: Mode, limit: int, code: int
                 return r, ADVANCE
     if limit == NEVER:
         return 0, END
+    what = what_of(code)
     if phase_of(code) == DEADLINE:
         r = int(world.req.replica[index_of(code)])
-    elif what_of(code) == ENTER:
+    elif what == LET_GO:
+        return int(world.req.source[index_of(code)]), ACT
+    elif what in (ENTER, LAND):
         r = route(mode.router, world.req, fronts, index_of(code), world.routing)
     else:
         return 0, ACT
@@ -104,7 +108,7 @@ def next_replica(world: World, fronts: Column, mode: Mode, limit: int, code: int
 
 @jitable
 def wake(rep: Replica, tick: int) -> None:
-    """What happened at the replica may change its decision: it looks at its queue in this tick if it sleeps."""
+    """What happened at the replica may change its decision: if it sleeps, it looks at its queue in this tick."""
     rep.front.bound = 0
     if rep.front.event_phase == TIMER:
         rep.front.event_tick = tick
@@ -148,18 +152,26 @@ def _row_readers() -> tuple[Callable[..., Limits], Callable[..., Cost]]:
 
 
 def _visit(key: Callable[..., int], arrived: Callable[..., None]) -> Callable[..., None]:
-    """What a client's event at a replica does under a policy."""
+    """What an event from outside does at a replica under a policy."""
 
     @jitable
     def visit(world: World, rep: Replica, r: int, tick: int, code: int) -> None:
-        """A request enters the queue of replica r or is refused, or its client gives up."""
-        req, i = world.req, index_of(code)
+        """A request, from its client or handed over, enters the queue of replica r or is refused; blocks of one handed
+        over are free; or a client gives up."""
+        req, i, what = world.req, index_of(code), what_of(code)
         if phase_of(code) == DEADLINE:
             if deadline(world, rep, i, tick):
                 rep.front.used_blocks = world.lim.num_blocks - rep.c.free_blocks
                 wake(rep, tick)
             return
-        count_routed(req, i, world.routing)
+        if what == LET_GO:
+            let_go(req, rep, i)
+            wake(rep, tick)
+            return
+        if what == LAND:
+            count_turn(req, i, world.routing)
+        else:
+            count_routed(req, i, world.routing)
         if len(req.key) > 0:
             req.key[i] = key(req, world.lim, i)
         if enqueue(world, rep, i, r):
@@ -184,9 +196,10 @@ def _step_functions(schedule: Callable[..., None],
         if len(world.log) > 0:
             log_step(world.log, world.clients.ctl, rep, r, step, wall)
         if rep.c.n_ended > 0:
+            if len(world.links.free) > 0:
+                keep_kv(world.req, rep)
             retire(world.req, rep, world.lim, rep.aux)
-            for k in range(rep.c.n_ended):
-                on_ended(world.req, world.clients, rep.ended[k], rep.c.visible)
+            pass_on(world, rep, r)
 
     @jitable
     def plan(world: World, rep: Replica, lane: bool) -> bool:
@@ -205,6 +218,8 @@ def _step_functions(schedule: Callable[..., None],
         if c.n_batch == 0 and c.with_lane == 0:
             return False
         commit(world.req, rep, lim, world.cost)
+        if len(world.links.free) > 0:
+            take_over(world.req, rep, world.clients)
         if lane:
             join(world, rep)
             if c.with_lane == 1 and c.lane_steps == c.lane_end:
@@ -257,7 +272,7 @@ def _build(policy: Policy) -> Callable[..., int]:
         clients = Clients(ctl, *shared.clients[1:])
         pool = 0
         world = World(shared.req, limits_at(rows, pool), cost_at(rows, pool), clients, shared.itl,
-                      shared.rows_time[pool], shared.log, shared.routing)
+                      shared.rows_time[pool], shared.log, shared.routing, shared.links)
         if ctl.started == 0:
             start_load(world.req, world.cost, world.clients)
         alone = world.clients.coupled == 0 or given.replicas == 1  # no other replica's event can cause an arrival here
@@ -276,7 +291,7 @@ def _build(policy: Policy) -> Callable[..., int]:
             if reps.front[r].pool != pool:
                 pool = reps.front[r].pool
                 world = World(shared.req, limits_at(rows, pool), cost_at(rows, pool), clients, shared.itl,
-                              shared.rows_time[pool], shared.log, shared.routing)
+                              shared.rows_time[pool], shared.log, shared.routing, shared.links)
             rep = Replica(reps.running[r], reps.slots[r], reps.vacant[r], reps.seats[r], reps.extents[r],
                           reps.ended[r], reps.batch[r], reps.tokens[r], reps.flight[r], reps.steps[r], reps.phase[r],
                           reps.frees[r],
@@ -286,7 +301,7 @@ def _build(policy: Policy) -> Callable[..., int]:
             if todo == ACT:
                 start = 0
                 drop(world.req, world.clients, tick, code)
-                if phase_of(code) == DEADLINE or what_of(code) == ENTER:
+                if phase_of(code) == DEADLINE or what_of(code) in (ENTER, LAND, LET_GO):
                     visit(world, rep, r, tick, code)
                 else:
                     act(world.req, world.cost, world.clients, tick, code)
@@ -329,7 +344,8 @@ def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[i
     mode = Mode(job.replicas, job.router, job.until, slice_size, lane, lane)
     rows = pool_rows(job.pools)
     while True:
-        world = World(job.req, job.lim, job.cost, job.clients(), job.itl, job.rows_time, job.log, job.routing)
+        world = World(job.req, job.lim, job.cost, job.clients(), job.itl, job.rows_time, job.log, job.routing,
+                      job.links)
         code = engine(world, rows, job.ctl, job.reps, mode)
         if code == DONE:
             return check_sums(job)

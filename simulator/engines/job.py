@@ -13,6 +13,7 @@ from simulator.cost.step import Cost
 from simulator.engines.clients import OPEN, Clients, Habits, Talks
 from simulator.engines.future import Future
 from simulator.engines.pools import Pool, pool_of, routing_of
+from simulator.engines.world import Links
 from simulator.errors import ConfigError, TraceError
 from simulator.state import (
     CALENDAR,
@@ -46,6 +47,8 @@ CACHE_COLUMNS = ("chain_end", "found", "known", "settled", "own")
 """Columns of the requests that only a prefix cache needs."""
 PATIENCE_COLUMNS = ("sent", "attempts")
 """Those that only clients who give up or try again need."""
+HANDOVER_COLUMNS = ("whole", "source", "held", "carried", "landed")
+"""Columns of the requests that only hand-overs need."""
 ORDER_COLUMNS = ("key", "child")
 """Columns of the requests that only a waiting queue in order of a key needs."""
 NOTHING: Final[Mapping[str, Column]] = MappingProxyType({})
@@ -81,13 +84,14 @@ class Job:
     until: int = NEVER
     talks: Talks = field(default_factory=lambda: talks_of(0))
     habits: Habits = field(default_factory=Habits)
+    links: Links = field(default_factory=lambda: links_of(()))
 
     def clients(self) -> Clients:
         """Who submits the requests."""
         waits = len(self.talks.after) > 0 or self.habits.max_in_flight > 0
         live = self.load == OPEN and (waits or self.habits.attempts > 1)
         return Clients(self.ctl, self.frontends, self.future, self.talks, self.habits, self.load, self.width, int(live),
-                       int(self.load != OPEN or waits))
+                       int(self.load != OPEN or waits or len(self.links.free) > 0))
 
     @property
     def lim(self) -> Limits:
@@ -120,18 +124,20 @@ class Job:
 def request_columns(arrival: Column, prompt: Column, output: Column, limit: Column, cached: Column,
                     pick: Column, chain_ends: Column | None = None, group: Column = (),
                     asks: Mapping[str, Column] = NOTHING, ordered: bool = False,
-                    patience: bool = False) -> Requests:
+                    hand_over: bool = False, patience: bool = False) -> Requests:
     """Requests as numpy columns, shape (N,); inputs are copied, counts become int32. Raises TraceError beyond it.
 
     `chain_ends`: with a prefix cache, where each request's shared blocks end (workload.shared); the columns of the
     cache are empty without. `group`: index of the pools each may go to, empty where there is one group. `asks`: those
     of registry.ASKS that the policy needs, the others are empty. `ordered`: the waiting queue is in order of a key.
+    `hand_over`: replicas may hand requests over to others.
     `patience`: clients may give up or try again.
     """
     n = len(arrival)
     given = {"arrival": arrival, "prompt": prompt, "output": output, "limit": limit, "cached": cached, **asks}
     absent = {*(name for name in ASKS if name not in asks), *(ORDER_COLUMNS if not ordered else ()),
-              *(CACHE_COLUMNS if chain_ends is None else ()), *(PATIENCE_COLUMNS if not patience else ())}
+              *(CACHE_COLUMNS if chain_ends is None else ()), *(HANDOVER_COLUMNS if not hand_over else ()),
+              *(PATIENCE_COLUMNS if not patience else ())}
     for name in COUNT_FIELDS:
         if name in given and n and not 0 <= np.min(given[name]) <= np.max(given[name]) <= LARGEST_COUNT:
             raise TraceError(f"{name} must be 0..{LARGEST_COUNT} tokens, got {np.min(given[name])} to "
@@ -142,14 +148,15 @@ def request_columns(arrival: Column, prompt: Column, output: Column, limit: Colu
         if name in given:
             columns[name] = np.array(given[name], dtype=dtype)
         elif name in ("pick", "group"):
-            columns[name] = np.asarray(pick if name == "pick" else group, dtype=dtype)
+            columns[name] = np.array(pick if name == "pick" else group, dtype=dtype)
         elif name in absent:
             columns[name] = np.zeros(0, dtype=dtype)
         elif name == "chain_end":
             columns[name] = np.array(chain_ends, dtype=np.int64)
         else:
             start = {"queued": NEVER, "scheduled": NEVER, "first": NEVER, "last": NEVER, "slot": -1, "replica": -1,
-                     "next": -1, "own": -1, "child": -1, "sent": NEVER}.get(name, 0)
+                     "next": -1, "own": -1, "child": -1, "whole": limit, "source": -1, "landed": NEVER,
+                     "sent": NEVER}.get(name, 0)
             columns[name] = np.full(n, start, dtype=dtype)
     return Requests(**columns)
 
@@ -209,9 +216,17 @@ def _all_vacant(slots: int) -> npt.NDArray[np.int64]:
 
 
 def future_of(requests: int) -> Future:
-    """An empty heap with room for what can be pending: a client's turn, a submission and a deadline a request. Zeros
-    take no memory until used."""
+    """An empty heap with room for what can be pending: a client's turn, a submission or a
+    hand-over, and a deadline a request. Zeros take no memory until used."""
     return Future(np.zeros(3 * requests, dtype=np.int64), np.zeros(3 * requests, dtype=np.int64))
+
+
+def links_of(token_fp: Sequence[int], latency: int = 0, groups: int = 0, arrays: bool = True) -> Links:
+    """Links out of the replicas, given [2^-LINK_BITS ns] a token of each; columns are lists for the SimPy engine."""
+    free, rates = np.zeros(len(token_fp), dtype=np.int64), np.array(token_fp, dtype=np.int64)
+    if not arrays:
+        return Links(free.tolist(), rates.tolist(), latency, groups)
+    return Links(free, rates, latency, groups)
 
 
 def _prefix(req: Requests, pools: Sequence[Pool], chain: npt.NDArray[np.int64]) -> Prefix:
@@ -260,7 +275,8 @@ def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, c
                     **{name: getattr(job.reps, name)[r].tolist() for name in ID_COLUMNS}) for r, p in enumerate(of)]
     pools = tuple(pool._replace(cost=_plain(pool.cost)) for pool in job.pools)
     return Job(columns, reps, pools, job.itl.tolist(), job.rows_time.tolist(), Control(), job.frontends.tolist(),
-               [] if log else None, Future(*(column.tolist() for column in job.future)), job.routing.tolist())
+               [] if log else None, Future(*(column.tolist() for column in job.future)), job.routing.tolist(),
+               links=links_of((), arrays=False))
 
 
 def _plain(cost: Cost) -> Cost:

@@ -19,7 +19,7 @@ from simulator.cost.check import check_cost
 from simulator.cost.step import Cost
 from simulator.engines.clients import CLOSED, GROUPED, OPEN, Habits, Talks
 from simulator.engines.fast import run_fast
-from simulator.engines.job import Job, array_job, list_job, request_columns, talks_of
+from simulator.engines.job import Job, array_job, links_of, list_job, request_columns, talks_of
 from simulator.engines.pools import Pool
 from simulator.engines.reference import run_reference
 from simulator.state import Limits
@@ -130,6 +130,7 @@ TABLE: Final[tuple[Row, ...]] = (
     ("asks", lambda c, d: some_asks(c, d.policy, d.n, d.tick)),
     ("max_waiting", lambda c, d: c.among(0, 0, 0, 1, 3)),
     ("predicted_ttft", lambda c, d: 0 if POLICIES[d.policy].ordered else c.among(0, 0, 0, 4, 20) * d.tick),
+    ("hand_over", lambda c, d: 0),  # of pools that only tests/parity/test_handover.py makes
     # the run
     ("chains", lambda c, d: some_chains(c, d.prompt, d.output, d.block_size) if d.prefix else ()),
     ("cost", lambda c, d: some_cost(c, d.tick)),
@@ -229,15 +230,18 @@ def some_asks(choose: Choose, policy: str, n: int, tick: int) -> tuple[tuple[str
 
 
 def job(case: Case, compiled: bool, log: bool = True, others: Sequence[Pool] = (),
-        groups: Sequence[Sequence[int]] = ()) -> Job:
-    """The case as a job of one of the engines, `others` the pools beside its own, `groups` who may use which:
-    requests belong to them in turn."""
+        groups: Sequence[Sequence[int]] = (), link: tuple[int, int] | None = None) -> Job:
+    """The case as a job of one of the engines, `others` the pools beside its own, `groups` who may use which: requests
+    belong to them in turn. `link`: [2^-LINK_BITS ns] a token and [ns] latency of hand-overs; the second half of
+    `groups` are then for the second half of the requests' way."""
+    begin = len(groups) // 2 if link else len(groups)
     ends = np.cumsum([len(chain) for chain in case.chains]) if case.limits.prefix else None
     habits = case.habits
     restless = habits.ttft_ns > 0 or habits.total_ns > 0 or habits.attempts > 1
     req = request_columns(case.arrival, case.prompt, case.output, case.limit, case.cached, case.pick, ends,
-                          np.arange(len(case.arrival)) % len(groups) if groups else (),
-                          dict(case.asks), POLICIES[case.policy].ordered, restless)
+                          np.arange(len(case.arrival)) % begin if groups else (),
+                          dict(case.asks), POLICIES[case.policy].ordered, link is not None,
+                          restless)
     chain = [number for numbers in case.chains for number in numbers]
     made = (array_job if compiled else list_job)(req, case.limits, case.cost, case.replicas, log, chain, others, groups,
                                               POLICIES[case.policy].aux)
@@ -245,6 +249,8 @@ def job(case: Case, compiled: bool, log: bool = True, others: Sequence[Pool] = (
     made.until, made.habits = NEVER if case.until is None else case.until, habits
     talks = following(case)
     made.talks = talks if compiled else Talks(*(column.tolist() for column in talks))
+    if link:
+        made.links = links_of([link[0]] * made.replicas, link[1], begin, compiled)
     return made
 
 
