@@ -43,6 +43,7 @@ class Requests(NamedTuple):
     preempted: Column    # times preempted [preempt]
     status: Column       # one of the status codes below [engine, admit, preempt]
     next: Column         # next in the waiting queue, -1 at its end [queues]
+    drafts: Column       # [tokens] drafted for its next step; empty unless drafts are made [speculation, preempt]
     # The prefix cache; these five are empty unless it is on.
     chain_end: Column    # end of its shared leading blocks in prefix.chain; they begin where i - 1's end [input]
     found: Column        # [tokens] found in the prefix cache when first admitted [prefix]
@@ -52,7 +53,7 @@ class Requests(NamedTuple):
 
 
 COUNT_FIELDS: Final = ("prompt", "output", "limit", "cached", "computed", "planned", "done", "blocks", "extent",
-                       "slot", "replica", "preempted", "status", "next", "found", "known",
+                       "slot", "replica", "preempted", "status", "next", "drafts", "found", "known",
                        "settled", "own")
 """Columns that fit int32; the others are ticks (int64)."""
 LARGEST_COUNT: Final = 2**31 - 1
@@ -168,6 +169,7 @@ class StepInFlight:
     lane: int = 0            # decode sequences of the lane, beside the rows of flight[k]
     lane_step: int = 0       # number of this step among those with the lane, 0 = without
     joined: int = 0          # 1 = sequences joined the lane with their token of this step
+    drafts: int = 0          # [tokens] drafted ones among those computed
 
 
 @dataclass(slots=True)
@@ -222,6 +224,9 @@ class Totals:
     peak_waiting: int = 0
     fragmented: int = 0         # Counters.scattered at the end
     last: int = 0               # [tick] of the last output
+    drafts: int = 0             # [tokens] drafted and computed for sequences that were still running
+    accepted: int = 0           # [tokens] of them right
+    drafted_rows: int = 0       # their sequences, one a step
 
 
 @dataclass(slots=True)
@@ -248,6 +253,7 @@ class Replica(NamedTuple):
     batch: Column        # (S,) requests of the step being planned          [policy writes]
     tokens: Column       # (S,) tokens to compute for each of them          [policy writes]
     flight: Column       # (D+1, S) per step in flight: requests that get a token from it
+    gains: Column        # (D+1, S) most tokens each of them may get: 1 + its drafts; (1, 1) unless drafts are made
     steps: Column        # (D+1,) StepInFlight: counts and clocks of each
     phase: Column        # (block_size,) sequences of the lane by Seat.crossing
     calendar: Column     # (CALENDAR,) first slot of the lane whose Seat.end is this (mod CALENDAR), -1 = none
@@ -288,6 +294,9 @@ class Limits(NamedTuple):
     whole_prompt: int                   # 1 = a prompt above the token budget, or leaving no watermark, can never run
     prefix: int = 0                     # 1 = blocks of earlier requests with the same tokens are used again
     padding: int = 0                    # static: what is computed for nobody (policies.static.PADDINGS), 0 = naive
+    draft_tokens: int = 0               # [tokens] drafted for a sequence after each of its steps, 0 = no speculation
+    lookahead: int = 0                  # [tokens] KV slots kept for the next drafts
+    rehearse: int = 0                   # 1 = the draft needs hidden states of the last block of a prefix found
 
 
 @dataclass(slots=True)
@@ -310,6 +319,7 @@ class LogRow:
     gpu_ns: int = 0
     wall_ns: int = 0
     pad_rows: int = 0
+    drafts: int = 0
 
 
 @dataclass(slots=True)

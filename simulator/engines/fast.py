@@ -193,7 +193,7 @@ def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]
         # numba cannot return a record from a function: the views of one row are made here
         ctl = control[0]
         world = World(shared.req, shared.lim, shared.cost, Clients(ctl, *shared.clients[1:]), shared.itl,
-                      shared.rows_time, shared.log)
+                      shared.rows_time, shared.log, shared.acceptance)
         load = world.clients.load
         if ctl.released == 0:
             start_load(world.req, world.cost, world.clients)
@@ -211,7 +211,7 @@ def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]
                 if ending == mode.replicas:
                     return DONE
             rep = Replica(reps.running[r], reps.slots[r], reps.vacant[r], reps.seats[r], reps.extents[r],
-                          reps.batch[r], reps.tokens[r], reps.flight[r], reps.steps[r], reps.phase[r],
+                          reps.batch[r], reps.tokens[r], reps.flight[r], reps.gains[r], reps.steps[r], reps.phase[r],
                           reps.calendar[r], reps.gap_step[r], reps.gap_ns[r],
                           Prefix(reps.prefix.chain, reps.prefix.held, reps.prefix.found[r], reps.prefix.nodes[r]),
                           reps.aux[r], reps.stats[r], reps.front[r], reps.c[r])
@@ -245,11 +245,12 @@ def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[i
     engine = _engine(policy)
     total = len(job.req.arrival)
     slice_size = max(10_000, total // 100) if progress else total
-    lane = leaps and not (job.lim.prefix == 1 and job.lim.schedule_ahead > 1)  # see lane._leave on `settled`
+    lane = leaps and job.lim.draft_tokens == 0 \
+        and not (job.lim.prefix == 1 and job.lim.schedule_ahead > 1)  # see lane._leave on `settled`
     mode = Mode(job.replicas, job.router, job.until, slice_size, lane, lane)
     clients = Clients(job.ctl, job.frontends, job.load, job.width)
     while True:
-        world = World(job.req, job.lim, job.cost, clients, job.itl, job.rows_time, job.log)
+        world = World(job.req, job.lim, job.cost, clients, job.itl, job.rows_time, job.log, job.acceptance)
         code = engine(world, job.ctl, job.reps, mode)
         if code == DONE:
             return check_sums(job)

@@ -1,6 +1,6 @@
 """A simulation ready to run: columns, limits, cost, load and the accumulators an engine fills."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from simulator.cost.step import Cost
 from simulator.engines.clients import OPEN
+from simulator.engines.world import Acceptance
 from simulator.errors import ConfigError, TraceError
 from simulator.state import (
     CALENDAR,
@@ -64,6 +65,7 @@ class Job:
     load: int = OPEN
     width: int = 0
     until: int = NEVER
+    acceptance: Acceptance = field(default_factory=lambda: no_acceptance(True))
 
     @property
     def stats(self) -> npt.NDArray[np.void]:
@@ -76,6 +78,11 @@ class Job:
         """The rows of the step log that were written, in that order; for array jobs."""
         rows: npt.NDArray[np.void] = self.log[: self.ctl["log_rows"][0]]
         return rows
+
+
+def no_acceptance(arrays: bool) -> Acceptance:
+    """Where no drafts are made, for an array job or a list job."""
+    return Acceptance(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)) if arrays else Acceptance([], [])
 
 
 def request_columns(arrival: Column, prompt: Column, output: Column, limit: Column, cached: Column,
@@ -98,7 +105,7 @@ def request_columns(arrival: Column, prompt: Column, output: Column, limit: Colu
             columns[name] = np.array(given[name], dtype=dtype)
         elif name == "pick":
             columns[name] = np.asarray(pick, dtype=np.int64)
-        elif name in CACHE_COLUMNS and chain_ends is None:
+        elif name == "drafts" or (name in CACHE_COLUMNS and chain_ends is None):
             columns[name] = np.zeros(0, dtype=dtype)
         elif name == "chain_end":
             columns[name] = np.array(chain_ends, dtype=np.int64)
@@ -111,7 +118,7 @@ def request_columns(arrival: Column, prompt: Column, output: Column, limit: Colu
 
 def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, chain: Column = ()) -> Job:
     """A job on numpy columns, for the compiled engine; `chain` are the numbers of shared blocks (workload.shared)."""
-    s, depth = lim.max_num_seqs, lim.schedule_ahead + 1
+    s, depth, drafts = lim.max_num_seqs, lim.schedule_ahead + 1, lim.draft_tokens > 0
 
     def table(*shape: int, fill: int = 0) -> Any:
         return np.full(shape, fill, dtype=np.int64)
@@ -122,10 +129,13 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
     def records(kind: type, *shape: int) -> Any:
         return np.zeros(shape, dtype=dtype_of(kind))
 
+    if drafts:
+        req = req._replace(drafts=np.zeros(len(req.arrival), dtype=np.int32))
     reps: Any = Replica(
         running=ids(replicas, s), slots=table(replicas, s, fill=-1), vacant=np.tile(np.arange(s), (replicas, 1)),
         seats=records(Seat, replicas, s), extents=ids(replicas, s), batch=ids(replicas, s), tokens=table(replicas, s),
-        flight=ids(replicas, depth, s), steps=records(StepInFlight, replicas, depth),
+        flight=ids(replicas, depth, s), gains=table(replicas, depth if drafts else 1, s if drafts else 1),
+        steps=records(StepInFlight, replicas, depth),
         phase=table(replicas, lim.block_size), calendar=table(replicas, CALENDAR, fill=-1),
         gap_step=table(replicas, GAPS), gap_ns=table(replicas, GAPS), aux=table(replicas, AUX_SIZE),
         stats=records(Totals, replicas), front=as_records([Front()] * replicas, Front),
@@ -167,7 +177,7 @@ def check_sums(job: Job) -> None:
 def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, chain: Column = ()) -> Job:
     """The same job on plain lists of Python integers, for the SimPy engine."""
     job = array_job(req, lim, cost, replicas, log, chain)
-    columns = Requests(*(column.tolist() for column in req))
+    columns = Requests(*(column.tolist() for column in job.req))
     numbers, held = job.reps.prefix.chain.tolist(), job.reps.prefix.held.tolist()
     caches = [Prefix(numbers, held, job.reps.prefix.found[r].tolist(), [Node() for _ in job.reps.prefix.nodes[r]])
               for r in range(replicas)]
@@ -178,7 +188,7 @@ def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, c
     fields: Any = (f if isinstance(f, np.ndarray) else int(f) for f in cost)
     plain = Cost(*fields)
     return Job(columns, reps, lim, plain, job.itl.tolist(), job.rows_time.tolist(), Control(),
-               job.frontends.tolist(), [] if log else None, replicas)
+               job.frontends.tolist(), [] if log else None, replicas, acceptance=no_acceptance(False))
 
 
 def as_arrays(job: Job) -> Job:

@@ -45,7 +45,8 @@ class _Run:
     def __init__(self, job: Job, policy: Policy) -> None:
         self.job, self.policy = job, policy
         self.clients = Clients(job.ctl, job.frontends, job.load, job.width)
-        self.world = World(job.req, job.lim, job.cost, self.clients, job.itl, job.rows_time, job.log)
+        self.world = World(job.req, job.lim, job.cost, self.clients, job.itl, job.rows_time, job.log,
+                           job.acceptance)
         self.env = simpy.Environment(initial_time=0)
         self.bells = [self.env.event() for _ in job.reps]
         self.more = self.env.event()

@@ -15,6 +15,7 @@ from simulator.engines.clients import CLOSED, GROUPED, OPEN
 from simulator.engines.fast import run_fast
 from simulator.engines.job import Job, array_job, list_job, request_columns
 from simulator.engines.reference import run_reference
+from simulator.engines.world import Acceptance
 from simulator.state import Limits
 from simulator.units import NEVER
 
@@ -43,6 +44,9 @@ class Case:
     until: int | None = None
     chains: tuple[tuple[int, ...], ...] = ()
     """Numbers of each request's shared leading blocks; given when the prefix cache is on."""
+    salts: tuple[int, ...] = ()
+    chances: tuple[int, ...] = ()
+    """Of engines.world.Acceptance; given when drafts are made."""
 
 
 class Choose(Protocol):
@@ -137,13 +141,20 @@ def some_case(choose: Choose, ahead: int | None, most: int) -> Case:
     if policy == "chunked" and limits.contiguous == 0 and choose.among(0, 1) == 1:
         limits = limits._replace(prefix=1)
         chains = some_chains(choose, prompt, output, limits.block_size)
+    salts: list[int] = []
+    chances: list[int] = []
+    if policy == "chunked" and limits.contiguous == 0 and choose.among(0, 1) == 1:
+        tokens = choose.among(1, 2, 4)
+        limits = limits._replace(draft_tokens=tokens, lookahead=choose.among(0, tokens), rehearse=choose.among(0, 1))
+        salts = choose.numbers(2, 0, 2**32 - 1)
+        chances = sorted((choose.among(0, 2**30, 2**31, 2**32) for _ in range(tokens)), reverse=True)
     return Case(
         policy, tuple(t * tick for t in sorted(choose.numbers(n, 0, choose.among(0, 3, 20, 100)))), tuple(prompt),
         tuple(output), tuple(a + b for a, b in zip(output, early, strict=True)),
         tuple(min(a, b) for a, b in zip(shared, prompt, strict=True)), tuple(choose.numbers(n, 0, 99)),
         limits, some_cost(choose, tick), replicas=choose.among(1, 1, 2, 3),
         router=choose.among(*sorted(ROUTERS)), load=load, width=1 if load == "open" else choose.among(1, 2, 3, 5),
-        until=choose.among(None, None, 30 * tick), chains=chains,
+        until=choose.among(None, None, 30 * tick), chains=chains, salts=tuple(salts), chances=tuple(chances),
     )  # fmt: skip
 
 
@@ -175,6 +186,8 @@ def job(case: Case, compiled: bool, log: bool = True) -> Job:
     made = (array_job if compiled else list_job)(req, case.limits, case.cost, case.replicas, log, chain)
     made.router, made.load, made.width = ROUTERS[case.router], LOADS[case.load], case.width
     made.until = NEVER if case.until is None else case.until
+    if case.salts:
+        made.acceptance = Acceptance(*(np.array(each) if compiled else each for each in (case.salts, case.chances)))
     return made
 
 
