@@ -63,7 +63,7 @@ def calibrated_cost(
     dense = np.stack([device.dense_s(tokens, kind, limit) for kind, limit in enumerate(limits)])
     dense[:, 0] = 0.0
     cpu_times = host_times(host or load_host(), engine)
-    old_runner = bool(engine.new_runner) and model.model_type not in engine.new_runner.split()
+    old_runner = engine.older_runner(model.architectures)
     launch = Launch(
         cpu_times, model.layers, tp, engine.schedule_ahead > 0, bool(engine.worker_processes), old_runner,
         model.expert_layers,

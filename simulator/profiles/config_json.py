@@ -45,7 +45,7 @@ def parse_model(config: Config, path: Path) -> ModelShape:
     read = FAMILIES.get(str(text.get("model_type")), FAMILIES[kind])
     try:
         shape = dataclasses.replace(
-            read(text, path), name=_name(path), model_type=kind,
+            read(text, path), name=_name(path), model_type=kind, architectures=_architectures(config, kind, path),
             encoder_parameters=int(config.get("_encoder_parameters", 0)), not_counted=_encoder(config))
     except (TypeError, ValueError, AttributeError) as error:  # a list where a number is due, and the like
         raise ConfigError(f"{path}: a value is not of the kind its key needs: {error}") from error
@@ -53,6 +53,14 @@ def parse_model(config: Config, path: Path) -> ModelShape:
     if shape.windows and len(shape.windows) != shape.layers:
         raise ConfigError(f"{path}: layer_types must name {shape.layers} layers, got {len(shape.windows)}")
     return dataclasses.replace(shape, weights=parse_format({**config, **_formats(config, text)}, shape.modules(), path))
+
+
+def _architectures(config: Config, kind: str, path: Path) -> tuple[str, ...]:
+    """Classes that the checkpoint names; of a config.json without them the one that its model_type stands for."""
+    given = config.get("architectures") or ([CLASSES[kind]] if kind in CLASSES else [])
+    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+        raise ConfigError(f"{path}: architectures must be a list of class names, got {given!r}")
+    return tuple(given)
 
 
 def _text_part(config: Config, path: Path) -> Config:
@@ -294,3 +302,9 @@ FAMILIES: Final[Mapping[str, Callable[[Config, Path], ModelShape]]] = {
     "cohere": _cohere, "opt": _opt,
 }
 """model_type -> reader."""
+CLASSES: Final[Mapping[str, str]] = {
+    "llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM", "qwen2_moe": "Qwen2MoeForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
+    "deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM",
+}
+"""model_type -> class in Hugging Face Transformers, for the types whose class an engine profile may name."""

@@ -9,7 +9,7 @@ may name a `base`: what it does not say itself is assumed to be as there.
 import dataclasses
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -83,6 +83,8 @@ ACCOUNTING: Final = {
     "free": "the share of what weights, activations and workspace leave free (TensorRT-LLM)",
 }
 """How an engine sizes its KV cache from gpu_memory_utilization."""
+OLDER_RUNNER_DRAFTS: Final = ("ngram", "ngram_gpu")
+"""Drafts the newer model runner does not know (vLLM 0.24, VllmConfig._get_v2_model_runner_unsupported_features)."""
 _TEXTS: Final = ("name", "version", "policy", "mark", "notes", "accounting", "new_runner")
 _OPTIONAL: Final = ("notes", "base", "new_runner")
 
@@ -119,7 +121,7 @@ class EngineProfile:
     workspace_bytes: float  # kept back besides: contexts, libraries, communication, fragmentation
     accounting: str = "profiled"  # key of ACCOUNTING
     notes: str = ""
-    new_runner: str = ""  # model types that the newer of two model runners takes, "": there is one
+    new_runner: str = ""  # model classes that the newer of two model runners takes, "": there is one
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
     marks: Mapping[str, str] = field(default_factory=dict, hash=False)
     path: Path = Path()
@@ -128,6 +130,12 @@ class EngineProfile:
         """[tokens] the largest graph of (pure decode steps, steps with prefill) under a batch limit."""
         piecewise = min(int(self.graph_tokens_per_sequence * max_num_seqs), self.graph_tokens_max)
         return max(piecewise, min(max_num_seqs, self.graph_tokens_max)), piecewise
+
+    def older_runner(self, architectures: Iterable[str], drafts: str = "") -> bool:
+        """Whether a model of these classes, with `drafts` proposed this way, runs on the older of two model runners."""
+        if not self.new_runner:
+            return False
+        return drafts in OLDER_RUNNER_DRAFTS or not set(architectures) & set(self.new_runner.split())
 
     def default_limits(self, gpu: Gpu) -> tuple[int, int]:
         """(max_num_seqs, max_num_batched_tokens) that the server takes on `gpu` when none are set."""

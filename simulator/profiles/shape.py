@@ -89,6 +89,7 @@ class ModelShape:
     experts: Experts | None = None
     weights: WeightFormat = SIXTEEN_BIT   # as the checkpoint stores them
     model_type: str = ""           # of its config.json
+    architectures: tuple[str, ...] = ()    # classes that its config.json names
     encoder_parameters: int = 0    # vision or audio encoder, loaded in 16 bits on every GPU's share
     not_counted: str = ""          # what the checkpoint holds besides, unknown in size
     fused_input: int = 0           # [hidden states] an EAGLE-3 draft takes from its target, 0: no draft
