@@ -20,6 +20,7 @@ from simulator.profiles.gpu import Gpu, load_gpu
 from simulator.profiles.host import Host, load_host
 from simulator.profiles.model import ModelShape, load_model
 from simulator.scenario.setup import LOADS
+from simulator.scenario.speculation import acceptance_of, with_drafts
 from simulator.state import FINISHED, Limits
 from simulator.units import column_to_ticks, to_seconds
 from simulator.workload.extras import Extras
@@ -27,6 +28,8 @@ from simulator.workload.shared import shared_blocks
 from simulator.workload.trace import make_trace
 
 Seconds = npt.NDArray[np.float64]
+SEED = 0
+"""Of the draws of which drafts are right."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,7 @@ def cost_of(run: MeasuredRun, setup: Profiles) -> Cost:
         e.max_num_seqs,
         e.max_num_batched_tokens,
         setup.host,
+        run.speculation,
     )
 
 
@@ -100,6 +104,8 @@ def capacity_of(run: MeasuredRun, setup: Profiles) -> KvCapacity:
         e.max_num_batched_tokens,
         e.gpu_memory_utilization,
         e.block_size,
+        draft=run.speculation.draft if run.speculation else None,
+        draft_tokens=run.speculation.tokens if run.speculation else 0,
     )
 
 
@@ -163,6 +169,8 @@ def _job(run: MeasuredRun, setup: Profiles, cost: Cost, blocks: int, log: bool) 
     columns = request_columns(arrival, prompt, output, output, cached, np.zeros(0, dtype=np.int64),
                               shared.ends if limits.prefix else None)
     job = array_job(columns, limits, cost, 1, log, shared.numbers)
+    if run.speculation:
+        job.acceptance = acceptance_of(run.speculation, SEED, 0, arrays=True)
     job.load, job.width = LOADS["open" if run.kind == "sessions" else run.kind], run.width
     return job
 
@@ -171,7 +179,7 @@ def limits_of(run: MeasuredRun, engine: EngineProfile, blocks: int) -> Limits:
     """The policy's limits under the run's settings; one block is the engine's null block."""
     e = run.engine
     longest = int((run.requests.prompt_tokens + run.requests.output_tokens).max())
-    return Limits(
+    limits = Limits(
         max_num_seqs=e.max_num_seqs,
         max_num_batched_tokens=e.max_num_batched_tokens,
         long_prefill_token_threshold=0,
@@ -188,3 +196,4 @@ def limits_of(run: MeasuredRun, engine: EngineProfile, blocks: int) -> Limits:
         schedule_ahead=engine.schedule_ahead,
         whole_prompt=0,
     )
+    return with_drafts(limits, run.speculation)

@@ -34,6 +34,8 @@ class Policy:
     """Share of KV blocks kept free when admitting, where the policy has its own default."""
     prefix_cache: bool = False
     """Whether it looks for known blocks when admitting."""
+    drafts: bool = False
+    """Whether it plans drafted tokens."""
 
     @property
     def summary(self) -> str:
@@ -58,7 +60,8 @@ POLICIES: Final = {
         Policy("vllm_v0", vllm_v0, vllm_v0.schedule, (_SEQS, _BUDGET, "watermark"), whole_prompt=True,
                watermark=0.01),  # vLLM 0.6 vllm/core/block_manager_v2.py, BlockSpaceManagerV2.__init__
         Policy("chunked", chunked, chunked.schedule,
-               (_SEQS, _BUDGET, "long_prefill_token_threshold", "watermark", "reserve_full_prompt"), prefix_cache=True),
+               (_SEQS, _BUDGET, "long_prefill_token_threshold", "watermark", "reserve_full_prompt"), prefix_cache=True,
+               drafts=True),
     )
 }
 

@@ -8,7 +8,7 @@ how they were fitted and what they leave out is in docs/calibration.md.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from simulator.cost.check import check_cost
 from simulator.cost.collective import all_reduce_s
+from simulator.cost.draft import PREFILL_SAMPLES, Drafting, searching
 from simulator.cost.gpu_times import GpuTimes, gpu_times
 from simulator.cost.launch import Launch
 from simulator.cost.roofline import MAX_COLUMNS, padded, to_fp
@@ -26,13 +27,12 @@ from simulator.profiles.gpu import Gpu
 from simulator.profiles.host import Host, host_times, load_host
 from simulator.profiles.model import ACTIVATION_BYTES, KV_BYTES, WEIGHT_BYTES, ModelShape, dtype_name
 from simulator.profiles.shape import Gemm
+from simulator.profiles.speculation import NGRAM, Speculation
 from simulator.units import NS_PER_S, to_ticks
 
 Array = npt.NDArray[np.float64]
 Table = npt.NDArray[np.int64]
 
-PREFILL_SAMPLES: Final = 8
-"""Rows through the head in a step with prefill: its decodes and finished prompts are few beside its tokens."""
 IMBALANCE_SCALE: Final = 5.0
 """[sequences] over which unequal contexts come to fill the GPU unevenly."""
 
@@ -47,8 +47,9 @@ def calibrated_cost(
     max_num_seqs: int,
     max_num_batched_tokens: int,
     host: Host | None = None,
+    speculation: Speculation | None = None,
 ) -> Cost:
-    """Fill a `Cost` for `model` on `tp` GPUs of `host` (default: the measured one).
+    """Fill a `Cost` for `model` on `tp` GPUs of `host` (default: the measured one), drafting by `speculation`.
 
     Raises ConfigError: bad limit, uneven split, overflow.
     """
@@ -57,16 +58,22 @@ def calibrated_cost(
             "max_num_seqs and max_num_batched_tokens must be >= 1, "
             f"got {max_num_seqs} and {max_num_batched_tokens}"
         )
-    device = _Device(gpu, gpu_times(gpu), model, tp, dtype_name(weight_dtype, WEIGHT_BYTES))
+    rows = speculation.rows if speculation else 1
+    device = _Device(gpu, gpu_times(gpu), model, tp, dtype_name(weight_dtype, WEIGHT_BYTES), rows)
     tokens = np.arange(min(max(max_num_batched_tokens, max_num_seqs), MAX_COLUMNS) + 1)
-    limits = engine.graph_limits(max_num_seqs)
-    dense = np.stack([device.dense_s(tokens, kind, limit) for kind, limit in enumerate(limits)])
+    limits = engine.graph_limits(max_num_seqs * rows)
+    drafting = _drafting(device, speculation)
+    dense = np.stack([device.dense_s(tokens, kind, limit) + drafting.dense_s(padded(tokens, limit), kind)
+                      for kind, limit in enumerate(limits)])
     dense[:, 0] = 0.0
-    cpu_times = host_times(host or load_host(), engine)
-    old_runner = engine.older_runner(model.architectures)
+    host = host or load_host()
+    cpu_times = host_times(host, engine)
+    if speculation and speculation.method == NGRAM:
+        cpu_times = searching(cpu_times, host, engine)
+    old_runner = engine.older_runner(model.architectures, speculation.method if speculation else "")
     launch = Launch(
-        cpu_times, model.layers, tp, engine.schedule_ahead > 0, bool(engine.worker_processes), old_runner,
-        model.expert_layers,
+        cpu_times, model.layers + drafting.layers, tp, engine.schedule_ahead > 0, bool(engine.worker_processes),
+        old_runner, model.expert_layers,
     )
     cpu, prep, dense, eager = launch.tables(dense, np.stack([tokens > limit for limit in limits]))
     times = device.times
@@ -78,12 +85,17 @@ def calibrated_cost(
             prep_ns=_ns(prep),
             eager=eager.astype(np.int64),
             slope_fp=to_fp(device.slope_s()),
-            decode_context_fp=to_fp(model.kv_bytes_per_token(kv_dtype, tp) / device.kv_bandwidth(kv_dtype)),
-            decode_seq_fp=to_fp(
-                times.decode_sequence_s * model.layers + times.sample_sequence_s * device.vocab_share
+            decode_context_fp=to_fp(
+                (model.kv_bytes_per_token(kv_dtype, tp) + drafting.kv_bytes(kv_dtype)) / device.kv_bandwidth(kv_dtype)
             ),
-            prefill_pair_fp=to_fp(model.attention_flops_per_pair(tp) / times.prefill_rate),
-            prefill_token_fp=to_fp(times.prefill_token_s * model.layers / tp),
+            decode_seq_fp=to_fp(
+                times.decode_sequence_s * (model.layers + drafting.layers * drafting.passes)
+                + times.sample_sequence_s * device.vocab_share
+            ),
+            prefill_pair_fp=to_fp(
+                (model.attention_flops_per_pair(tp) + drafting.flops_per_pair) / times.prefill_rate
+            ),
+            prefill_token_fp=to_fp(times.prefill_token_s * (model.layers + drafting.layers) / tp),
             prefill_seq_fp=to_fp(times.sample_sequence_s * device.vocab_share),
             cpu_seq_ns=np.int64(sequence),
             prep_seq_ns=np.int64(sequence),
@@ -98,6 +110,15 @@ def _ns(seconds: Array) -> Table:
     return np.rint(seconds * NS_PER_S).astype(np.int64)
 
 
+def _drafting(device: "_Device", speculation: Speculation | None) -> Drafting:
+    """The draft model of `speculation` on the same GPUs, in the format of its checkpoint."""
+    if speculation is None or speculation.draft is None:
+        return Drafting(None, 1, 0)
+    weights = speculation.draft.weight_format("auto").dtype
+    return Drafting(replace(device, model=speculation.draft, weight_dtype=weights), speculation.rows,
+                    speculation.tokens)
+
+
 @dataclass(frozen=True)
 class _Device:
     """One GPU of `tp`, running its share of the model. Times in seconds."""
@@ -107,6 +128,7 @@ class _Device:
     model: ModelShape
     tp: int
     weight_dtype: str
+    queries: int = 1  # tokens of a sequence in a pure decode step: 1 + drafts
 
     @property
     def vocab_share(self) -> float:
@@ -185,7 +207,8 @@ class _Device:
         total = self.layers_s(rows) + self.reduce_s(rows) + self.times.step_fixed_s
         if kind == 1:
             return total + self.head_s(np.minimum(real, PREFILL_SAMPLES))
-        uneven = self.times.mixed_lengths_s * (1.0 - np.exp(-np.maximum(real - 1.0, 0.0) / IMBALANCE_SCALE))
+        others = np.maximum(real / self.queries - 1.0, 0.0)
+        uneven = self.times.mixed_lengths_s * (1.0 - np.exp(-others / IMBALANCE_SCALE))
         result: Array = total + self.head_s(real) + self.model.layers * uneven
         return result
 

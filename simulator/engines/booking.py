@@ -171,16 +171,16 @@ def commit(req: Requests, rep: Replica, lim: Limits, cost: Cost) -> None:
     step.plain = 1 if n_prefill == 0 and n_yield + lane == n_decode and lim.draft_tokens == 0 else 0
     step.pad_rows = rep.c.pad_rows
     step.gap = rep.c.free_blocks - rep.c.largest_gap if lim.contiguous == 1 else 0
-    _price(rep, cost, step)
+    mixed = n_prefill > 0 or n_drafts != n_decode * lim.draft_tokens
+    _price(rep, cost, step, 1 if mixed else 0)
     rep.c.n_flight += 1
 
 
 @jitable
-def _price(rep: Replica, cost: Cost, step: Column) -> None:
-    """Cost of the step just filled in, into its clocks and the totals."""
+def _price(rep: Replica, cost: Cost, step: Column, kind: int) -> None:
+    """Cost of the step just filled in, into its clocks and the totals; kind 0: a decode of equal rows."""
     stats = rep.stats
     rows = step.decode + step.prefill
-    kind = 1 if step.prefill > 0 else 0
     tokens = step.decode + step.drafts + rep.c.pad_rows + step.prefill_tokens + rep.c.pad_tokens
     dense = dense_time(cost, kind, tokens)
     decode = decode_attention_time(cost, step.decode + rep.c.pad_rows, step.context)

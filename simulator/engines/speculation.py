@@ -58,7 +58,8 @@ def settle_known(req: Requests, lim: Limits, i: int) -> None:
 def deliver_drafted(world: World, rep: Replica, flight: Column, gains: Column, count: int) -> int:
     """`booking.deliver` for a step with drafts: up to gains[k] tokens for the k-th request; returns how many in all.
 
-    Tokens of one step reach the client together: a gap before the first, none between them. An answer may end amid them.
+    Tokens of one step reach the client together: a gap before the first, none between them. An answer may end amid
+    them.
     """
     req, stats, visible = world.req, rep.stats, rep.c.visible
     ended = 0

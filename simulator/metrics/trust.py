@@ -30,6 +30,9 @@ def never_run(setup: Setup) -> str:
     engine version on it. Empty where one was (of the same sizes, whatever the checkpoint's name and weight format),
     and for profiles that are not marked measured."""
     tp = setup.scenario.hardware.tensor_parallel
+    if setup.speculation and setup.gpu.mark == "measured":
+        return (f"{setup.speculation.method} drafts: their step times were fitted on one series of "
+                "llama-3.1-8b on one h200-sxm (vllm-0.24), other models and GPUs follow their shapes")
     asked = (_sizes(setup.model), tp, _version(setup.engine))
     runs = setup.gpu.engine_runs
     known = {(_sizes(load_model(run.model)), run.tensor_parallel, _version(load_engine(run.engine)))

@@ -24,8 +24,10 @@ from simulator.profiles.engine import EngineProfile, load_engine
 from simulator.profiles.gpu import Gpu, load_gpu
 from simulator.profiles.host import Host, host_times, load_host
 from simulator.profiles.model import KV_BYTES, ModelShape, dtype_name, load_model
+from simulator.profiles.speculation import Speculation
 from simulator.scenario.length import check_fits, check_positions, kv_tokens, longest_that_fits, safe_tokens
 from simulator.scenario.spec import Scenario
+from simulator.scenario.speculation import acceptance_of, check_budget, speculation_of, with_drafts
 from simulator.state import LARGEST_COUNT, Limits
 from simulator.units import to_ticks
 from simulator.workload.shared import shared_blocks
@@ -48,6 +50,13 @@ class Setup:
     capacity: KvCapacity | None
     limits: Limits
     cost: Cost
+    speculation: Speculation | None = None
+
+    @property
+    def token_budget(self) -> int:
+        """[tokens] max_num_batched_tokens as it is set; what drafts keep back of it is not in the limits."""
+        kept = self.speculation.slots_per_sequence * self.limits.max_num_seqs if self.speculation else 0
+        return self.limits.max_num_batched_tokens + kept
 
 
 def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
@@ -66,15 +75,22 @@ def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
         engine = engine.replace(graph_tokens_max=0)
     host, model = _host(scenario), _model(scenario)
     policy = policy_named(scenario.policy.name or engine.policy)
+    speculation = _speculation(scenario, engine, policy, model)
+    if speculation and not speculation.ahead:
+        engine = engine.replace(schedule_ahead=0)
     default_seqs, default_budget = engine.default_limits(gpu)
     seqs = scenario.policy.max_num_seqs or default_seqs
+    with _named(scenario, "engine.speculation"):
+        check_budget(speculation, scenario.policy.max_num_batched_tokens or default_budget, seqs)
 
     def limits_at(length: int) -> tuple[KvCapacity | None, Limits]:
         # a policy that does not chunk needs room for the longest prompt: vLLM v0's default is max(max_model_len, 2048)
         default = max(length, 2048) if policy.whole_prompt else default_budget
         budget = scenario.policy.max_num_batched_tokens or default
-        capacity = None if gpu.name == "unit" else _capacity(scenario, gpu, engine, model, seqs, budget, length)
-        return capacity, _limits(scenario, engine, policy, seqs, budget, length, capacity)
+        capacity = None if gpu.name == "unit" else _capacity(scenario, gpu, engine, model, seqs, budget, length,
+                                                            speculation)
+        limits = _limits(scenario, engine, policy, seqs, budget, length, capacity)
+        return capacity, with_drafts(limits, speculation)
 
     if shorten and scenario.max_model_len is None and gpu.name != "unit":
         with _named(scenario, "model"):
@@ -91,20 +107,20 @@ def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
             check_positions(model, length)
             check_fits(length, kv_tokens(limits), capacity, scenario.max_model_len is not None)
     try:
-        cost = _cost(scenario, gpu, engine, host, model, seqs, limits.max_num_batched_tokens)
+        cost = _cost(scenario, gpu, engine, host, model, seqs, limits.max_num_batched_tokens, speculation)
     except ConfigError as error:
         if str(error).startswith("cost."):  # a term nobody set: what a profile of the user's own leads to
             raise ConfigError(f"{scenario.place('hardware.gpu')}: {gpu.path}: {gpu.name} is too slow for {model.name} "
                               "to be simulated: check memory_bandwidth and peak_dense") from error
         raise
-    return Setup(scenario, gpu, engine, host, model, policy, capacity, limits, cost)
+    return Setup(scenario, gpu, engine, host, model, policy, capacity, limits, cost, speculation)
 
 
 def cost_on(setup: Setup, host: Host) -> Cost:
     """Step times of a scenario already looked up, on another host."""
     limits = setup.limits
     return _cost(setup.scenario, setup.gpu, setup.engine, host, setup.model, limits.max_num_seqs,
-                 limits.max_num_batched_tokens)
+                 setup.token_budget, setup.speculation)
 
 
 def _host(scenario: Scenario) -> Host:
@@ -141,6 +157,27 @@ def _model(scenario: Scenario) -> ModelShape:
     return model
 
 
+def _speculation(scenario: Scenario, engine: EngineProfile, policy: Policy, model: ModelShape) -> Speculation | None:
+    """Who drafts, checked against model, engine and policy. Raises ConfigError where that is not modelled."""
+    spec = scenario.engine.speculation
+    if spec is None:
+        return None
+    with _named(scenario, "engine.speculation"):
+        speculation = speculation_of(spec, scenario.base, engine.name == "unit")
+        if not policy.drafts or scenario.kv.layout != "paged":
+            names = ", ".join(p.name for p in POLICIES.values() if p.drafts)
+            raise ConfigError(f"needs layout: paged and a policy that plans drafts ({names}), got {scenario.kv.layout} "
+                              f"and {policy.name}")
+        if engine.name not in ("vllm", "unit"):
+            raise ConfigError(f"is modelled as vLLM does it, not {engine.name}")
+        if scenario.cost_model == "roofline":
+            raise ConfigError("the step times of drafts are not modelled (cost_model: roofline)")
+        if speculation.draft:
+            speculation.check(model)
+            speculation.draft.check_tp(scenario.hardware.tensor_parallel)
+        return speculation
+
+
 def _refuse_uncosted(scenario: Scenario, model: ModelShape, max_model_len: int) -> None:
     """Raise ConfigError for a model whose memory is counted but whose step times are not modelled."""
     beyond = model.beyond_dense(max_model_len)
@@ -152,10 +189,11 @@ def _refuse_uncosted(scenario: Scenario, model: ModelShape, max_model_len: int) 
 
 
 def _capacity(scenario: Scenario, gpu: Gpu, engine: EngineProfile, model: ModelShape, seqs: int,
-              budget: int, max_model_len: int) -> KvCapacity:
+              budget: int, max_model_len: int, speculation: Speculation | None) -> KvCapacity:
     hardware = scenario.hardware
     return kv_capacity(gpu, engine, model, hardware.tensor_parallel, hardware.weight_dtype, hardware.kv_dtype,
-                       seqs, budget, hardware.gpu_memory_utilization, scenario.kv.block_size, max_model_len)
+                       seqs, budget, hardware.gpu_memory_utilization, scenario.kv.block_size, max_model_len,
+                       speculation.draft if speculation else None, speculation.tokens if speculation else 0)
 
 
 def _limits(scenario: Scenario, engine: EngineProfile, policy: Policy, seqs: int, budget: int, max_model_len: int,
@@ -203,7 +241,7 @@ def _prefix_cache(scenario: Scenario, engine: EngineProfile, policy: Policy) -> 
 
 
 def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, host: Host, model: ModelShape, seqs: int,
-          budget: int) -> Cost:
+          budget: int, speculation: Speculation | None) -> Cost:
     hardware = scenario.hardware
     if gpu.name == "unit":
         return unit_cost(to_ticks(1.0 if hardware.step_s is None else hardware.step_s))
@@ -219,7 +257,7 @@ def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, host: Host, model
         return roofline_cost(gpu, model, hardware.tensor_parallel, weights, hardware.kv_dtype, times,
                              seqs, budget)
     return calibrated_cost(gpu, engine, model, hardware.tensor_parallel, weights, hardware.kv_dtype,
-                           seqs, budget, host)
+                           seqs, budget, host, speculation)
 
 
 def in_submission_order(trace: Trace, load: str) -> Trace:
@@ -254,5 +292,7 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
     make = array_job if compiled else list_job
     job = make(req, limits, setup.cost, scenario.cluster.replicas, log, shared.numbers if shared else ())
     job.router, job.load, job.width = router, LOADS[scenario.load.kind], scenario.load.width
+    if setup.speculation:
+        job.acceptance = acceptance_of(setup.speculation, scenario.seed, replication, compiled)
     job.until = LAST_TICK if scenario.horizon_s is None else to_ticks(scenario.horizon_s)
     return job

@@ -53,7 +53,7 @@ def test_intervals_hold_as_often_as_they_say(result: dict[str, Any]) -> None:
 
 def test_every_kv_block_count_is_within_one_percent(result: dict[str, Any]) -> None:
     cells = [run["metrics"]["num_gpu_blocks"] for run in result["runs"] if "num_gpu_blocks" in run["metrics"]]
-    assert len(cells) == 114
+    assert len(cells) == 121
     assert max(abs(cell["error_pct"]) for cell in cells) <= 1.0
 
 
@@ -90,16 +90,31 @@ def test_mixture_of_experts_meets_its_bars(result: dict[str, Any]) -> None:
         assert sum(abs(run["metrics"][metric]["error_pct"]) for run in runs) / 5 <= 6.0, metric
 
 
+BATCHES = ("batch_b1", "batch_b8", "batch_b32")
+
+
+@pytest.mark.parametrize(("series", "metrics"), [
+    ("llama8b-h200-eagle", ("tpot_mean_s", "e2e_mean_s")), ("llama8b-h200-ngram", ("tpot_mean_s",)),
+])  # fmt: skip
+def test_speculation_meets_its_bars(result: dict[str, Any], series: str, metrics: tuple[str, ...]) -> None:
+    """6 % in TPOT and E2E, 1 % in KV blocks. The time of a pass of the draft, and of a search in the text, are fitted
+    on these runs; all else follows the shapes of model and draft."""
+    runs = [run for run in result["runs"] if run["run"] in {f"{series}/{batch}" for batch in BATCHES}]
+    assert len(runs) == 3
+    for metric in metrics:
+        assert sum(abs(run["metrics"][metric]["error_pct"]) for run in runs) / 3 <= 6.0, metric
+    assert all(abs(run["metrics"]["num_gpu_blocks"]["error_pct"]) <= 1.0 for run in runs)
+
+
 def test_runs_of_what_is_not_modelled_are_listed_with_the_reason(result: dict[str, Any]) -> None:
     reasons = {entry["run"]: entry["reason"] for entry in result["refused"]}
-    assert "engine.speculative" in reasons["llama8b-h200-eagle/batch_b8"]
     assert "engine.scheduling_policy 'priority'" in reasons["llama8b-h200-priority/conv_burst300_pri"]
     assert not set(reasons) & {run["run"] for run in result["runs"]}
 
 
 def test_only_runs_of_what_is_not_modelled_are_an_error() -> None:
-    with pytest.raises(NotModelledError, match=r"engine.speculative .* is not modelled"):
-        validate([MEASUREMENTS / "llama8b-h200-ngram"])
+    with pytest.raises(NotModelledError, match=r"engine.scheduling_policy .* is not modelled"):
+        validate([MEASUREMENTS / "llama8b-h200-priority"])
 
 
 def test_result_is_plain_json(result: dict[str, Any]) -> None:

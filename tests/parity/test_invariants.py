@@ -82,6 +82,7 @@ def test_steps_account_for_every_token(case: Case) -> None:
     assert rows["gpu_ns"].sum() == totals.gpu
     assert rows["wall_ns"].sum() == totals.wall
     assert done.rows_time.sum() == totals.wall
+    assert totals.accepted <= totals.drafts <= rows["drafts"].sum()
     parts = totals.dense + totals.decode_attention + totals.prefill_attention
     assert parts == totals.gpu
     if case.limits.stream:
@@ -112,7 +113,8 @@ def test_a_replica_is_busy_one_step_at_a_time(case: Case) -> None:
         assert np.all(rows["blocks"] <= lim.num_blocks)
         assert np.all(rows["kv_tokens"] <= rows["blocks"] * lim.block_size)
         if case.policy == "chunked":
-            assert np.all(rows["decode"] + rows["prefill_tokens"] <= lim.max_num_batched_tokens)
+            assert np.all(rows["decode"] + rows["drafts"] + rows["prefill_tokens"] <= lim.max_num_batched_tokens)
+            assert np.all(rows["drafts"] <= rows["decode"] * lim.draft_tokens)
 
 
 @settings(max_examples=100, **COMMON)

@@ -131,6 +131,7 @@ def test_cases_are_hard() -> None:
 
     look()
     wanted = {"preempted", "tie", "early end", "refused", "finished", "contiguous", "cut by the horizon",
-              "arrival as an output is seen", "drafts", "drafts, preempted", "open", "closed", "grouped", "ahead 0", "ahead 1", "ahead 2",
+              "arrival as an output is seen", "drafts", "drafts, preempted", "open",
+              "closed", "grouped", "ahead 0", "ahead 1", "ahead 2",
               *POLICIES, *ROUTERS}  # fmt: skip
     assert seen == wanted

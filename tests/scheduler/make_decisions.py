@@ -6,9 +6,9 @@
 writes decisions.json.gz beside this file: per scenario its limits, its requests [arrival tick, prompt, output,
 max_tokens, group, tokens of the prompt that are its group's] and, in order, every plan
 ["plan", [[request, tokens], ...], [preempted, ...], [[admitted request, tokens found in the cache], ...]] and output
-["output", [[request, 1 if it ended], ...]], with speculative decoding [[request, 1 if it ended, tokens], ...]. The model
-runner is a clock: every step takes STEP ticks, launching
-takes none, and outputs come before arrivals of their tick. Same wheel, same seed: same file, byte for byte.
+["output", [[request, 1 if it ended], ...]], with speculative decoding [[request, 1 if it ended, tokens], ...]. The
+model runner is a clock: every step takes STEP ticks, launching takes none, and outputs come before arrivals of their
+tick. Same wheel, same seed: same file, byte for byte.
 """
 
 import gzip

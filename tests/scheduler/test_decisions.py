@@ -43,8 +43,8 @@ class Watched(_Run):
         super().complete(r)
         req = self.job.req
         got = [i for i, before in enumerate(done) if req.done[i] > before]
-        tokens = [[req.done[i] - done[i]] if self.job.lim.draft_tokens else [] for i in got]
-        self.steps.append(["output", [[i, int(req.status[i] == FINISHED), *n] for i, n in zip(got, tokens, strict=True)]])
+        rows = [[i, int(req.status[i] == FINISHED), req.done[i] - done[i]] for i in got]
+        self.steps.append(["output", rows if self.job.lim.draft_tokens else [row[:2] for row in rows]])
 
 
 def case(made: dict[str, Any]) -> Case:
@@ -55,7 +55,8 @@ def case(made: dict[str, Any]) -> Case:
         long_prefill_token_threshold=made["long_prefill_token_threshold"],
         watermark_blocks=int(made["watermark"] * made["num_gpu_blocks"]),
         reserve_prompt=int(made["reserve_full_prompt"]),
-        block_size=made["block_size"], num_blocks=made["num_gpu_blocks"] - 1, max_model_len=made.get("max_model_len", 4096), contiguous=0,
+        block_size=made["block_size"], num_blocks=made["num_gpu_blocks"] - 1,
+        max_model_len=made.get("max_model_len", 4096), contiguous=0,
         reserve_tokens=0, batch_window=0, length_bucket=0, stream=1, schedule_ahead=made["schedule_ahead"],
         whole_prompt=0, prefix=int("cache" in made["kind"]),
     )  # fmt: skip
