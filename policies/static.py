@@ -153,6 +153,7 @@ def retire(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
         rep.c.n_ended = rep.c.n_running
         for k in range(rep.c.n_running):
             i = rep.running[k]
+            rep.ended[k] = i
             req.first[i] = rep.c.visible
             req.last[i] = rep.c.visible
     retire_finished(req, rep, lim)

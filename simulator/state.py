@@ -60,10 +60,13 @@ LARGEST_COUNT: Final = 2**31 - 1
 """Most tokens of a request, and most KV blocks of a replica; checked where they come in."""
 
 COMPLETE: Final = 0
+TRANSFER: Final = 1
 ARRIVE: Final = 2
-TIMER: Final = 3
-SCHEDULE: Final = 4
-"""Phases of a tick; 1 is kept for transfers between replicas."""
+CONTROL: Final = 3
+TIMER: Final = 4
+SCHEDULE: Final = 5
+"""Phases of a tick. Those of a replica are COMPLETE, TIMER and SCHEDULE; the others come from outside, between them.
+TRANSFER and CONTROL are kept for requests that change replicas and for changes of the fleet."""
 
 # Status of a request.
 FUTURE: Final = 0
@@ -106,7 +109,7 @@ class Counters:
     cpu_free: int = 0       # [tick] L of the last launched step
     last_output: int = 0    # [tick] output of the last collected step
     visible: int = 0        # [tick] at the client, of the step being collected
-    n_ended: int = 0        # requests that ended in the step being collected
+    n_ended: int = 0        # requests that ended in the step being collected: entries of `ended`
     log_row: int = 0        # row of the step log that may be extended, -1 = none
     log_version: int = 0    # `version` of the steps in it
     scattered: int = 0      # admissions refused although enough blocks were free in all (contiguous layout)
@@ -250,6 +253,7 @@ class Replica(NamedTuple):
     vacant: Column       # (S,) free slots, a heap
     seats: Column        # (S,) Seat of each slot
     extents: Column      # (S,) requests by the place of their contiguous reservation
+    ended: Column        # (S,) requests that ended in the step being collected, or whose batch was returned
     batch: Column        # (S,) requests of the step being planned          [policy writes]
     tokens: Column       # (S,) tokens to compute for each of them          [policy writes]
     flight: Column       # (D+1, S) per step in flight: requests that get a token from it
@@ -326,8 +330,10 @@ class LogRow:
 class Control:
     """Scalars of a whole run."""
 
-    next: int = 0            # next request to arrive
-    released: int = 0        # requests whose arrival tick is known
+    started: int = 0         # 1 = the load has begun
+    next: int = 0            # next request of the stream (open), or of the list that clients take from
+    submitted: int = 0       # submissions so far
+    n_future: int = 0        # pending events of the heap
     group_left: int = 0      # grouped load: requests of the current group not ended
     log_rows: int = 0        # rows of the step log written
 

@@ -290,6 +290,7 @@ def _deliver(world: World, rep: Replica, flight: Column, count: int) -> int:
             if req.status[i] == WAITING:
                 take_out(req, rep, world.lim, i)
             req.status[i] = FINISHED
+            rep.ended[ended] = i
             ended += 1
     rep.c.n_ended = ended
     return given

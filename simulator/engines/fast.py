@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from policies.registry import Policy
-from policies.routers import LEAST_OUTSTANDING, route
+from policies.routers import LEAST_OUTSTANDING, ROUTED, route
 from simulator.engines.booking import (
     clear_plan,
     collect,
@@ -20,14 +20,15 @@ from simulator.engines.booking import (
     enqueue,
     output_tick,
 )
-from simulator.engines.clients import OPEN, Clients, on_ended, start_load
+from simulator.engines.clients import ENTER, OPEN, Clients, act, drop, on_ended, start_load, upcoming
+from simulator.engines.future import index_of, what_of
 from simulator.engines.job import Job, check_sums
 from simulator.engines.lane import depart, join, spill
 from simulator.engines.quiet import run_quietly, steps_alike
 from simulator.engines.steplog import log_step
 from simulator.engines.world import World
 from simulator.jit import compiled, jitable
-from simulator.state import ARRIVE, COMPLETE, GAPS, SCHEDULE, TIMER, Column, Control, Front, Prefix, Replica, Requests
+from simulator.state import ARRIVE, COMPLETE, GAPS, SCHEDULE, TIMER, Column, Front, Prefix, Replica
 from simulator.units import NEVER
 
 DONE = 0
@@ -37,7 +38,8 @@ LOG_FULL = 2
 
 ADVANCE = 0
 END = 1
-"""What is done with a replica beside ARRIVE: its events, or at the end the lane's figures written."""
+ACT = 2
+"""What is done: a replica's events, at the end the lane's figures written, or the clients' next event."""
 
 
 class Mode(NamedTuple):
@@ -46,25 +48,16 @@ class Mode(NamedTuple):
     replicas: int
     router: int
     until: int      # [tick] horizon
-    stop_at: int    # come back when so many requests have arrived
+    stop_at: int    # come back when so many requests have entered a queue
     lane: bool      # use the lane
     quiet: bool     # run quietly where that is possible
 
 
 @jitable
-def next_arrival(req: Requests, ctl: Control, until: int) -> int:
-    """[tick] of the next arrival known so far, NEVER when there is none up to `until`."""
-    i = ctl.next
-    if i < len(req.arrival) and i < ctl.released and req.queued[i] <= until:
-        return req.queued[i]
-    return NEVER
-
-
-@jitable
-def behind(front: Front, arrival: int, until: int) -> bool:
-    """True when the replica has an event before (arrival, ARRIVE)."""
+def behind(front: Front, limit: int, until: int) -> bool:
+    """True when the replica has an event before those of clients at `limit`: COMPLETE comes first in a tick."""
     tick = front.event_tick
-    return tick <= until and tick < NEVER and (tick < arrival or (tick == arrival and front.event_phase < ARRIVE))
+    return tick <= until and tick < NEVER and (tick < limit or (tick == limit and front.event_phase < ARRIVE))
 
 
 @jitable
@@ -80,39 +73,39 @@ def earliest(fronts: Column, replicas: int) -> int:
 
 
 @jitable
-def next_replica(req: Requests, fronts: Column, ctl: Control, mode: Mode, load: int, arrival: int,
-                 start: int) -> tuple[int, int]:
-    """A replica and what to do with it: ADVANCE it before the next arrival is routed, or ARRIVE or END.
+def next_replica(world: World, fronts: Column, mode: Mode, limit: int, code: int, start: int) -> tuple[int, int]:
+    """A replica and what to do with it: ADVANCE it before the clients' event at `limit` (NEVER: none), ACT or END.
 
     Open loads advance whoever the router's choice depends on, and the chosen one. Replicas below `start` are done.
     """
+    load = world.clients.load
     if load != OPEN:
         r = earliest(fronts, mode.replicas)
-        if behind(fronts[r], arrival, mode.until):
+        if behind(fronts[r], limit, mode.until):
             return r, ADVANCE
-    elif arrival == NEVER or mode.router == LEAST_OUTSTANDING:
+    elif limit == NEVER or mode.router == LEAST_OUTSTANDING:
         for r in range(start, mode.replicas):
-            if fronts[r].bound <= arrival and behind(fronts[r], arrival, mode.until):
+            if fronts[r].bound <= limit and behind(fronts[r], limit, mode.until):
                 return r, ADVANCE
-    if arrival == NEVER:
+    if limit == NEVER:
         return 0, END
-    r = route(mode.router, ctl.next, req.pick, fronts, mode.replicas)
-    return r, ADVANCE if load == OPEN and behind(fronts[r], arrival, mode.until) else ARRIVE
+    if what_of(code) != ENTER:
+        return 0, ACT
+    r = route(mode.router, world.req, fronts, index_of(code), world.routing)
+    return r, ADVANCE if load == OPEN and behind(fronts[r], limit, mode.until) else ACT
 
 
 @jitable
-def arrive(world: World, rep: Replica, r: int, tick: int) -> None:
-    """ARRIVE of the next request at replica r: it joins the queue and wakes the replica, or is refused."""
-    ctl = world.clients.ctl
-    i = ctl.next
-    ctl.next = i + 1
+def arrive(world: World, rep: Replica, r: int, i: int, tick: int) -> None:
+    """Request i enters the queue of replica r and wakes it, or is refused."""
+    world.routing[ROUTED] += 1
     if enqueue(world.req, rep, world.lim, i, r):
         rep.front.bound = 0
         if rep.front.event_phase == TIMER:
             rep.front.event_tick = tick
             rep.front.event_phase = SCHEDULE
     else:
-        on_ended(world.req, world.cost, world.clients, 1, tick + world.cost.frontend_out_ns)
+        on_ended(world.req, world.clients, i, tick + world.cost.frontend_out_ns)
 
 
 @jitable
@@ -141,7 +134,8 @@ def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]
             log_step(world.log, world.clients.ctl, rep, r, step, wall)
         if rep.c.n_ended > 0:
             retire(world.req, rep, world.lim, rep.aux)
-            on_ended(world.req, world.cost, world.clients, rep.c.n_ended, rep.c.visible)
+            for k in range(rep.c.n_ended):
+                on_ended(world.req, world.clients, rep.ended[k], rep.c.visible)
 
     @jitable
     def plan(world: World, rep: Replica, lane: bool) -> bool:
@@ -168,7 +162,7 @@ def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]
 
     @jitable
     def advance(world: World, rep: Replica, r: int, limit: int, mode: Mode) -> int:
-        """Do replica r's events before (limit, ARRIVE); only the first when clients wait for answers."""
+        """Do replica r's events before those of clients at `limit`; only the first when clients wait for answers."""
         c, front, lim = rep.c, rep.front, world.lim
         while behind(front, limit, mode.until):
             if len(world.log) > 0 and world.clients.ctl.log_rows + lim.schedule_ahead + 2 > len(world.log):
@@ -193,39 +187,44 @@ def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]
         # numba cannot return a record from a function: the views of one row are made here
         ctl = control[0]
         world = World(shared.req, shared.lim, shared.cost, Clients(ctl, *shared.clients[1:]), shared.itl,
-                      shared.rows_time, shared.log, shared.acceptance)
+                      shared.rows_time, shared.log, shared.routing, shared.acceptance)
         load = world.clients.load
-        if ctl.released == 0:
+        if ctl.started == 0:
             start_load(world.req, world.cost, world.clients)
         alone = load == OPEN or given.replicas == 1  # no other replica's event can cause an arrival here
         mode = Mode(given.replicas, given.router, given.until, given.stop_at, given.lane, given.quiet and alone)
         start = 0
         ending = 0
         while True:
-            arrival = next_arrival(world.req, ctl, mode.until)
-            r, todo = next_replica(world.req, reps.front, ctl, mode, load, arrival, start)
-            if todo == ARRIVE and ctl.next >= mode.stop_at:
+            tick, code = upcoming(world.req, world.clients, mode.until)
+            r, todo = next_replica(world, reps.front, mode, tick, code, start)
+            if todo == ACT and world.routing[ROUTED] >= mode.stop_at:
                 return PAUSED
             if todo == END:
                 r = ending
                 if ending == mode.replicas:
                     return DONE
             rep = Replica(reps.running[r], reps.slots[r], reps.vacant[r], reps.seats[r], reps.extents[r],
-                          reps.batch[r], reps.tokens[r], reps.flight[r], reps.gains[r], reps.steps[r], reps.phase[r],
+                          reps.ended[r], reps.batch[r], reps.tokens[r], reps.flight[r], reps.gains[r], reps.steps[r],
+                          reps.phase[r],
                           reps.calendar[r], reps.gap_step[r], reps.gap_ns[r],
                           Prefix(reps.prefix.chain, reps.prefix.held, reps.prefix.found[r], reps.prefix.nodes[r]),
                           reps.aux[r], reps.stats[r], reps.front[r], reps.c[r])
-            if todo == ARRIVE:
+            if todo == ACT:
                 start = 0
-                arrive(world, rep, r, arrival)
+                drop(world.clients, tick, code)
+                if what_of(code) == ENTER:
+                    arrive(world, rep, r, index_of(code), tick)
+                else:
+                    act(world.req, world.cost, world.clients, tick, code)
             elif todo == END:
                 ending += 1
                 spill(world, rep)
             else:
                 start = r + 1
-                code = advance(world, rep, r, arrival if alone else NEVER, mode)
-                if code != DONE:
-                    return code
+                why = advance(world, rep, r, tick if alone else NEVER, mode)
+                if why != DONE:
+                    return why
 
     return compiled(run, name)
 
@@ -248,9 +247,9 @@ def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[i
     lane = leaps and job.lim.draft_tokens == 0 \
         and not (job.lim.prefix == 1 and job.lim.schedule_ahead > 1)  # see lane._leave on `settled`
     mode = Mode(job.replicas, job.router, job.until, slice_size, lane, lane)
-    clients = Clients(job.ctl, job.frontends, job.load, job.width)
     while True:
-        world = World(job.req, job.lim, job.cost, clients, job.itl, job.rows_time, job.log, job.acceptance)
+        world = World(job.req, job.lim, job.cost, job.clients(), job.itl, job.rows_time, job.log, job.routing,
+                      job.acceptance)
         code = engine(world, job.ctl, job.reps, mode)
         if code == DONE:
             return check_sums(job)
@@ -259,4 +258,4 @@ def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[i
         else:
             mode = mode._replace(stop_at=mode.stop_at + slice_size)
             if progress:
-                progress(int(job.ctl["next"][0]))
+                progress(int(job.routing[ROUTED]))

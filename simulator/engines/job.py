@@ -6,8 +6,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from policies.routers import AUX_SIZE as ROUTER_AUX_SIZE
 from simulator.cost.step import Cost
-from simulator.engines.clients import OPEN
+from simulator.engines.clients import OPEN, Clients
+from simulator.engines.future import Future
 from simulator.engines.world import Acceptance
 from simulator.errors import ConfigError, TraceError
 from simulator.state import (
@@ -60,12 +62,18 @@ class Job:
     ctl: Any
     frontends: Any
     log: Any
+    future: Future
+    routing: Any
     replicas: int = 1
     router: int = 0
     load: int = OPEN
     width: int = 0
     until: int = NEVER
     acceptance: Acceptance = field(default_factory=lambda: no_acceptance(True))
+
+    def clients(self) -> Clients:
+        """Who submits the requests."""
+        return Clients(self.ctl, self.frontends, self.future, self.load, self.width)
 
     @property
     def stats(self) -> npt.NDArray[np.void]:
@@ -133,7 +141,8 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
         req = req._replace(drafts=np.zeros(len(req.arrival), dtype=np.int32))
     reps: Any = Replica(
         running=ids(replicas, s), slots=table(replicas, s, fill=-1), vacant=np.tile(np.arange(s), (replicas, 1)),
-        seats=records(Seat, replicas, s), extents=ids(replicas, s), batch=ids(replicas, s), tokens=table(replicas, s),
+        seats=records(Seat, replicas, s), extents=ids(replicas, s), ended=ids(replicas, s), batch=ids(replicas, s),
+        tokens=table(replicas, s),
         flight=ids(replicas, depth, s), gains=table(replicas, depth if drafts else 1, s if drafts else 1),
         steps=records(StepInFlight, replicas, depth),
         phase=table(replicas, lim.block_size), calendar=table(replicas, CALENDAR, fill=-1),
@@ -143,7 +152,12 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
         c=as_records([empty_replica_counters(lim.num_blocks, s)] * replicas, Counters),
     )  # fmt: skip
     return Job(req, reps, lim, cost, table(ITL_BINS), table(s + 1), records(Control, 1), table(replicas),
-               records(LogRow, 4096 if log else 0), replicas)
+               records(LogRow, 4096 if log else 0), future_of(len(req.arrival)), table(ROUTER_AUX_SIZE), replicas)
+
+
+def future_of(requests: int) -> Future:
+    """An empty heap with room for what can be pending: an event a request. Zeros take no memory until used."""
+    return Future(np.zeros(requests, dtype=np.int64), np.zeros(requests, dtype=np.int64))
 
 
 def _prefix(req: Requests, lim: Limits, replicas: int, chain: npt.NDArray[np.int64]) -> Prefix:
@@ -188,7 +202,8 @@ def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, c
     fields: Any = (f if isinstance(f, np.ndarray) else int(f) for f in cost)
     plain = Cost(*fields)
     return Job(columns, reps, lim, plain, job.itl.tolist(), job.rows_time.tolist(), Control(),
-               job.frontends.tolist(), [] if log else None, replicas, acceptance=no_acceptance(False))
+               job.frontends.tolist(), [] if log else None, Future(*(column.tolist() for column in job.future)),
+               job.routing.tolist(), replicas, acceptance=no_acceptance(False))
 
 
 def as_arrays(job: Job) -> Job:

@@ -11,7 +11,7 @@ from typing import Any
 import simpy
 
 from policies.registry import Policy
-from policies.routers import route
+from policies.routers import ROUTED, route
 from simulator.engines.booking import (
     clear_plan,
     collect,
@@ -19,11 +19,12 @@ from simulator.engines.booking import (
     enqueue,
     output_tick,
 )
-from simulator.engines.clients import Clients, on_ended, start_load
+from simulator.engines.clients import ENTER, OPEN, act, drop, on_ended, start_load, upcoming
+from simulator.engines.future import index_of, phase_of, what_of
 from simulator.engines.job import Job, as_arrays, check_sums
 from simulator.engines.steplog import log_step
 from simulator.engines.world import World
-from simulator.state import ARRIVE, COMPLETE, SCHEDULE, TIMER, LogRow
+from simulator.state import COMPLETE, SCHEDULE, TIMER, LogRow
 from simulator.units import NEVER
 
 Steps = Generator[simpy.Event, Any, None]
@@ -44,8 +45,8 @@ class _Run:
 
     def __init__(self, job: Job, policy: Policy) -> None:
         self.job, self.policy = job, policy
-        self.clients = Clients(job.ctl, job.frontends, job.load, job.width)
-        self.world = World(job.req, job.lim, job.cost, self.clients, job.itl, job.rows_time, job.log,
+        self.clients = job.clients()
+        self.world = World(job.req, job.lim, job.cost, self.clients, job.itl, job.rows_time, job.log, job.routing,
                            job.acceptance)
         self.env = simpy.Environment(initial_time=0)
         self.bells = [self.env.event() for _ in job.reps]
@@ -63,17 +64,24 @@ class _Run:
         return _Tick(self.env, int(tick), phase, index)
 
     def source(self) -> Steps:
-        """Requests enter in order; closed and grouped loads wait here for the next to be released."""
+        """The clients' events in order; `more` rings when an answer may have brought an earlier one."""
         job = self.job
-        while job.ctl.next < len(job.req.arrival):
-            i = job.ctl.next
-            if i >= job.ctl.released:
-                self.more = self.env.event()
+        while True:
+            tick, code = upcoming(job.req, self.clients, job.until)
+            if tick == NEVER:
                 yield self.more
+                self.more = self.env.event()
                 continue
-            yield self.tick(job.req.queued[i], ARRIVE, i)
-            job.ctl.next = i + 1
-            self.arrive(i)
+            event = self.tick(tick, phase_of(code), index_of(code))
+            yield event if job.load == OPEN else event | self.more
+            if self.more.triggered:
+                self.more = self.env.event()
+            if event.processed:
+                drop(self.clients, tick, code)
+                if what_of(code) == ENTER:
+                    self.arrive(index_of(code))
+                else:
+                    act(job.req, job.cost, self.clients, tick, code)
 
     def replica(self, r: int) -> Steps:
         """schedule -> launch -> collect, with up to schedule_ahead steps planned before the oldest output is seen."""
@@ -101,12 +109,13 @@ class _Run:
 
     def arrive(self, i: int) -> None:
         job = self.job
-        r = route(job.router, i, job.req.pick, [rep.front for rep in job.reps], len(job.reps))
+        r = route(job.router, job.req, [rep.front for rep in job.reps], i, job.routing)
+        job.routing[ROUTED] += 1
         if enqueue(job.req, job.reps[r], job.lim, i, r):
             if not self.bells[r].triggered:
                 self.bells[r].succeed()
         else:
-            self.ended(1, int(self.env.now) + job.cost.frontend_out_ns)
+            on_ended(job.req, self.clients, i, int(self.env.now) + job.cost.frontend_out_ns)
 
     def plan(self, r: int) -> bool:
         """Let the policy plan a step and launch it; False when it plans nothing."""
@@ -131,13 +140,10 @@ class _Run:
             log_step(job.log, job.ctl, rep, r, step, wall)
         if rep.c.n_ended > 0:
             self.policy.retire(job.req, rep, job.lim, rep.aux)
-            self.ended(rep.c.n_ended, rep.c.visible)
-
-    def ended(self, count: int, tick: int) -> None:
-        job = self.job
-        on_ended(job.req, job.cost, self.clients, count, tick)
-        if not self.more.triggered:
-            self.more.succeed()
+            for k in range(rep.c.n_ended):
+                on_ended(job.req, self.clients, rep.ended[k], rep.c.visible)
+            if not self.more.triggered:
+                self.more.succeed()
 
 
 def run_reference(job: Job, policy: Policy) -> Job:

@@ -91,6 +91,7 @@ def deliver_drafted(world: World, rep: Replica, flight: Column, gains: Column, c
             if req.status[i] == WAITING:
                 take_out(req, rep, world.lim, i)
             req.status[i] = FINISHED
+            rep.ended[ended] = i
             ended += 1
     rep.c.n_ended = ended
     return given

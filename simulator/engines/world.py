@@ -24,4 +24,5 @@ class World(NamedTuple):
     itl: Column          # (ITL_BINS,) gaps between tokens, counted by state.log_bin_edges
     rows_time: Column    # (S+1,) [ns] wall time by number of scheduled sequences
     log: Column          # LogRow; empty where no step log is kept
+    routing: Column      # numbers of the router
     acceptance: Acceptance

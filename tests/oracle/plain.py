@@ -431,7 +431,12 @@ class Oracle:
         heapq.heappush(self.heap, (tick, phase, index, nap))
 
     def submit(self, tick: int) -> None:
-        """The next request in order goes through a front end: one a replica, in turn, each serving one at a time."""
+        """The next request in order goes through a front end: one a replica, in turn, each serving one at a time.
+
+        Clients who wait for an answer never submit what would be after the horizon.
+        """
+        if self.load != "open" and self.until is not None and tick > self.until:
+            return
         seq = self.seqs[self.released]
         self.released += 1
         seq.arrival = tick
