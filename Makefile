@@ -1,16 +1,18 @@
-# make demo | test | test-all | check | clean: everything goes into .venv, nothing else of the machine is touched.
+# make demo | test | test-all | soak | check | clean: everything goes into .venv, nothing else of the machine is touched.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.installed
+MINUTES ?= 10
 DEMO := scenarios/chat_static.yaml scenarios/chat.yaml
 DEV_STAMP := $(VENV)/.installed-dev
 
-.PHONY: help demo test test-all check clean
+.PHONY: help demo test test-all soak check clean
 help:
 	@echo "make demo      replay 2,000 chat-like requests under static and continuous batching; reports in out/demo"
 	@echo "make test      run the tests"
 	@echo "make test-all  run them all, the long ones too"
+	@echo "make soak      drawn runs through both engines and the oracle, MINUTES=10 of them"
 	@echo "make check     ruff and mypy --strict"
 	@echo "make clean     remove what demo and the tools have left"
 
@@ -42,6 +44,10 @@ test: $(DEV_STAMP)
 
 test-all: $(DEV_STAMP)
 	$(BIN)/python -m pytest
+
+soak: $(DEV_STAMP)
+	$(BIN)/servecast selftest --minutes $(MINUTES) --jobs 2
+	$(BIN)/python -m tests.oracle --minutes $(MINUTES)
 
 check: $(DEV_STAMP)
 	$(BIN)/ruff check .

@@ -13,7 +13,6 @@ from simulator.errors import CalibrationError
 
 ENGINE_ONLY: Final[Mapping[str, tuple[object, ...]]] = {
     "quantization": (None, "fp8"),
-    "enable_expert_parallel": (None, False),
     "scheduling_policy": (None, "fcfs"),
     "enable_chunked_prefill": (None, True),
 }

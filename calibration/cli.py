@@ -1,4 +1,4 @@
-"""`servecast calibrate run|fit` and `servecast validate`."""
+"""`servecast calibrate run|fit|engine` and `servecast validate`."""
 
 import json
 from pathlib import Path
@@ -6,16 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calibration.cli_engine import engine as calibrate_engine
 from simulator.cli.common import JsonOption, note, print_json, show
 
 if TYPE_CHECKING:
     from calibration.fit import Calibration
 
-_PARTS = typer.Typer(help="Measure this machine's GPU, fit profiles to measurements.")
+_PARTS = typer.Typer(help="Measure this machine's GPU, fit profiles to measurements and to servers.")
 
 
 def register(app: typer.Typer) -> None:
     """Add `calibrate` and `validate`."""
+    _PARTS.command("engine")(calibrate_engine)
     app.add_typer(_PARTS, name="calibrate")
     app.command("validate")(validate)
 

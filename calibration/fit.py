@@ -51,6 +51,7 @@ FIT_RUNS: Final = (
         )
         for kind in ("batch", "ctx", "pre", "prefill")
     ),
+    "qwen3-30b-a3b-h200-tp2ep/prefill_*",
 )
 H100_RUNS: Final = FIT_RUNS[:4]
 COLD_RUNS: Final = ("llama8b-h100-sync/pre_*",)

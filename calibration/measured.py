@@ -59,6 +59,7 @@ class EngineSettings:
     kv_cache_dtype: str = "bfloat16"
     quantization: str | None = None
     enable_prefix_caching: bool = False
+    enable_expert_parallel: bool | None = None
     cuda_graphs: bool = True
     speculative: dict[str, Any] | None = None
 
@@ -69,8 +70,8 @@ class EngineSettings:
 
     @property
     def profile(self) -> str:
-        """Name of the engine profile: `vllm-0.24` for vLLM 0.24.0."""
-        return f"{self.name}-{'.'.join(self.version.split('.')[:2])}"
+        """Name of the engine profile: `vllm-0.24` for vLLM 0.24.0; the name alone where no version is given."""
+        return self.name if not self.version else f"{self.name}-{'.'.join(self.version.split('.')[:2])}"
 
 
 @dataclass(frozen=True)

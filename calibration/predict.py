@@ -10,6 +10,7 @@ from calibration.accepted import NotModelledError
 from calibration.measured import MeasuredRun, metrics_of
 from policies.registry import policy_named
 from simulator.cost.calibrated import calibrated_cost
+from simulator.cost.moe import Routing
 from simulator.cost.step import Cost
 from simulator.engines.fast import run_fast
 from simulator.engines.job import Job, array_job, request_columns
@@ -81,11 +82,12 @@ def cost_of(run: MeasuredRun, setup: Profiles) -> Cost:
         setup.engine,
         setup.model,
         e.tensor_parallel_size,
-        e.weight_dtype,
+        setup.model.weight_format(e.weight_dtype).dtype,
         e.kv_cache_dtype,
         e.max_num_seqs,
         e.max_num_batched_tokens,
         setup.host,
+        Routing(e.tensor_parallel_size if e.enable_expert_parallel else 1),
         run.speculation,
     )
 
@@ -176,9 +178,11 @@ def _job(run: MeasuredRun, setup: Profiles, cost: Cost, blocks: int, log: bool) 
 
 
 def limits_of(run: MeasuredRun, engine: EngineProfile, blocks: int) -> Limits:
-    """The policy's limits under the run's settings; one block is the engine's null block."""
+    """The policy's limits under the run's settings; one block is the engine's null block, but for policies that take
+    whole prompts (vLLM v0)."""
     e = run.engine
     longest = int((run.requests.prompt_tokens + run.requests.output_tokens).max())
+    whole = int(policy_named(engine.policy).whole_prompt)
     limits = Limits(
         max_num_seqs=e.max_num_seqs,
         max_num_batched_tokens=e.max_num_batched_tokens,
@@ -186,7 +190,7 @@ def limits_of(run: MeasuredRun, engine: EngineProfile, blocks: int) -> Limits:
         watermark_blocks=int(engine.watermark * blocks),
         reserve_prompt=engine.reserve_prompt,
         block_size=e.block_size,
-        num_blocks=blocks - 1,
+        num_blocks=blocks if whole else blocks - 1,
         max_model_len=e.max_model_len or longest,
         contiguous=0,
         reserve_tokens=0,
@@ -194,6 +198,6 @@ def limits_of(run: MeasuredRun, engine: EngineProfile, blocks: int) -> Limits:
         length_bucket=0,
         stream=1,
         schedule_ahead=engine.schedule_ahead,
-        whole_prompt=0,
+        whole_prompt=whole,
     )
     return with_drafts(limits, run.speculation)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from calibration.fit import KV_BYTES, PAIR_FLOPS, TRAFFIC
-from calibration.fit_operators import fit_decode, fit_gemm, fit_prefill, least_squares
+from calibration.fit_operators import fit_decode, fit_gemm, fit_prefill
 from calibration.fit_steps import with_values
 from calibration.measured import EngineSettings, MeasuredRun
 from calibration.predict import Profiles, predict, setup_of
@@ -47,7 +47,7 @@ def aic_block(data: Path, stem: str, cache_mib: int) -> dict[str, Any]:
     """
     cache = cache_mib * 2**20
     tail = f"{stem}_aic_vllm0.14.0.csv"
-    products = _read(data / f"op_gemm_{tail}")
+    products = table_of(data / f"op_gemm_{tail}")
     products = products[
         (products.gemm_dtype == "bfloat16")
         & (products.n >= 2048)
@@ -55,7 +55,7 @@ def aic_block(data: Path, stem: str, cache_mib: int) -> dict[str, Any]:
         & (2 * products.n * products.k > cache)
     ]
     gemm = fit_gemm(_rows(products.rename(columns={"latency_us": "us"}), "m", "n", "k", "us"))
-    decode = _read(data / f"op_attention_decode_{tail}")
+    decode = table_of(data / f"op_attention_decode_{tail}")
     decode = decode[
         (decode.num_heads == 32)
         & (decode.num_kv_heads == 8)
@@ -67,7 +67,7 @@ def aic_block(data: Path, stem: str, cache_mib: int) -> dict[str, Any]:
     ]
     table = decode.rename(columns={"batch_size": "batch", "kv_len": "context", "latency_us": "us"})
     attention = fit_decode(_rows(table, "batch", "context", "us"), KV_BYTES)
-    prefill = _read(data / f"op_attention_prefill_{tail}")
+    prefill = table_of(data / f"op_attention_prefill_{tail}")
     prefill = prefill[
         (prefill.num_heads == 32)
         & (prefill.num_kv_heads == 8)
@@ -79,25 +79,25 @@ def aic_block(data: Path, stem: str, cache_mib: int) -> dict[str, Any]:
     rate, token, error = fit_prefill(_rows(table, "batch", "length", "us"), PAIR_FLOPS)
     gemm_rate = gemm.gemm.rate * SUSTAINED
     block = {
-        "gemm_bandwidth": _entry("gemm_bandwidth", gemm.gemm.bandwidth, AIC, gemm.mean_error),
-        "gemm_rate": _entry(
+        "gemm_bandwidth": entry_of("gemm_bandwidth", gemm.gemm.bandwidth, AIC, gemm.mean_error),
+        "gemm_rate": entry_of(
             "gemm_rate", gemm_rate, f"{AIC}; x {SUSTAINED} for sustained load", gemm.mean_error
         ),
-        "gemm_exponent": _entry("gemm_exponent", gemm.gemm.exponent, AIC, gemm.mean_error),
-        "elementwise_bandwidth": _entry("elementwise_bandwidth", gemm.gemm.bandwidth, AIC, gemm.mean_error),
-        "decode_bandwidth": _entry("decode_bandwidth", attention.bandwidth, AIC, attention.mean_error),
-        "decode_sequence": _entry("decode_sequence", attention.sequence_s, AIC, attention.mean_error),
-        "prefill_rate": _entry("prefill_rate", rate, AIC, error),
-        "prefill_token": _entry("prefill_token", token, AIC, error),
+        "gemm_exponent": entry_of("gemm_exponent", gemm.gemm.exponent, AIC, gemm.mean_error),
+        "elementwise_bandwidth": entry_of("elementwise_bandwidth", gemm.gemm.bandwidth, AIC, gemm.mean_error),
+        "decode_bandwidth": entry_of("decode_bandwidth", attention.bandwidth, AIC, attention.mean_error),
+        "decode_sequence": entry_of("decode_sequence", attention.sequence_s, AIC, attention.mean_error),
+        "prefill_rate": entry_of("prefill_rate", rate, AIC, error),
+        "prefill_token": entry_of("prefill_token", token, AIC, error),
     }
     return {"scaled_from": "h100-sxm", **block}
 
 
 def lss_block(data: Path, gpu: str, stem: str) -> dict[str, Any]:
     """`measured:` block from the LLMServingSim tables of one GPU (`RTX4090`, attention file stem `rtx4090`)."""
-    dense = _read(data / "op_dense_rtx_llmservingsim.csv")
+    dense = table_of(data / "op_dense_rtx_llmservingsim.csv")
     dense = dense[(dense.gpu == gpu) & (dense.model == "Llama-3.1-8B") & (dense.tp == 1)]
-    sequences = _read(data / "op_perseq_rtx_llmservingsim.csv")
+    sequences = table_of(data / "op_perseq_rtx_llmservingsim.csv")
     sequences = sequences[(sequences.gpu == gpu) & (sequences.model == "Llama-3.1-8B")]
     head = sequences[sequences.layer == "lm_head"]
     products = dense[dense.layer.isin(list(GEMMS))].rename(columns={"tokens": "m", "time_us": "us"})
@@ -108,7 +108,7 @@ def lss_block(data: Path, gpu: str, stem: str) -> dict[str, Any]:
     head = head.rename(columns={"sequences": "m", "time_us": "us"}).assign(n=128256, k=4096)
     rows = _rows(pd.concat([products, head]), "m", "n", "k", "us")
     gemm = fit_gemm(rows)
-    attention = _read(data / f"op_attention_mixed_{stem}-llama3.1-8b-tp1_llmservingsim.csv")
+    attention = table_of(data / f"op_attention_mixed_{stem}-llama3.1-8b-tp1_llmservingsim.csv")
     decode_table = attention[
         (attention.prefill_chunk == 0)
         & (attention.n_decode >= 4)
@@ -135,18 +135,18 @@ def lss_block(data: Path, gpu: str, stem: str) -> dict[str, Any]:
     )
     return {
         "scaled_from": "h100-sxm",
-        "gemm_start": _entry("gemm_start", gemm.gemm.start_s, LSS, gemm.mean_error),
-        "gemm_bandwidth": _entry("gemm_bandwidth", gemm.gemm.bandwidth, LSS, gemm.mean_error),
-        "gemm_rate": _entry("gemm_rate", gemm.gemm.rate, LSS, gemm.mean_error),
-        "gemm_exponent": _entry("gemm_exponent", gemm.gemm.exponent, LSS, gemm.mean_error),
+        "gemm_start": entry_of("gemm_start", gemm.gemm.start_s, LSS, gemm.mean_error),
+        "gemm_bandwidth": entry_of("gemm_bandwidth", gemm.gemm.bandwidth, LSS, gemm.mean_error),
+        "gemm_rate": entry_of("gemm_rate", gemm.gemm.rate, LSS, gemm.mean_error),
+        "gemm_exponent": entry_of("gemm_exponent", gemm.gemm.exponent, LSS, gemm.mean_error),
         "gemm_correction": _correction(dense, gemm.gemm.seconds),
-        "layer_fixed": _entry("layer_fixed", fixed, LSS, decode.mean_error),
-        "elementwise_bandwidth": _entry("elementwise_bandwidth", _elementwise_bandwidth(small), LSS, 0.1),
-        "decode_bandwidth": _entry("decode_bandwidth", decode.bandwidth, LSS, decode.mean_error),
-        "decode_sequence": _entry("decode_sequence", decode.sequence_s, LSS, decode.mean_error),
-        "prefill_rate": _entry("prefill_rate", rate, LSS, error),
-        "prefill_token": _entry("prefill_token", token, LSS, error),
-        "sample_sequence": _entry("sample_sequence", float(per_sample), LSS, 0.2),
+        "layer_fixed": entry_of("layer_fixed", fixed, LSS, decode.mean_error),
+        "elementwise_bandwidth": entry_of("elementwise_bandwidth", _elementwise_bandwidth(small), LSS, 0.1),
+        "decode_bandwidth": entry_of("decode_bandwidth", decode.bandwidth, LSS, decode.mean_error),
+        "decode_sequence": entry_of("decode_sequence", decode.sequence_s, LSS, decode.mean_error),
+        "prefill_rate": entry_of("prefill_rate", rate, LSS, error),
+        "prefill_token": entry_of("prefill_token", token, LSS, error),
+        "sample_sequence": entry_of("sample_sequence", float(per_sample), LSS, 0.2),
     }
 
 
@@ -194,7 +194,7 @@ def _correction(dense: pd.DataFrame, seconds: Callable[[Array, int, int], Array]
     return {"points": points, "unit": "[rows, ratio]", "mark": "measured", "source": LSS}
 
 
-def _entry(key: str, value: float, source: str, error: float) -> dict[str, Any]:
+def entry_of(key: str, value: float, source: str, error: float) -> dict[str, Any]:
     unit, factor = UNITS[key]
     return {
         "value": float(f"{value / factor:.5g}"),
@@ -210,7 +210,7 @@ def _rows(table: pd.DataFrame, *columns: str) -> list[dict[str, Any]]:
     return records
 
 
-def _read(path: Path) -> pd.DataFrame:
+def table_of(path: Path) -> pd.DataFrame:
     try:
         return pd.read_csv(path)
     except (OSError, ValueError) as error:
@@ -223,8 +223,8 @@ def load_public_run(data: Path, case: str) -> MeasuredRun:
     `data` is the folder with llmservingsim_bench_*.csv. Times count from the engine's queue, as measured
     there; `cached_tokens` is the ideal prefix hit, an input.
     """
-    summary = _read(data / "llmservingsim_bench_summary.csv").set_index("case_id")
-    requests = _read(data / "llmservingsim_bench_requests.csv")
+    summary = table_of(data / "llmservingsim_bench_summary.csv").set_index("case_id")
+    requests = table_of(data / "llmservingsim_bench_requests.csv")
     requests = requests[requests.case_id == case]
     if requests.empty or case not in summary.index:
         raise CalibrationError(f"{data}: no case {case!r}; there are {', '.join(map(str, summary.index))}")
@@ -289,7 +289,7 @@ and CUSTOM_ALL_REDUCE_MAX_SIZES (vllm/distributed/device_communicators); NCCL fr
 def vllm_reduce_entry(data: Path, gpus: int, stem: str = "h100") -> dict[str, Any]:
     """Profile entry `all_reduce_N`: vLLM's own kernel in a CUDA graph up to its limit, NCCL above, from the
     aiconfigurator table `op_allreduce_{stem}_aic.csv` in `data`."""
-    table = _read(data / f"op_allreduce_{stem}_aic.csv")
+    table = table_of(data / f"op_allreduce_{stem}_aic.csv")
     rows = table[(table.kernel == "vLLM_custom_graph") & (table.op == "all_reduce") & (table.num_gpus == gpus)]
     rows = rows[(rows.size_bytes >= 2048) & (rows.size_bytes <= 2**28)].sort_values("size_bytes")
     points = [(int(size), round(float(us), 2)) for size, us in zip(rows.size_bytes, rows.latency_us, strict=True)]
@@ -305,37 +305,3 @@ def vllm_reduce_entry(data: Path, gpus: int, stem: str = "h100") -> dict[str, An
         "source": f"{AIC}; vLLM all-reduce in a CUDA graph below {limit // 1024} KiB (its last doubling extrapolated), "
         "NCCL above",
     }
-
-
-def expert_entries(data: Path, stem: str = "h100", activations: float = 2.84e12) -> dict[str, Any]:
-    """Profile entries of the fused experts kernel from `op_moe_{stem}_aic_vllm0.14.0.csv`: Qwen3-30B-A3B's layer, whole
-    and split over two GPUs, tokens dealt out evenly (so that the experts touched are known).
-
-    `activations` [B/s]: the time of the activations between the products is taken off; the step cost counts it apart.
-    """
-    table = _read(data / f"op_moe_{stem}_aic_vllm0.14.0.csv")
-    rows = table[
-        (table.hidden_size == 2048)
-        & (table.inter_size == 768)
-        & (table.moe_ep_size == 1)
-        & (table.moe_tp_size <= 2)
-        & (table.moe_dtype == "bfloat16")
-        & (table.distribution == "balanced")
-        & (table.num_tokens <= 8192)
-    ]
-    tokens, width = rows.num_tokens.to_numpy(dtype=np.float64), 768.0 / rows.moe_tp_size.to_numpy()
-    weights = 3.0 * 2048 * width
-    seconds = rows.latency_us.to_numpy() * 1e-6 - tokens * 2.0 * 8 * 3 * width / activations
-    read, computed = np.minimum(128.0, 8 * tokens) * weights * 2.0, 2.0 * 8 * tokens * weights
-
-    def residual(logs: Array) -> Array:
-        start, bandwidth, rate = np.exp(logs)
-        off: Array = np.log((start + read / bandwidth + computed / rate) / seconds)
-        return off
-
-    first = np.log(np.array([2e-5, 2.8e12, 3e14]))
-    found = least_squares(residual, first, loss="soft_l1", f_scale=0.1, jac="3-point", xtol=1e-12, ftol=1e-14)
-    error = float(np.mean(np.abs(np.exp(residual(found.x)) - 1)))
-    names = ("expert_start", "expert_bandwidth", "expert_rate")
-    source = f"{AIC}; fused experts of Qwen3-30B-A3B on one GPU and split over two"
-    return {name: _entry(name, float(value), source, error) for name, value in zip(names, np.exp(found.x), strict=True)}

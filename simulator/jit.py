@@ -15,7 +15,7 @@ import platform
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from importlib.metadata import version
@@ -103,22 +103,47 @@ class Compiled:
         self.name = name
         self._function, self._allocates = function, allocates
         self._dispatcher: Any = None
+        self._entries: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call it; the first time for these types that compiles or loads it."""
+        """Call it; the first time for these types that compiles or loads it.
+
+        numba takes 2 ms to type the engine's columns, twice; those that look alike have the same types.
+        """
+        kinds = tuple(_kinds(arguments))
+        entry = self._entries.get(kinds)
+        if entry is not None:
+            return entry(*arguments)
         if self._dispatcher is None:
             self._dispatcher = _numba().njit(_nrt=self._allocates)(self._function)
             if hasattr(self._dispatcher, "compile"):  # not so under NUMBA_DISABLE_JIT
                 self._dispatcher._cache = _Files(self.name, self._function)
-        if hasattr(self._dispatcher, "compile"):
-            self._compile(arguments)
-        return self._dispatcher(*arguments)
+        if not hasattr(self._dispatcher, "compile"):
+            return self._dispatcher(*arguments)
+        self._entries[kinds] = self._compile(arguments)
+        return self._entries[kinds](*arguments)
 
-    def _compile(self, arguments: tuple[Any, ...]) -> None:
+    def _compile(self, arguments: tuple[Any, ...]) -> Callable[..., Any]:
+        """The machine code for arguments of these types."""
         types = tuple(self._dispatcher.typeof_pyval(each) for each in arguments)
         if types not in self._dispatcher.overloads:
             with self._dispatcher._cache, signals_kept():
                 self._dispatcher.compile(types)
+        entry: Callable[..., Any] = self._dispatcher.overloads[types].entry_point
+        return entry
+
+
+def _kinds(arguments: Iterable[Any]) -> Iterator[Any]:
+    """What numba's types follow from: classes, and of arrays dtype, dimensions, layout, alignment and writability."""
+    for each in arguments:
+        flags = getattr(each, "flags", None)
+        if flags is not None:
+            yield each.dtype, each.ndim, flags.num
+        elif isinstance(each, tuple):
+            yield type(each)
+            yield from _kinds(each)
+        else:
+            yield type(each)
 
 
 def compiled(function: Callable[..., Any], name: str, allocates: bool = False) -> Compiled:

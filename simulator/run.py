@@ -76,8 +76,8 @@ def simulate(scenario: Scenario, engine: Engine = "fast", *, trace: Trace | None
     job.stats["fragmented"] = job.reps.c["scattered"]
     job.stats["preemptions"] = np.bincount(np.maximum(job.req.replica, 0), weights=job.req.preempted,
                                               minlength=job.replicas)
-    return Result(ready, trace, job.req, job.stats, job.itl, job.rows_time, _sorted_log(job) if log else None,
-                  replication)
+    return Result(ready, trace, job.req, job.stats, job.itl, job.rows_time.sum(axis=0),
+                  _sorted_log(job) if log else None, replication)
 
 
 def _check_progress(job: Job) -> None:

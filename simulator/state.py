@@ -7,6 +7,7 @@ indexes one element at a time and so runs on both. Scalars that belong together 
 of a structured numpy array there, an object with slots here; `rep.c.now` reads both.
 """
 
+import functools
 from dataclasses import dataclass, fields
 from typing import Any, Final, NamedTuple
 
@@ -143,6 +144,7 @@ class Front:
     """What the router and the event loop read of a replica, rep.front; small, for they read that of every replica."""
 
     outstanding: int = 0    # requests routed here and not ended
+    pool: int = 0           # index of its pool
     bound: int = 0          # [tick] `outstanding` cannot change before this (compiled engine)
     event_tick: int = NEVER   # [tick] of this replica's next event (compiled engine)
     event_phase: int = TIMER
@@ -279,7 +281,7 @@ NOBODY: Final = 2**32 - 1
 
 
 class Limits(NamedTuple):
-    """What a policy must keep to; the same for every replica."""
+    """What a policy must keep to; the same for every replica of a pool."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -338,6 +340,7 @@ class Control:
     log_rows: int = 0        # rows of the step log written
 
 
+@functools.cache
 def dtype_of(record: type) -> np.dtype[np.void]:
     """The record as an element of a numpy array: one int64 a field."""
     return np.dtype([(field.name, np.int64) for field in fields(record)], align=True)

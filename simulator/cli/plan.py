@@ -79,7 +79,7 @@ def plan_command(
         raise chosen.explained(error) from error
     if out is not None:
         check_target(out)
-    with _counter("planning", quiet) as progress:
+    with counter("planning", quiet) as progress:
         found = plan(spec, jobs=jobs, cache=default_folder() if cache else None, explain=not quick, progress=progress)
     _deliver(found, out, as_json, quiet)
     if found.best is None:
@@ -130,7 +130,7 @@ def whatif_command(
     asked = asked_for(read_scenario(base, assignments or (), None, chosen), Document(_shipped(overlays)))
     if out is not None:
         check_target(out)
-    with _counter("what if", quiet) as progress:
+    with counter("what if", quiet) as progress:
         data = compare(asked, jobs=jobs, progress=progress)
     if out is not None:
         write_whatif(data, out)
@@ -160,7 +160,7 @@ def _shipped(name: str) -> Path:
 
 
 @contextmanager
-def _counter(title: str, quiet: bool) -> Iterator[Callable[[int], None] | None]:
+def counter(title: str, quiet: bool) -> Iterator[Callable[[int], None] | None]:
     """A running count of simulations, on terminals only."""
     if quiet or not sys.stderr.isatty():
         yield None

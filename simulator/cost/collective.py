@@ -29,5 +29,6 @@ def all_reduce_s(gpu: Gpu, times: GpuTimes, gpus: int, message: Array) -> Array:
     if measured is not None:
         return measured
     hops = 2 * (gpus - 1)
-    ring: Array = START_S + hops * (HOP_S + message / gpus / (gpu.link_bandwidth * LINK_SHARE))
+    start, hop = START_S * gpu.time_scale, HOP_S * gpu.time_scale
+    ring: Array = start + hops * (hop + message / gpus / (gpu.link_bandwidth * LINK_SHARE))
     return ring + times.all_reduce_sync_s

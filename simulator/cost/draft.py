@@ -49,8 +49,8 @@ class Device(Protocol):
     def head_s(self, rows: Array) -> Array:
         """[s] head."""
 
-    def products_s(self, rows: Array, gemms: Sequence[Gemm]) -> Array:
-        """[s] products one after another."""
+    def products_s(self, rows: Array, gemms: Sequence[Gemm], part: str) -> Array:
+        """[s] products of a part of the model one after another."""
 
 
 @dataclass(frozen=True)
@@ -66,15 +66,6 @@ class Drafting:
         """Layers of the draft."""
         return self.device.model.layers if self.device else 0
 
-    def kv_bytes(self, dtype: str) -> int:
-        """[bytes per context token] that all passes of a step read."""
-        return self.passes * self.device.model.kv_bytes_per_token(dtype, self.device.tp) if self.device else 0
-
-    @property
-    def flops_per_pair(self) -> float:
-        """[FLOP] of the draft's attention for a query-key pair of a prompt."""
-        return self.device.model.attention_flops_per_pair(self.device.tp) if self.device else 0.0
-
     def dense_s(self, rows: npt.NDArray[np.int64], kind: int) -> Array:
         """[s] of all passes after a step of `rows` tokens (kind 0 pure decode, 1 with prefill), attention apart."""
         tokens = rows.astype(np.float64)
@@ -86,7 +77,7 @@ class Drafting:
         first = self.device.layers_s(tokens) + self.device.head_s(sequences)
         if model.fused_input:
             fuse = Gemm("fuse", model.hidden, model.fused_input * model.hidden)
-            first = first + self.device.products_s(tokens, [fuse])
+            first = first + self.device.products_s(tokens, [fuse], "attention")
         return first + (self.passes - 1) * later + self.passes * PASS_S
 
 

@@ -42,11 +42,23 @@ UNITS: Final[Mapping[str, tuple[str, float]]] = {
     "expert_start": ("us", 1e-6),
     "expert_bandwidth": ("TB/s", 1e12),
     "expert_rate": ("TFLOP/s", 1e12),
+    "expert_wide_rate": ("TFLOP/s", 1e12),
+    "expert_elementwise": ("TB/s", 1e12),
+    "expert_untuned": ("1", 1.0),
+    "expert_fp8_read": ("1", 1.0),
+    "expert_fp8_gain": ("1", 1.0),
+    "expert_wide_fp8_gain": ("1", 1.0),
     "all_reduce_sync": ("us", 1e-6),
 }
 """Component -> (unit in the profile, factor to SI)."""
-_BY_BANDWIDTH: Final = ("gemm_bandwidth", "elementwise_bandwidth", "decode_bandwidth", "expert_bandwidth")
-_BY_PEAK: Final = ("gemm_rate", "prefill_rate", "expert_rate")
+_POWER: Final = {"us": 1, "ns": 1, "TB/s": -1, "TFLOP/s": -1, "1": 0}
+"""Unit -> what a component goes with, as a power of the profile's time scale."""
+_BY_BANDWIDTH: Final = ("gemm_bandwidth", "elementwise_bandwidth", "decode_bandwidth", "expert_bandwidth",
+                        "expert_elementwise")
+_BY_PEAK: Final = ("gemm_rate", "prefill_rate", "expert_rate", "expert_wide_rate")
+_EXPERT: Final = ("start", "bandwidth", "rate", "wide_rate", "elementwise", "untuned", "fp8_read", "fp8_gain",
+                  "wide_fp8_gain")
+"""Components of ExpertTime, in its order, after `expert_`."""
 _BY_INVERSE_BANDWIDTH: Final = ("sample_sequence",)
 
 
@@ -90,6 +102,7 @@ class GpuTimes:
 def gpu_times(gpu: Gpu) -> GpuTimes:
     """Operator times of `gpu` from its profile. Raises ConfigError for a malformed `measured:` block."""
     values, marks = _values(gpu)
+    values = {key: value * gpu.time_scale ** _POWER[UNITS[key][0]] for key, value in values.items()}
     points = _points(gpu, "gemm_correction")
     rows, ratio = (points[:, 0], points[:, 1]) if points is not None else (np.ones(1), np.ones(1))
     gemm = GemmTime(
@@ -106,7 +119,7 @@ def gpu_times(gpu: Gpu) -> GpuTimes:
         fp8_gain=values["fp8_gain"],
         fp8_kv_rate=values["fp8_kv_rate"],
         fp8_extra=_fp8_extra(gpu),
-        experts=ExpertTime(values["expert_start"], values["expert_bandwidth"], values["expert_rate"]),
+        experts=ExpertTime(*(values[f"expert_{key}"] for key in _EXPERT)),
         layer_fixed_s=values["layer_fixed"],
         step_fixed_s=values["step_fixed"],
         elementwise_bandwidth=values["elementwise_bandwidth"],
@@ -190,7 +203,7 @@ def _fp8_extra(gpu: Gpu) -> tuple[Curve, Curve]:
         points = _points(load_gpu(REFERENCE), "fp8_extra")
     if points is None:
         return np.zeros(1), np.zeros(1)
-    return points[:, 0], points[:, 1] * 1e-6
+    return points[:, 0], points[:, 1] * 1e-6 * gpu.time_scale
 
 
 def _all_reduce(gpu: Gpu) -> dict[int, tuple[Curve, Curve]]:
@@ -199,5 +212,5 @@ def _all_reduce(gpu: Gpu) -> dict[int, tuple[Curve, Curve]]:
     for gpus in (2, 4, 8):
         points = _points(gpu, f"all_reduce_{gpus}")
         if points is not None:
-            curves[gpus] = (points[:, 0], points[:, 1] * 1e-6)
+            curves[gpus] = (points[:, 0], points[:, 1] * 1e-6 * gpu.time_scale)
     return curves

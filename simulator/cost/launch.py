@@ -65,7 +65,8 @@ class Launch:
             base = times.eager_cpu_worker_s if self.ahead else times.eager_cpu_worker_sync_s
             base = max(base, times.eager_cpu_worker_old_s) if self.old_runner else base
         collectives = 2 * self.layers * times.collective_launch_s if self.tp > 1 else 0.0
-        experts = times.eager_expert_layer_s * self.expert_layers
+        each = times.eager_expert_layer_worker_s if self.in_workers else times.eager_expert_layer_s
+        experts = each * self.expert_layers
         return max(self.prep_s[1], base + times.eager_layer_s * self.more_layers + experts + collectives)
 
     def piecewise_s(self) -> float:

@@ -153,6 +153,7 @@ def commit(req: Requests, rep: Replica, lim: Limits, cost: Cost) -> None:
         rep.c.lane_context += lane
         rep.c.lane_ahead = rep.c.n_flight
         step.lane_step = rep.c.lane_steps
+    rep.c.lane_took = 0  # those blocks are in use now: a later spill does not give them back
     step.lane = lane
     step.joined = 0
     rep.c.kv_tokens += n_decode + n_drafts + prefill_tokens

@@ -7,12 +7,14 @@ on its own up to the tick that matters: the next arrival. Sequences that only de
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from importlib import import_module
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from policies.registry import Policy
 from policies.routers import LEAST_OUTSTANDING, ROUTED, route
+from simulator.cost.step import Cost
 from simulator.engines.booking import (
     clear_plan,
     collect,
@@ -21,14 +23,27 @@ from simulator.engines.booking import (
     output_tick,
 )
 from simulator.engines.clients import ENTER, OPEN, Clients, act, drop, on_ended, start_load, upcoming
+from simulator.engines.foresight import nobody_ends_before
 from simulator.engines.future import index_of, what_of
 from simulator.engines.job import Job, check_sums
 from simulator.engines.lane import depart, join, spill
+from simulator.engines.pools import NUMBERS, PoolRows, pool_rows
 from simulator.engines.quiet import run_quietly, steps_alike
 from simulator.engines.steplog import log_step
 from simulator.engines.world import World
 from simulator.jit import compiled, jitable
-from simulator.state import ARRIVE, COMPLETE, GAPS, SCHEDULE, TIMER, Column, Front, Prefix, Replica
+from simulator.state import (
+    ARRIVE,
+    COMPLETE,
+    GAPS,
+    SCHEDULE,
+    TIMER,
+    Column,
+    Front,
+    Limits,
+    Prefix,
+    Replica,
+)
 from simulator.units import NEVER
 
 DONE = 0
@@ -40,6 +55,10 @@ ADVANCE = 0
 END = 1
 ACT = 2
 """What is done: a replica's events, at the end the lane's figures written, or the clients' next event."""
+
+
+LIMITS: Final = len(Limits._fields)
+COST_NUMBERS: Final = len(NUMBERS)
 
 
 class Mode(NamedTuple):
@@ -122,8 +141,31 @@ def set_event(rep: Replica, ahead: int, planned: bool) -> None:
         rep.front.event_phase = COMPLETE
 
 
+def _row_readers() -> tuple[Callable[..., Limits], Callable[..., Cost]]:
+    """Functions of (rows, p) that make the Limits and the Cost of pool p in compiled code."""
+    ndarray: Any = import_module("numba.np.unsafe.ndarray")
+    to_fixed_tuple = ndarray.to_fixed_tuple
+
+    @jitable
+    def limits_at(rows: PoolRows, p: int) -> Limits:
+        return Limits(*to_fixed_tuple(rows.limits[p], LIMITS))
+
+    @jitable
+    def cost_at(rows: PoolRows, p: int) -> Cost:
+        at = rows.at[:, p]
+        end = rows.at[:, p + 1]
+        return Cost(rows.dense_ns[2 * at[0] : 2 * end[0]].reshape(2, end[0] - at[0]),
+                    rows.cpu_ns[2 * at[1] : 2 * end[1]].reshape(2, end[1] - at[1]),
+                    rows.prep_ns[2 * at[2] : 2 * end[2]].reshape(2, end[2] - at[2]),
+                    rows.eager[2 * at[3] : 2 * end[3]].reshape(2, end[3] - at[3]),
+                    *to_fixed_tuple(rows.numbers[p], COST_NUMBERS))
+
+    return limits_at, cost_at
+
+
 def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]) -> Callable[..., int]:
     """Compile the engine around one policy; the policy is captured, so the cache on disk knows it."""
+    limits_at, cost_at = _row_readers()
 
     @jitable
     def complete(world: World, rep: Replica, r: int) -> None:
@@ -181,13 +223,17 @@ def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]
                     set_event(rep, lim.schedule_ahead, plan(world, rep, mode.lane))
             if world.clients.load != OPEN:
                 return DONE
+        if mode.replicas > 1 and mode.router == LEAST_OUTSTANDING:
+            front.bound = nobody_ends_before(world, rep)
         return DONE
 
-    def run(shared: World, control: Column, reps: Column, given: Mode) -> int:
+    def run(shared: World, rows: PoolRows, control: Column, reps: Column, given: Mode) -> int:
         # numba cannot return a record from a function: the views of one row are made here
         ctl = control[0]
-        world = World(shared.req, shared.lim, shared.cost, Clients(ctl, *shared.clients[1:]), shared.itl,
-                      shared.rows_time, shared.log, shared.routing, shared.acceptance)
+        clients = Clients(ctl, *shared.clients[1:])
+        pool = 0
+        world = World(shared.req, limits_at(rows, pool), cost_at(rows, pool), clients, shared.itl,
+                      shared.rows_time[pool], shared.log, shared.routing, shared.acceptance)
         load = world.clients.load
         if ctl.started == 0:
             start_load(world.req, world.cost, world.clients)
@@ -204,6 +250,10 @@ def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]
                 r = ending
                 if ending == mode.replicas:
                     return DONE
+            if reps.front[r].pool != pool:
+                pool = reps.front[r].pool
+                world = World(shared.req, limits_at(rows, pool), cost_at(rows, pool), clients, shared.itl,
+                              shared.rows_time[pool], shared.log, shared.routing, shared.acceptance)
             rep = Replica(reps.running[r], reps.slots[r], reps.vacant[r], reps.seats[r], reps.extents[r],
                           reps.ended[r], reps.batch[r], reps.tokens[r], reps.flight[r], reps.gains[r], reps.steps[r],
                           reps.phase[r],
@@ -244,13 +294,15 @@ def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[i
     engine = _engine(policy)
     total = len(job.req.arrival)
     slice_size = max(10_000, total // 100) if progress else total
-    lane = leaps and job.lim.draft_tokens == 0 \
-        and not (job.lim.prefix == 1 and job.lim.schedule_ahead > 1)  # see lane._leave on `settled`
+    # see lane._leave on `settled`
+    lane = leaps and not any(pool.lim.draft_tokens > 0 or (pool.lim.prefix == 1 and pool.lim.schedule_ahead > 1)
+                             for pool in job.pools)
     mode = Mode(job.replicas, job.router, job.until, slice_size, lane, lane)
+    rows = pool_rows(job.pools)
     while True:
         world = World(job.req, job.lim, job.cost, job.clients(), job.itl, job.rows_time, job.log, job.routing,
                       job.acceptance)
-        code = engine(world, job.ctl, job.reps, mode)
+        code = engine(world, rows, job.ctl, job.reps, mode)
         if code == DONE:
             return check_sums(job)
         if code == LOG_FULL:

@@ -1,5 +1,6 @@
 """A simulation ready to run: columns, limits, cost, load and the accumulators an engine fills."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ from policies.routers import AUX_SIZE as ROUTER_AUX_SIZE
 from simulator.cost.step import Cost
 from simulator.engines.clients import OPEN, Clients
 from simulator.engines.future import Future
+from simulator.engines.pools import Pool, pool_of
 from simulator.engines.world import Acceptance
 from simulator.errors import ConfigError, TraceError
 from simulator.state import (
@@ -51,12 +53,11 @@ ID_COLUMNS = tuple(name for name in Replica._fields if name not in ("steps", "se
 @dataclass
 class Job:
     """Everything an engine reads and writes. `reps` is a list of Replica (SimPy) or one Replica whose columns
-    have a leading replica axis (compiled engine); likewise stats, aux."""
+    have a leading replica axis (compiled engine); likewise stats, aux. `rows_time` has a row a pool."""
 
     req: Requests
     reps: Any
-    lim: Limits
-    cost: Cost
+    pools: tuple[Pool, ...]
     itl: Any
     rows_time: Any
     ctl: Any
@@ -64,7 +65,6 @@ class Job:
     log: Any
     future: Future
     routing: Any
-    replicas: int = 1
     router: int = 0
     load: int = OPEN
     width: int = 0
@@ -74,6 +74,21 @@ class Job:
     def clients(self) -> Clients:
         """Who submits the requests."""
         return Clients(self.ctl, self.frontends, self.future, self.load, self.width)
+
+    @property
+    def lim(self) -> Limits:
+        """Limits of the first pool."""
+        return self.pools[0].lim
+
+    @property
+    def cost(self) -> Cost:
+        """Step times of the first pool."""
+        return self.pools[0].cost
+
+    @property
+    def replicas(self) -> int:
+        """Replicas of all pools."""
+        return sum(pool.replicas for pool in self.pools)
 
     @property
     def stats(self) -> npt.NDArray[np.void]:
@@ -124,9 +139,16 @@ def request_columns(arrival: Column, prompt: Column, output: Column, limit: Colu
     return Requests(**columns)
 
 
-def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, chain: Column = ()) -> Job:
-    """A job on numpy columns, for the compiled engine; `chain` are the numbers of shared blocks (workload.shared)."""
-    s, depth, drafts = lim.max_num_seqs, lim.schedule_ahead + 1, lim.draft_tokens > 0
+def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, chain: Column = (),
+              others: Sequence[Pool] = ()) -> Job:
+    """A job on numpy columns, for the compiled engine; `chain` are the numbers of shared blocks (workload.shared),
+    `others` the pools beside the first."""
+    pools = (Pool(lim, cost, replicas), *others)
+    of, total = pool_of(pools), sum(pool.replicas for pool in pools)
+    s = max(pool.lim.max_num_seqs for pool in pools)
+    depth = max(pool.lim.schedule_ahead for pool in pools) + 1
+    drafts = any(pool.lim.draft_tokens > 0 for pool in pools)
+    gains = (depth, s) if drafts else (1, 1)
 
     def table(*shape: int, fill: int = 0) -> Any:
         return np.full(shape, fill, dtype=np.int64)
@@ -140,19 +162,19 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
     if drafts:
         req = req._replace(drafts=np.zeros(len(req.arrival), dtype=np.int32))
     reps: Any = Replica(
-        running=ids(replicas, s), slots=table(replicas, s, fill=-1), vacant=np.tile(np.arange(s), (replicas, 1)),
-        seats=records(Seat, replicas, s), extents=ids(replicas, s), ended=ids(replicas, s), batch=ids(replicas, s),
-        tokens=table(replicas, s),
-        flight=ids(replicas, depth, s), gains=table(replicas, depth if drafts else 1, s if drafts else 1),
-        steps=records(StepInFlight, replicas, depth),
-        phase=table(replicas, lim.block_size), calendar=table(replicas, CALENDAR, fill=-1),
-        gap_step=table(replicas, GAPS), gap_ns=table(replicas, GAPS), aux=table(replicas, AUX_SIZE),
-        stats=records(Totals, replicas), front=as_records([Front()] * replicas, Front),
-        prefix=_prefix(req, lim, replicas, np.asarray(chain, dtype=np.int64)),
-        c=as_records([empty_replica_counters(lim.num_blocks, s)] * replicas, Counters),
+        running=ids(total, s), slots=table(total, s, fill=-1), vacant=np.tile(np.arange(s), (total, 1)),
+        seats=records(Seat, total, s), extents=ids(total, s), ended=ids(total, s), batch=ids(total, s),
+        tokens=table(total, s), flight=ids(total, depth, s), gains=table(total, *gains),
+        steps=records(StepInFlight, total, depth),
+        phase=table(total, max(pool.lim.block_size for pool in pools)), calendar=table(total, CALENDAR, fill=-1),
+        gap_step=table(total, GAPS), gap_ns=table(total, GAPS), aux=table(total, AUX_SIZE),
+        stats=records(Totals, total), front=as_records([Front(pool=p) for p in of], Front),
+        prefix=_prefix(req, pools, np.asarray(chain, dtype=np.int64)),
+        c=as_records([empty_replica_counters(pools[p].lim.num_blocks, pools[p].lim.max_num_seqs) for p in of],
+                     Counters),
     )  # fmt: skip
-    return Job(req, reps, lim, cost, table(ITL_BINS), table(s + 1), records(Control, 1), table(replicas),
-               records(LogRow, 4096 if log else 0), future_of(len(req.arrival)), table(ROUTER_AUX_SIZE), replicas)
+    return Job(req, reps, pools, table(ITL_BINS), table(len(pools), s + 1), records(Control, 1), table(total),
+               records(LogRow, 4096 if log else 0), future_of(len(req.arrival)), table(ROUTER_AUX_SIZE))
 
 
 def future_of(requests: int) -> Future:
@@ -160,11 +182,12 @@ def future_of(requests: int) -> Future:
     return Future(np.zeros(requests, dtype=np.int64), np.zeros(requests, dtype=np.int64))
 
 
-def _prefix(req: Requests, lim: Limits, replicas: int, chain: npt.NDArray[np.int64]) -> Prefix:
+def _prefix(req: Requests, pools: Sequence[Pool], chain: npt.NDArray[np.int64]) -> Prefix:
     """An empty prefix cache a replica. Every node is a block, and a run of private blocks lies between two shared ones
     or waits for a preempted request, so there are never more nodes than that."""
-    most = min(lim.num_blocks, 2 * chain.size + len(req.arrival)) + 1 if lim.prefix else 1
-    kinds = int(chain.max(initial=0)) + 1
+    blocks = max((pool.lim.num_blocks for pool in pools if pool.lim.prefix), default=0)
+    most = min(blocks, 2 * chain.size + len(req.arrival)) + 1
+    replicas, kinds = sum(pool.replicas for pool in pools), int(chain.max(initial=0)) + 1
     return Prefix(chain, np.full(chain.size, -1, dtype=np.int64), np.full((replicas, kinds), -1, dtype=np.int64),
                   np.zeros((replicas, most), dtype=dtype_of(Node)))
 
@@ -178,9 +201,10 @@ def check_sums(job: Job) -> None:
     stats = job.stats if isinstance(job.reps, Replica) else [rep.stats for rep in job.reps]
     kept = [{name: int(t[name] if isinstance(t, np.void) else getattr(t, name)) for name in PEAKS} for t in stats]
     busy = sum(totals["wall"] for totals in kept)
-    for totals in kept:
-        gaps = job.lim.num_blocks if job.lim.contiguous else 0
-        by_1024 = max(totals["peak_waiting"], totals["peak_blocks"] * job.lim.block_size, gaps)
+    for totals, p in zip(kept, pool_of(job.pools), strict=True):
+        lim = job.pools[p].lim
+        gaps = lim.num_blocks if lim.contiguous else 0
+        by_1024 = max(totals["peak_waiting"], totals["peak_blocks"] * lim.block_size, gaps)
         if max(totals["peak_running"] * totals["wall"], by_1024 * (totals["wall"] >> 10), busy) >= 2**63:
             raise ConfigError(
                 f"a replica is busy for {totals['wall'] / NS_PER_S / 86400:.3g} days with up to "
@@ -188,22 +212,30 @@ def check_sums(job: Job) -> None:
                 "exceed 2^63; set a shorter horizon_s")
 
 
-def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, chain: Column = ()) -> Job:
+def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, chain: Column = (),
+             others: Sequence[Pool] = ()) -> Job:
     """The same job on plain lists of Python integers, for the SimPy engine."""
-    job = array_job(req, lim, cost, replicas, log, chain)
+    job = array_job(req, lim, cost, replicas, log, chain, others)
     columns = Requests(*(column.tolist() for column in job.req))
     numbers, held = job.reps.prefix.chain.tolist(), job.reps.prefix.held.tolist()
+    of = pool_of(job.pools)
     caches = [Prefix(numbers, held, job.reps.prefix.found[r].tolist(), [Node() for _ in job.reps.prefix.nodes[r]])
-              for r in range(replicas)]
-    reps = [Replica(prefix=caches[r], c=empty_replica_counters(lim.num_blocks, lim.max_num_seqs), stats=Totals(),
-                    front=Front(), steps=[StepInFlight() for _ in job.reps.steps[r]],
+              for r in range(len(of))]
+    reps = [Replica(prefix=caches[r], c=empty_replica_counters(job.pools[p].lim.num_blocks,
+                                                               job.pools[p].lim.max_num_seqs),
+                    stats=Totals(), front=Front(pool=p), steps=[StepInFlight() for _ in job.reps.steps[r]],
                     seats=[Seat() for _ in job.reps.seats[r]],
-                    **{name: getattr(job.reps, name)[r].tolist() for name in ID_COLUMNS}) for r in range(replicas)]
+                    **{name: getattr(job.reps, name)[r].tolist() for name in ID_COLUMNS}) for r, p in enumerate(of)]
+    pools = tuple(pool._replace(cost=_plain(pool.cost)) for pool in job.pools)
+    return Job(columns, reps, pools, job.itl.tolist(), job.rows_time.tolist(), Control(), job.frontends.tolist(),
+               [] if log else None, Future(*(column.tolist() for column in job.future)), job.routing.tolist(),
+               acceptance=no_acceptance(False))
+
+
+def _plain(cost: Cost) -> Cost:
+    """Step times with Python integers for numbers."""
     fields: Any = (f if isinstance(f, np.ndarray) else int(f) for f in cost)
-    plain = Cost(*fields)
-    return Job(columns, reps, lim, plain, job.itl.tolist(), job.rows_time.tolist(), Control(),
-               job.frontends.tolist(), [] if log else None, Future(*(column.tolist() for column in job.future)),
-               job.routing.tolist(), replicas, acceptance=no_acceptance(False))
+    return Cost(*fields)
 
 
 def as_arrays(job: Job) -> Job:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from policies.queues import held
 from simulator.cost.step import Cost, decode_attention_time, dense_time, table_at
-from simulator.engines.booking import note_gap, output_tick, ring_place, weigh
+from simulator.engines.booking import note_gap, ring_place, weigh
 from simulator.engines.gaps import bin_start, itl_bin
 from simulator.engines.steplog import log_step
 from simulator.engines.world import World
@@ -21,11 +21,40 @@ class Alike(NamedTuple):
     """What all steps of a quiet run have in common."""
 
     rows: int      # sequences of the lane
-    pads: int      # rows computed for nobody (static batch)
+    width: int     # rows computed: with those for nobody (static batch)
     dense: int     # [ns] as in Cost, for this many rows
     prep: int
     cpu: int
     eager: int
+
+
+class Pace(NamedTuple):
+    """What a step of a quiet run hands on to the next.
+
+    In a record instead, every step would wait for what the one before has stored.
+    """
+
+    now: int
+    gpu_free: int
+    cpu_free: int
+    context: int
+    kv_tokens: int
+    free_blocks: int
+    steps: int       # of the lane
+
+
+class Sums(NamedTuple):
+    """Totals over the steps of a quiet run whose output was collected; see state.Totals."""
+
+    outputs: int
+    wall: int
+    short: int
+    running: int
+    blocks: int
+    kv_tokens: int
+    gaps: int
+    peak_running: int
+    peak_blocks: int
 
 
 @jitable
@@ -53,125 +82,117 @@ def run_quietly(world: World, rep: Replica, r: int, most: int, limit: int, until
     Steps scheduled before `limit` and outputs up to it are done (an arrival at `limit` comes between).
     Leaves the replica's next event in front.event_tick and front.event_phase.
     """
-    c, front, lim = rep.c, rep.front, world.lim
-    free_place = ring_place(rep, lim, lim.schedule_ahead)
-    model = rep.steps[free_place - 1 if free_place > 0 else lim.schedule_ahead]
+    c, lim, stats = rep.c, world.lim, rep.stats
+    place, oldest = ring_place(rep, lim, lim.schedule_ahead), c.first_flight
+    model = rep.steps[place - 1 if place > 0 else lim.schedule_ahead]
     alike = _alike(world.cost, c.lane, model.pad_rows)
     if lim.schedule_ahead > 0:
-        rep.steps[free_place] = model
-        rep.steps[free_place].joined = 0
-    context = model.context
+        rep.steps[place] = model
+        rep.steps[place].joined = 0
+    pace = Pace(c.now, c.gpu_free, c.cpu_free, model.context, c.kv_tokens, c.free_blocks, c.lane_steps)
+    sums = Sums(0, 0, 0, 0, 0, 0, 0, stats.peak_running, stats.peak_blocks)
+    last, seen = c.last_output, c.lane_output
+    tick, event = c.now, SCHEDULE
+    last_step, room = c.lane_steps + most, GAPS - lim.schedule_ahead - 2
     phase = c.lane_steps % lim.block_size
-    place = free_place
-    launched = 0
-    collected = 0
-    walls = 0
-    shorts = 0
-    at_bin = 0
-    low = 0
-    high = 0
-    front.event_tick = c.now
-    front.event_phase = SCHEDULE
-    while launched < most and c.now < limit and c.now <= until and c.n_gaps + lim.schedule_ahead + 2 <= GAPS:
+    at_bin, low, high = 0, 0, 0
+    while pace.steps < last_step and pace.now < limit and pace.now <= until and c.n_gaps <= room:
         phase = phase + 1 if phase + 1 < lim.block_size else 0
-        if rep.phase[phase] > c.free_blocks:
+        if rep.phase[phase] > pace.free_blocks:
             break
-        c.free_blocks -= rep.phase[phase]
-        context += alike.rows + alike.pads
-        _launch(world, rep, rep.steps[place], alike, context)
-        launched += 1
+        pace = _launch(world, rep, rep.steps[place], alike, pace, rep.phase[phase])
         place = place + 1 if place < lim.schedule_ahead else 0
-        front.event_tick = output_tick(rep)
-        if front.event_tick > limit or front.event_tick > until:
-            front.event_phase = COMPLETE
+        step = rep.steps[oldest]
+        tick = max(step.gpu_end, pace.cpu_free)
+        if tick > limit or tick > until:
+            event = COMPLETE
             break
-        gap = front.event_tick - c.lane_output
-        old = rep.steps[c.first_flight]
-        wall = _collect(world, rep, r, old)
+        oldest = oldest + 1 if oldest < lim.schedule_ahead else 0
+        wall = tick - max(last, step.start)
+        sums = _add(sums, step, wall)
+        if len(world.log) > 0:
+            c.now = tick
+            log_step(world.log, world.clients.ctl, rep, r, step, wall)
         if lim.stream == 1:
+            gap = tick - seen
             if gap < low or gap >= high:
                 at_bin = itl_bin(gap)
                 low, high = bin_start(at_bin), bin_start(at_bin + 1)
             world.itl[at_bin] += alike.rows
-            note_gap(rep, old.lane_step, gap)
-        collected += 1
-        walls += wall
-        shorts += wall >> 10
-    _sum_up(rep, alike, launched)
-    front.bound = max(front.event_tick, c.gpu_free + (most - launched) * alike.dense)
-    if collected > 0:
-        rep.stats.output += alike.rows * collected
-        weigh(rep.stats, world.rows_time, model, walls, shorts, collected)
-    return launched > 0
+            note_gap(rep, step.lane_step, gap)
+        last = seen = tick
+        pace = Pace(tick, pace.gpu_free, pace.cpu_free, pace.context, pace.kv_tokens, pace.free_blocks, pace.steps)
+    rep.front.event_tick, rep.front.event_phase = tick, event
+    return _write(world, rep, alike, pace, sums, oldest)
 
 
 @jitable
 def _alike(cost: Cost, rows: int, pads: int) -> Alike:
     tokens = rows + pads
-    return Alike(rows, pads, dense_time(cost, 0, tokens), table_at(cost.prep_ns, 0, tokens) + rows * cost.prep_seq_ns,
+    return Alike(rows, tokens, dense_time(cost, 0, tokens), table_at(cost.prep_ns, 0, tokens) + rows * cost.prep_seq_ns,
                  table_at(cost.cpu_ns, 0, tokens) + rows * cost.cpu_seq_ns, table_at(cost.eager, 0, tokens))
 
 
 @jitable
-def _launch(world: World, rep: Replica, step: Column, alike: Alike, context: int) -> None:
-    """`booking.commit` for a step of the lane alone whose blocks are taken."""
-    c, lim = rep.c, world.lim
-    gpu = alike.dense + decode_attention_time(world.cost, alike.rows + alike.pads, context)
-    gpu_end = max(c.gpu_free, c.now + alike.prep) + gpu
-    c.cpu_free = c.now + alike.cpu
+def _launch(world: World, rep: Replica, step: Column, alike: Alike, pace: Pace, blocks: int) -> Pace:
+    """`booking.commit` for a step of the lane alone that takes `blocks` blocks."""
+    context = pace.context + alike.width
+    gpu = alike.dense + decode_attention_time(world.cost, alike.width, context)
+    gpu_free = max(pace.gpu_free, pace.now + alike.prep) + gpu
+    cpu_free = pace.now + alike.cpu
     if alike.eager == 1:
-        gpu_end = max(gpu_end, c.cpu_free)
-    c.gpu_free = gpu_end
-    c.kv_tokens += alike.rows
-    c.lane_steps += 1
-    c.lane_ahead = c.n_flight
-    c.n_flight += 1
-    step.start = c.now
-    step.gpu_end = gpu_end
+        gpu_free = max(gpu_free, cpu_free)
+    after = Pace(pace.now, gpu_free, cpu_free, context, pace.kv_tokens + alike.rows, pace.free_blocks - blocks,
+                 pace.steps + 1)
+    step.start = pace.now
+    step.gpu_end = gpu_free
     step.gpu_ns = gpu
     step.context = context
     step.running = held(rep)
-    step.gap = c.free_blocks - c.largest_gap if lim.contiguous == 1 else 0
-    step.blocks = lim.num_blocks - c.free_blocks
-    step.kv_tokens = c.kv_tokens
-    step.lane_step = c.lane_steps
+    step.gap = after.free_blocks - rep.c.largest_gap if world.lim.contiguous == 1 else 0
+    step.blocks = world.lim.num_blocks - after.free_blocks
+    step.kv_tokens = after.kv_tokens
+    step.lane_step = after.steps
     rep.stats.gpu += gpu
     rep.stats.decode_attention += gpu - alike.dense
+    return after
 
 
 @jitable
-def _collect(world: World, rep: Replica, r: int, step: Column) -> int:
-    """`booking.collect` at front.event_tick for the oldest step, one of the lane alone; returns its wall time [ns].
-
-    The sums over all steps of the run are left to `run_quietly`.
-    """
-    c, stats = rep.c, rep.stats
-    c.now = rep.front.event_tick
-    wall = c.now - max(c.last_output, step.start)
+def _add(sums: Sums, step: Column, wall: int) -> Sums:
+    """With a step of `wall` ns that came out now."""
     short = wall >> 10
-    stats.running += step.running * wall
-    stats.peak_running = max(stats.peak_running, step.running)
-    stats.blocks += step.blocks * short
-    stats.kv_tokens += step.kv_tokens * short
-    stats.gaps += step.gap * short
-    stats.peak_blocks = max(stats.peak_blocks, step.blocks)
-    stats.last = c.now
-    if len(world.log) > 0:
-        log_step(world.log, world.clients.ctl, rep, r, step, wall)
-    c.visible = c.now + world.cost.frontend_out_ns
-    c.last_output = c.now
-    c.lane_output = c.now
-    c.lane_seen = step.lane_step
-    c.first_flight = ring_place(rep, world.lim, 1)
-    c.n_flight -= 1
-    return int(wall)
+    return Sums(sums.outputs + 1, sums.wall + wall, sums.short + short, sums.running + step.running * wall,
+                sums.blocks + step.blocks * short, sums.kv_tokens + step.kv_tokens * short,
+                sums.gaps + step.gap * short, max(sums.peak_running, step.running), max(sums.peak_blocks, step.blocks))
 
 
 @jitable
-def _sum_up(rep: Replica, alike: Alike, launched: int) -> None:
-    """Write what `launched` steps have in common."""
-    rep.c.lane_context += alike.rows * launched
-    rep.c.hold -= launched
-    rep.stats.dense += alike.dense * launched
-    rep.stats.eager += alike.eager * launched
-    rep.stats.pad_rows += alike.pads * launched
+def _write(world: World, rep: Replica, alike: Alike, pace: Pace, sums: Sums, oldest: int) -> bool:
+    """Write back what a quiet run has done; False when that is nothing."""
+    c, stats = rep.c, rep.stats
+    launched = pace.steps - c.lane_steps
+    if launched == 0:
+        return False
+    c.n_flight += launched - sums.outputs
+    c.first_flight = oldest
+    c.now, c.gpu_free, c.cpu_free = pace.now, pace.gpu_free, pace.cpu_free
+    c.kv_tokens, c.free_blocks, c.lane_steps = pace.kv_tokens, pace.free_blocks, pace.steps
+    c.lane_context += alike.rows * launched
+    c.lane_ahead = world.lim.schedule_ahead
+    c.hold -= launched
+    stats.dense += alike.dense * launched
+    stats.eager += alike.eager * launched
+    stats.pad_rows += (alike.width - alike.rows) * launched
+    if sums.outputs > 0:
+        c.visible = c.now + world.cost.frontend_out_ns
+        c.last_output = c.lane_output = stats.last = c.now
+        c.lane_seen += sums.outputs
+        stats.output += alike.rows * sums.outputs
+        weigh(stats, world.rows_time, rep.steps[oldest], sums.wall, sums.short, sums.outputs)
+        stats.running += sums.running
+        stats.blocks += sums.blocks
+        stats.kv_tokens += sums.kv_tokens
+        stats.gaps += sums.gaps
+        stats.peak_running, stats.peak_blocks = sums.peak_running, sums.peak_blocks
+    return True

@@ -46,8 +46,9 @@ class _Run:
     def __init__(self, job: Job, policy: Policy) -> None:
         self.job, self.policy = job, policy
         self.clients = job.clients()
-        self.world = World(job.req, job.lim, job.cost, self.clients, job.itl, job.rows_time, job.log, job.routing,
-                           job.acceptance)
+        self.worlds = [World(job.req, pool.lim, pool.cost, self.clients, job.itl, rows_time, job.log, job.routing,
+                             job.acceptance)
+                       for pool, rows_time in zip(job.pools, job.rows_time, strict=True)]
         self.env = simpy.Environment(initial_time=0)
         self.bells = [self.env.event() for _ in job.reps]
         self.more = self.env.event()
@@ -85,7 +86,8 @@ class _Run:
 
     def replica(self, r: int) -> Steps:
         """schedule -> launch -> collect, with up to schedule_ahead steps planned before the oldest output is seen."""
-        rep, ahead = self.job.reps[r], self.job.lim.schedule_ahead
+        rep = self.job.reps[r]
+        ahead = self.worlds[rep.front.pool].lim.schedule_ahead
         yield from self.sleep(r)
         while True:
             if rep.c.n_flight <= ahead and self.plan(r) and rep.c.n_flight <= ahead:
@@ -111,21 +113,23 @@ class _Run:
         job = self.job
         r = route(job.router, job.req, [rep.front for rep in job.reps], i, job.routing)
         job.routing[ROUTED] += 1
-        if enqueue(job.req, job.reps[r], job.lim, i, r):
+        world = self.worlds[job.reps[r].front.pool]
+        if enqueue(job.req, job.reps[r], world.lim, i, r):
             if not self.bells[r].triggered:
                 self.bells[r].succeed()
         else:
-            on_ended(job.req, self.clients, i, int(self.env.now) + job.cost.frontend_out_ns)
+            on_ended(job.req, self.clients, i, int(self.env.now) + world.cost.frontend_out_ns)
 
     def plan(self, r: int) -> bool:
         """Let the policy plan a step and launch it; False when it plans nothing."""
-        job, rep = self.job, self.job.reps[r]
+        rep = self.job.reps[r]
+        world = self.worlds[rep.front.pool]
         rep.c.now = int(self.env.now)
         clear_plan(rep)
-        self.policy.schedule(job.req, rep, job.lim, rep.aux)
+        self.policy.schedule(world.req, rep, world.lim, rep.aux)
         if rep.c.n_batch == 0:
             return False
-        commit(job.req, rep, job.lim, job.cost)
+        commit(world.req, rep, world.lim, world.cost)
         return True
 
     def complete(self, r: int) -> None:
@@ -133,13 +137,14 @@ class _Run:
         job, rep = self.job, self.job.reps[r]
         rep.c.now = int(self.env.now)
         step = rep.steps[rep.c.first_flight]
-        wall = collect(self.world, rep)
+        world = self.worlds[rep.front.pool]
+        wall = collect(world, rep)
         if job.log is not None:
             if job.ctl.log_rows == len(job.log):
                 job.log.append(LogRow())
             log_step(job.log, job.ctl, rep, r, step, wall)
         if rep.c.n_ended > 0:
-            self.policy.retire(job.req, rep, job.lim, rep.aux)
+            self.policy.retire(job.req, rep, world.lim, rep.aux)
             for k in range(rep.c.n_ended):
                 on_ended(job.req, self.clients, rep.ended[k], rep.c.visible)
             if not self.more.triggered:

@@ -15,7 +15,7 @@ class Acceptance(NamedTuple):
 
 
 class World(NamedTuple):
-    """Everything of a run but its replicas."""
+    """Everything of a run but its replicas, as one of a pool sees it."""
 
     req: Requests
     lim: Limits

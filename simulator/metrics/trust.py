@@ -65,8 +65,15 @@ def mark_of(setup: Setup) -> str:
     if setup.scenario.cost_model == "roofline":
         return "datasheet"
     engine = setup.engine.mark if setup.engine.mark in ("measured", "fitted") else "scaled"
-    host = "measured" if setup.host.mark == "measured" and setup.host.cpu_scale == 1.0 else "scaled"
-    return max(gpu_mark(setup), engine, host, key=_WEAKER.index)
+    return max(gpu_mark(setup), engine, _host_mark(setup), key=_WEAKER.index)
+
+
+def _host_mark(setup: Setup) -> str:
+    """That of a host measured or fitted to runs on it; any other, and one the scenario scales, counts as scaled."""
+    host = setup.host
+    if host.mark == "measured" and host.cpu_scale == 1.0:
+        return "measured"
+    return "fitted" if host.mark == "fitted" and setup.scenario.host.cpu_scale == 1.0 else "scaled"
 
 
 def trust(result: Result, summary: dict[str, Any]) -> dict[str, Any]:

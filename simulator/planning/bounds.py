@@ -10,6 +10,7 @@ yield 1 + k tokens of a sequence: its O output tokens then take at least O / (1 
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -29,6 +30,8 @@ DATASHEET_ERROR: Final = 0.25
 RESOURCES: Final = ("compute", "bandwidth", "KV memory", "scheduler CPU", "slots")
 RELIEF: Final = 1.25
 """How much more of a resource a sensitivity run gets."""
+FULL: Final = 0.95
+"""Share of the KV blocks held at the peak from which more of them may change the run (watermarks keep some free)."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,17 @@ def relieved(setup: Setup, resource: str) -> Setup:
             prefill_pair_fp=np.int64(cost.prefill_pair_fp / RELIEF),
         ),
     )
+
+
+def can_bind(resource: str, records: Sequence[dict[str, Any]], setup: Setup) -> bool:
+    """Whether more of a resource could change what was recorded: slots that were never all held, and KV blocks that
+    were never nearly all held, cannot. A prefix cache uses every block there is."""
+    busy = [record for record in records if not record["idle"]]
+    if resource == "slots":
+        return any(record["slots_peak"] >= 1 for record in busy)
+    if resource == "KV memory":
+        return bool(setup.limits.prefix) or any(record["kv_peak"] >= FULL for record in busy)
+    return True
 
 
 def _with_seqs(setup: Setup, seqs: int) -> Setup:

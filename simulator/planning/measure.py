@@ -12,8 +12,8 @@ import numpy as np
 from simulator.metrics.latency import Bools, Fates, Floats, fates, seconds
 from simulator.metrics.samples import Worst, mean, needed, percentile, within_run, worst_window
 from simulator.metrics.stability import stability
+from simulator.planning.asking import Asking
 from simulator.planning.slo import MEAN, METRICS
-from simulator.planning.spec import PlanSpec
 from simulator.run import Result
 from simulator.state import FINISHED, Totals
 from simulator.units import NS_PER_S, to_seconds
@@ -43,7 +43,7 @@ class Wanted:
     level: float = 0.9
 
 
-def wanted_of(spec: PlanSpec) -> Wanted:
+def wanted_of(spec: Asking) -> Wanted:
     """Everything the plan's service levels and tables need."""
     asked = tuple(dict.fromkeys((t.metric, t.cls, t.percentile) for t in spec.slo.targets))
     windows = dict.fromkeys((*WINDOWS, *(t.window_s for t in spec.slo.targets if t.window_s)))

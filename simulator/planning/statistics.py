@@ -9,9 +9,9 @@ import numpy as np
 from simulator.errors import ConfigError
 from simulator.metrics.intervals import Interval, interval
 from simulator.metrics.samples import mean
+from simulator.planning.asking import Asking
 from simulator.planning.measure import key_of
 from simulator.planning.slo import Target
-from simulator.planning.spec import PlanSpec
 from simulator.text import level_value
 from simulator.workload.trace import Trace
 
@@ -66,7 +66,7 @@ class Judgement:
         return max(self.levels, key=lambda x: (x.verdict != "meets", x.ratio, _over(x.shown, x.limit)))
 
 
-def judge(spec: PlanSpec, records: Sequence[dict[str, Any]], exact: bool = False) -> Judgement:
+def judge(spec: Asking, records: Sequence[dict[str, Any]], exact: bool = False) -> Judgement:
     """Judge the replications of one fleet.
 
     `exact`: one recorded trace, whose answer is that of this very trace and no sample: the value decides, and the
@@ -109,7 +109,7 @@ def value_of(record: dict[str, Any], target: Target) -> float:
     return float("nan") if worst is None else float(worst[0])
 
 
-def check_levels(spec: PlanSpec, trace: Trace) -> None:
+def check_levels(spec: Asking, trace: Trace) -> None:
     """Raise ConfigError for a level that this traffic cannot answer: no such class, no data, too few requests."""
     kept = np.arange(len(trace)) >= int(spec.warmup_fraction * len(trace))
     for (key, metric, _), target in zip(spec.slo.written(), spec.slo.targets, strict=False):

@@ -1,5 +1,10 @@
-"""GPUs: hwprofiles/gpu/*.yaml -> frozen `Gpu`. Every number there is {value, unit, source}; units checked."""
+"""GPUs: hwprofiles/gpu/*.yaml -> frozen `Gpu`. Every number there is {value, unit, source}; units checked.
 
+A profile may also name the GPU it is `scaled_from` and a `time_scale`: the same GPU, whose work takes so many times as
+long (what `servecast calibrate engine` writes).
+"""
+
+import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,9 +23,11 @@ _UNITS: Final = {"memory": "MiB", "memory_bandwidth": "GB/s", "sm_count": "count
                  "link_bandwidth": "GB/s per direction", "tdp": "W", "price": "USD/h"}
 _TEXTS: Final = ("name", "vendor", "mark", "link_kind")
 _OPTIONAL: Final = frozenset({"aliases", "engine_runs", "measured"})
+_SCALED: Final = frozenset({"name", "mark", "scaled_from", "time_scale"})
 _KEYS: Final = frozenset({*_UNITS, *_TEXTS, "peak_dense", *_OPTIONAL})
 _MOST: Final = 1e9
 """Largest accepted number of a profile, in its unit (MiB, GB/s, TFLOP/s, W, USD)."""
+_MOST_SCALE: Final = 1000.0
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,7 @@ class Gpu:
     measured: dict[str, object] = field(default_factory=dict, hash=False)
     engine_runs: tuple[EngineRun, ...] = ()                # what an engine was run with on this GPU
     path: Path = Path()
+    time_scale: float = 1.0                                # multiplies every time of its work: 2 is half as fast
 
     @property
     def memory_bytes(self) -> int:
@@ -62,21 +70,25 @@ class Gpu:
 
     @property
     def bandwidth(self) -> float:
-        """[B/s] of device memory, peak."""
-        return self.memory_gbps * 1e9
+        """[B/s] of device memory, peak, at the profile's time scale."""
+        return self.memory_gbps * 1e9 / self.time_scale
 
     @property
     def link_bandwidth(self) -> float:
-        """[B/s] to the other GPUs, per direction, peak."""
-        return self.link_gbps * 1e9
+        """[B/s] to the other GPUs, per direction, peak, at the profile's time scale."""
+        return self.link_gbps * 1e9 / self.time_scale
 
     def compute_dtype(self, weight_dtype: str) -> str:
         """Format the products run in: that of the weights where the GPU has it, else bf16 (weight-only)."""
         return weight_dtype if weight_dtype in self.peak_tflops else "bf16"
 
     def peak_flops(self, weight_dtype: str) -> float:
-        """[FLOP/s] dense peak for weights of a format (see `compute_dtype`)."""
-        return self.peak_tflops[self.compute_dtype(weight_dtype)] * 1e12
+        """[FLOP/s] dense peak for weights of a format (see `compute_dtype`), at the profile's time scale."""
+        return self.peak_tflops[self.compute_dtype(weight_dtype)] * 1e12 / self.time_scale
+
+    def slower(self, time_scale: float) -> "Gpu":
+        """This GPU with every time of its work multiplied once more."""
+        return dataclasses.replace(self, time_scale=self.time_scale * time_scale)
 
     @property
     def unverified(self) -> tuple[str, ...]:
@@ -115,6 +127,8 @@ def parse_gpu(profile: object, path: Path) -> Gpu:
     """A profile's content -> Gpu. Raises ConfigError naming file and key."""
     if not isinstance(profile, dict):
         raise ConfigError(f"{path}: a GPU profile is a mapping, got {type(profile).__name__}")
+    if "scaled_from" in profile:
+        return _slowed(profile, path)
     unknown = sorted(str(key) for key in profile if key not in _KEYS)
     missing = sorted(key for key in _KEYS - _OPTIONAL if key not in profile)
     if unknown or missing:
@@ -123,8 +137,7 @@ def parse_gpu(profile: object, path: Path) -> Gpu:
     numbers = {key: _number(profile[key], key, unit, path) for key, unit in _UNITS.items()}
     sources = {key: str(profile[key]["source"]) for key in _UNITS}
     peaks = _peaks(profile["peak_dense"], path, sources)
-    if profile["mark"] not in MARKS:
-        raise ConfigError(f"{path}: mark must be one of {', '.join(MARKS)}, got {shown(profile['mark'])}")
+    _mark(profile["mark"], path)
     aliases = profile.get("aliases") or []
     if not isinstance(aliases, list) or not all(isinstance(alias, str | int) for alias in aliases):
         raise ConfigError(f"{path}: aliases must be a list of names, got {shown(aliases)}")
@@ -138,6 +151,38 @@ def parse_gpu(profile: object, path: Path) -> Gpu:
         link_kind=str(profile["link_kind"]), link_gbps=numbers["link_bandwidth"], tdp_w=numbers["tdp"],
         price_usd_h=numbers["price"], price_date=str(profile["price"].get("date", "")), sources=sources,
         measured=measured, engine_runs=_engine_runs(profile.get("engine_runs") or [], path), path=path)
+
+
+def _slowed(profile: Mapping[object, object], path: Path) -> Gpu:
+    """The profile of a GPU `time_scale` times as slow as the one it is `scaled_from`."""
+    unknown = sorted(str(key) for key in profile if key not in _SCALED)
+    missing = sorted(_SCALED - set(profile))
+    if unknown or missing:
+        raise ConfigError(f"{path}: unknown keys {shown(unknown)}, missing keys {missing} of a profile that is "
+                          f"scaled_from another; accepted: {sorted(_SCALED)}")
+    _mark(profile["mark"], path)
+    scale = _number(profile["time_scale"], "time_scale", "1", path, _MOST_SCALE)
+    base = _base(str(profile["scaled_from"]), path)
+    entry = profile["time_scale"]
+    source = str(entry["source"]) if isinstance(entry, dict) else ""
+    return dataclasses.replace(base.slower(scale), name=str(profile["name"]), aliases=(), mark=str(profile["mark"]),
+                               sources={**base.sources, "time_scale": source}, path=path,
+                               engine_runs=base.engine_runs if profile["mark"] == "measured" else ())
+
+
+def _base(name: str, path: Path) -> Gpu:
+    """The GPU that `path` is scaled from: a shipped one, or a file beside it that is not scaled itself."""
+    if not name.endswith((".yaml", ".yml")):
+        return load_gpu(name)
+    content = read_yaml(path.parent / name, "GPU profile")
+    if isinstance(content, dict) and "scaled_from" in content:
+        raise ConfigError(f"{path}: scaled_from must name a profile that is not scaled itself, got {shown(name)}")
+    return load_gpu(path.parent / name)
+
+
+def _mark(mark: object, path: Path) -> None:
+    if mark not in MARKS:
+        raise ConfigError(f"{path}: mark must be one of {', '.join(MARKS)}, got {shown(mark)}")
 
 
 def _peaks(block: object, path: Path, sources: dict[str, str]) -> dict[str, float]:
@@ -170,15 +215,15 @@ def _engine_runs(rows: object, path: Path) -> tuple[EngineRun, ...]:
                  for row in rows)
 
 
-def _number(entry: object, key: str, unit: str, path: Path) -> float:
+def _number(entry: object, key: str, unit: str, path: Path, most: float = _MOST) -> float:
     """The value of a {value, unit, source} entry, unit as expected and value positive."""
     if not isinstance(entry, dict) or not {"value", "unit", "source"} <= set(entry):
         raise ConfigError(f"{path}: {key} must be {{value, unit, source}}, got {shown(entry)}")
     value = entry["value"]
     if entry["unit"] != unit:
         raise ConfigError(f"{path}: {key}.unit must be {unit!r}, got {shown(entry['unit'])}")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST:
-        raise ConfigError(f"{path}: {key}.value must be a number > 0 and <= {_MOST:g}, got {shown(value)}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
+        raise ConfigError(f"{path}: {key}.value must be a number > 0 and <= {most:g}, got {shown(value)}")
     if not str(entry["source"]).strip():
         raise ConfigError(f"{path}: {key}.source must not be empty")
     return float(value)

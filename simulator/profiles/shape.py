@@ -282,12 +282,15 @@ class ModelShape:
 
     def beyond_dense(self, max_model_len: int) -> list[str]:
         """What this model has, by name, that a dense decoder with full attention lacks, up to a request length."""
-        weights = self.weights
+        kind = "chunked" if self.chunked else "sliding-window"
+        return [f"{kind} attention of {self.window} tokens"] if 0 < self.window < max_model_len else []
+
+    def beyond_roofline(self) -> list[str]:
+        """What this model has, by name, that the roofline of a dense decoder lacks."""
         return [name for name, there in (
+            (f"a mixture of {self.experts.routed if self.experts else 0} experts", self.experts is not None),
             ("multi-head latent attention", self.latent is not None),
-            (f"{'chunked' if self.chunked else 'sliding-window'} attention of {self.window} tokens",
-             0 < self.window < max_model_len),
-            (f"{weights.method} weights with parts in 16 bits", any(share > 0 for _, share in weights.kept)),
+            (f"{self.weights.method} weights with parts in 16 bits", any(share > 0 for _, share in self.weights.kept)),
         ) if there]
 
 

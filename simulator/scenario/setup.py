@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ from policies.routers import RANDOM, ROUTERS
 from policies.static import PADDINGS
 from simulator.cost.calibrated import calibrated_cost
 from simulator.cost.engine_times import EngineTimes
+from simulator.cost.moe import Routing
 from simulator.cost.reach import LAST_TICK, check_reach, reach
 from simulator.cost.roofline import roofline_cost
 from simulator.cost.step import Cost
@@ -66,7 +68,7 @@ def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
     scenario of the setup then.
     """
     with _named(scenario, "hardware.gpu"):
-        gpu = load_gpu(scenario.hardware.gpu)
+        gpu = load_gpu(_beside(scenario, scenario.hardware.gpu))
     with _named(scenario, "engine.name"):
         engine = load_engine("unit" if gpu.name == "unit" else scenario.engine.name)
     if scenario.engine.schedule_ahead is not None:
@@ -123,11 +125,16 @@ def cost_on(setup: Setup, host: Host) -> Cost:
                  setup.token_budget, setup.speculation)
 
 
+def _beside(scenario: Scenario, name: str) -> str | Path:
+    """A profile's file beside the scenario, where there is one of that name; else the name as it is."""
+    path = scenario.base / name
+    return path if path.suffix in (".yaml", ".yml") and path.is_file() else name
+
+
 def _host(scenario: Scenario) -> Host:
     """The host whose CPU prepares and launches steps, at the scenario's speed."""
-    path = scenario.base / scenario.host.name
     with _named(scenario, "host.name"):
-        host = load_host(path if path.suffix in (".yaml", ".yml") else scenario.host.name)
+        host = load_host(_beside(scenario, scenario.host.name))
     return host.scaled(scenario.host.cpu_scale)
 
 
@@ -172,6 +179,8 @@ def _speculation(scenario: Scenario, engine: EngineProfile, policy: Policy, mode
             raise ConfigError(f"is modelled as vLLM does it, not {engine.name}")
         if scenario.cost_model == "roofline":
             raise ConfigError("the step times of drafts are not modelled (cost_model: roofline)")
+        if model.latent:
+            raise ConfigError(f"{model.name} has latent attention: its step times with drafts are not modelled")
         if speculation.draft:
             speculation.check(model)
             speculation.draft.check_tp(scenario.hardware.tensor_parallel)
@@ -179,13 +188,28 @@ def _speculation(scenario: Scenario, engine: EngineProfile, policy: Policy, mode
 
 
 def _refuse_uncosted(scenario: Scenario, model: ModelShape, max_model_len: int) -> None:
-    """Raise ConfigError for a model whose memory is counted but whose step times are not modelled."""
+    """Raise ConfigError for a model whose memory is counted but whose step times are not modelled, and for keys of
+    experts that it has not."""
     beyond = model.beyond_dense(max_model_len)
-    if model.experts and scenario.cost_model == "roofline":
-        beyond = [f"a mixture of {model.experts.routed} experts (cost_model: roofline)", *beyond]
+    if scenario.cost_model == "roofline":
+        beyond = [f"{name} (cost_model: roofline)" for name in model.beyond_roofline()] + beyond
     if beyond:
         raise ConfigError(f"{scenario.place('model')}: {model.name} has {' and '.join(beyond)}: step times are not "
                           "modelled; servecast kv counts its memory")
+    for key in ("expert_parallel", "expert_skew", "expert_shares"):
+        if getattr(scenario.hardware, key) and not model.experts:
+            raise ConfigError(f"{scenario.place(f'hardware.{key}')} has no effect on {model.name}: it has no experts")
+    if model.experts:
+        key = next((key for key in ("expert_shares", "expert_skew") if getattr(scenario.hardware, key)),
+                   "expert_parallel")
+        with _named(scenario, f"hardware.{key}"):
+            _routing(scenario).slowest(np.ones(1), model.experts)
+
+
+def _routing(scenario: Scenario) -> Routing:
+    hardware = scenario.hardware
+    return Routing(hardware.tensor_parallel if hardware.expert_parallel else 1, hardware.expert_skew,
+                   tuple(hardware.expert_shares or ()))
 
 
 def _capacity(scenario: Scenario, gpu: Gpu, engine: EngineProfile, model: ModelShape, seqs: int,
@@ -245,7 +269,6 @@ def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, host: Host, model
     hardware = scenario.hardware
     if gpu.name == "unit":
         return unit_cost(to_ticks(1.0 if hardware.step_s is None else hardware.step_s))
-    weights = model.weight_format(hardware.weight_dtype).dtype
     if scenario.cost_model == "roofline":
         cpu = host_times(host, engine)
         times = EngineTimes(
@@ -254,10 +277,11 @@ def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, host: Host, model
             eager_cpu_s=cpu.eager_cpu_s, frontend_in_s=cpu.frontend_in_s,
             frontend_each_s=cpu.frontend_each_s, frontend_out_s=cpu.frontend_out_s,
             graph_max_tokens=engine.graph_limits(seqs)[1], decode_graph_max=engine.graph_limits(seqs)[0])
+        weights = model.weight_format(hardware.weight_dtype).dtype
         return roofline_cost(gpu, model, hardware.tensor_parallel, weights, hardware.kv_dtype, times,
                              seqs, budget)
-    return calibrated_cost(gpu, engine, model, hardware.tensor_parallel, weights, hardware.kv_dtype,
-                           seqs, budget, host, speculation)
+    return calibrated_cost(gpu, engine, model, hardware.tensor_parallel, hardware.weight_dtype, hardware.kv_dtype,
+                           seqs, budget, host, _routing(scenario), speculation)
 
 
 def in_submission_order(trace: Trace, load: str) -> Trace:

@@ -6,7 +6,7 @@ that has no effect under the chosen policy is refused, not ignored.
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, PrivateAttr, model_validator
 
@@ -22,7 +22,7 @@ from simulator.workload.spec import Inline, Workload, parse_workload
 
 LOOKED_UP = ("workload", "model", "engine.name", "engine.speculation", "host.name", "hardware.gpu",
              "hardware.weight_dtype", "hardware.kv_dtype", "hardware.tensor_parallel", "max_model_len",
-             "kv.prefix_caching")
+             "hardware.expert_parallel", "hardware.expert_skew", "hardware.expert_shares", "kv.prefix_caching")
 """Keys whose values are looked up or read later (setup.prepare, build_workload); their lines are kept for the
 messages."""
 MOST: Final = 2**40
@@ -47,6 +47,12 @@ class HardwareSpec(Section):
     weight_dtype: str = "bf16"
     kv_dtype: str = "bf16"
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
+    expert_parallel: bool = Field(default=False, description="deal whole experts out to the tensor-parallel GPUs "
+                                  "instead of splitting each")
+    expert_skew: float = Field(default=0.0, ge=0, le=4, description="exponent of Zipf's law for how often experts are "
+                               "picked, 0: all alike")
+    expert_shares: list[Annotated[float, Field(ge=0, le=1)]] | None = Field(
+        default=None, max_length=4096, description="how often each expert is picked, in order of placement, instead")
     step_s: float | None = Field(default=None, ge=0, le=1e6,
                                  description="time of every step, default 1; gpu: unit only")
 
@@ -144,6 +150,10 @@ class Scenario(Section):
         slots = self.cluster.replicas * (self.policy.max_num_seqs or 1)
         if slots > MOST_SLOTS:
             raise ValueError(f"cluster.replicas x policy.max_num_seqs must be <= {MOST_SLOTS:,} slots, got {slots:,}")
+        if self.hardware.expert_parallel and self.hardware.tensor_parallel == 1:
+            raise ValueError("hardware.expert_parallel has no effect on one GPU; it needs tensor_parallel of 2 or more")
+        if self.hardware.expert_shares and self.hardware.expert_skew:
+            raise ValueError("hardware.expert_skew has no effect beside expert_shares; give one of them")
         if self.hardware.gpu != "unit" and self.hardware.step_s is not None:
             raise ValueError("hardware.step_s has no effect on a real GPU; it belongs to gpu: unit")
         for metric, limit in self.slo.limits.items():

@@ -33,8 +33,10 @@ def result() -> dict[str, Any]:
 
 @pytest.mark.parametrize("metric", GOALS)
 def test_mean_error_over_unused_runs_meets_the_goal(result: dict[str, Any], metric: str) -> None:
-    """Sessions, whose TTFT hangs on prefix hits, are apart: docs/calibration.md says how far they are off."""
-    unused = [run for run in result["runs"] if not run["used_for_fit"] and "/sessions" not in run["run"]]
+    """Sessions, whose TTFT hangs on prefix hits, are apart: docs/calibration.md says how far they are off. Experts over
+    two GPUs have bars of their own, below."""
+    unused = [run for run in result["runs"] if not run["used_for_fit"]]
+    unused = [run for run in unused if "/sessions" not in run["run"] and "-tp2ep/" not in run["run"]]
     errors = [abs(run["metrics"][metric]["error_pct"]) for run in unused if metric in run["metrics"]]
     assert len(errors) >= 18 and sum(errors) / len(errors) <= GOALS[metric]
 
@@ -42,7 +44,7 @@ def test_mean_error_over_unused_runs_meets_the_goal(result: dict[str, Any], metr
 def test_means_leave_out_the_runs_used_for_fitting(result: dict[str, Any]) -> None:
     unused = [run for run in result["runs"] if not run["used_for_fit"]]
     errors = [abs(run["metrics"]["ttft_mean_s"]["error_pct"]) for run in unused]
-    assert len(unused) == 23
+    assert len(unused) == 27
     assert result["mean_abs_error_pct"]["ttft_mean_s"] == pytest.approx(sum(errors) / len(errors), abs=0.01)
 
 
@@ -53,7 +55,7 @@ def test_intervals_hold_as_often_as_they_say(result: dict[str, Any]) -> None:
 
 def test_every_kv_block_count_is_within_one_percent(result: dict[str, Any]) -> None:
     cells = [run["metrics"]["num_gpu_blocks"] for run in result["runs"] if "num_gpu_blocks" in run["metrics"]]
-    assert len(cells) == 121
+    assert len(cells) == 126
     assert max(abs(cell["error_pct"]) for cell in cells) <= 1.0
 
 
@@ -88,6 +90,14 @@ def test_mixture_of_experts_meets_its_bars(result: dict[str, Any]) -> None:
     assert len(runs) == 5
     for metric in ("tpot_mean_s", "e2e_mean_s"):
         assert sum(abs(run["metrics"][metric]["error_pct"]) for run in runs) / 5 <= 6.0, metric
+
+
+def test_experts_dealt_out_to_two_gpus_meet_the_same_bars(result: dict[str, Any]) -> None:
+    """6, 6 and 12 % over the four batch runs; of the series one launch time was fitted, on its lone prompts."""
+    runs = [run for run in result["runs"] if "-tp2ep/batch" in run["run"]]
+    assert len(runs) == 4 and not any(run["used_for_fit"] for run in runs)
+    for metric, bar in (("tpot_mean_s", 6.0), ("e2e_mean_s", 6.0), ("ttft_mean_s", 12.0)):
+        assert sum(abs(run["metrics"][metric]["error_pct"]) for run in runs) / 4 <= bar, metric
 
 
 BATCHES = ("batch_b1", "batch_b8", "batch_b32")

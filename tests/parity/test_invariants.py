@@ -1,135 +1,94 @@
-"""What holds in every run: conservation of requests, tokens and blocks, causality, clocks that only go forward."""
+"""What holds in every run, by number as in docs/invariants.md; and that each check can fail."""
 
+import re
 from dataclasses import replace
-from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from parity.cases import Case, cases, run
 
-from simulator import state as s
+from simulator.cost.unit import unit_cost
 from simulator.engines.job import Job
+from simulator.selftest.invariants import INVARIANTS, broken
+from simulator.state import Limits
 from simulator.units import NEVER
 
 COMMON: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "invariants.md"
 
 
-def whole(case: Case) -> Case:
-    """The case without its horizon."""
-    return replace(case, until=None)
-
-
-@settings(max_examples=100, **COMMON)
+@settings(max_examples=300, **COMMON)
 @given(case=cases())
-def test_everybody_is_answered_or_refused(case: Case) -> None:
-    """Without a horizon nothing is left waiting, and a request is refused only if it could never run."""
-    done = run(whole(case), "fast")
-    refused = np.isin(done.req.status, (s.REJECTED_LENGTH, s.REJECTED_KV, s.REJECTED_BUDGET))
-    assert np.all(refused | (done.req.status == s.FINISHED))
-    assert np.all(done.req.done[~refused] == done.req.output[~refused])
-    assert np.all(done.req.done[refused] == 0)
-    assert np.all(done.req.first[refused] == NEVER)
-
-
-@settings(max_examples=100, **COMMON)
-@given(case=cases())
-def test_memory_and_slots_come_back(case: Case) -> None:
-    done = run(whole(case), "fast")
-    counters = done.reps.c
-    assert np.all(counters["free_blocks"] == case.limits.num_blocks)
-    assert np.all(counters["largest_gap"] == case.limits.num_blocks)
-    for idle in ("n_running", "n_waiting", "n_flight", "n_extents", "kv_tokens", "lane"):
-        assert np.all(counters[idle] == 0)
-    assert np.all(done.reps.front["outstanding"] == 0)
-    assert np.all(done.reps.phase == 0) and np.all(done.reps.calendar == -1)
-    assert np.all(done.reps.slots == -1)
-    assert np.all(done.req.blocks == 0)
-
-
-@settings(max_examples=100, **COMMON)
-@given(case=cases())
-def test_causality(case: Case) -> None:
-    """arrival <= queued <= scheduled <= first <= last; tokens of one request come one after the other."""
-    req = run(case, "fast").req
-    order = (req.arrival, req.queued, req.scheduled, req.first, req.last)
-    for before, after in pairwise(order):
-        happened = after != NEVER
-        assert np.all(before[happened] <= after[happened])
-    assert np.all(req.done <= req.output)
-    released = req.queued != NEVER
-    assert np.all(np.diff(req.arrival[released]) >= 0)
-    assert np.all(np.diff(req.queued[released]) >= 0)  # the clock never goes back to an earlier arrival
-    one = req.done == 1
-    if case.limits.stream:
-        assert np.all(req.first[one] == req.last[one])
-
-
-def logged(done: Job) -> Any:
-    """The step log, in the order it was written."""
-    return done.logged
-
-
-@settings(max_examples=100, **COMMON)
-@given(case=cases())
-def test_steps_account_for_every_token(case: Case) -> None:
-    """The log, the totals and the requests count the same tokens, steps and gaps."""
-    done = run(whole(case), "fast")
-    rows, totals = logged(done), s.Totals(*(done.stats[name].sum() for name in done.stats.dtype.names))
-    assert totals.output == done.req.done.sum()
-    assert rows["steps"].sum() == totals.steps
-    assert rows["prefill_tokens"].sum() == totals.prefill
-    assert rows["gpu_ns"].sum() == totals.gpu
-    assert rows["wall_ns"].sum() == totals.wall
-    assert done.rows_time.sum() == totals.wall
-    assert totals.accepted <= totals.drafts <= rows["drafts"].sum()
-    parts = totals.dense + totals.decode_attention + totals.prefill_attention
-    assert parts == totals.gpu
-    if case.limits.stream:
-        answered = done.req.done > 0
-        assert done.itl.sum() == (done.req.done[answered] - 1).sum()
-        gaps = (done.req.last - done.req.first)[answered]
-        assert np.all(done.req.itl_max[answered] <= gaps)
-        assert np.all(gaps <= done.req.itl_max[answered] * np.maximum(done.req.done[answered] - 1, 0))
-
-
-@settings(max_examples=100, **COMMON)
-@given(case=cases())
-def test_a_replica_is_busy_one_step_at_a_time(case: Case) -> None:
-    """Per replica outputs are in order, wall times do not overlap, limits hold in every step."""
-    done = run(whole(case), "fast")
-    lim = case.limits
-    for r in range(case.replicas):
-        rows = logged(done)[logged(done)["replica"] == r]
-        if not len(rows):
-            continue
-        assert np.all(np.diff(rows["end"]) >= 0)
-        assert np.all(rows["start"] <= rows["end"])
-        horizon = rows["end"][-1] - rows["start"][0]
-        assert done.stats["wall"][r] <= horizon
-        assert done.stats["gpu"][r] <= horizon
-        assert np.all(rows["running"] <= lim.max_num_seqs)
-        assert np.all(rows["decode"] + rows["prefill"] <= rows["running"])
-        assert np.all(rows["blocks"] <= lim.num_blocks)
-        assert np.all(rows["kv_tokens"] <= rows["blocks"] * lim.block_size)
-        if case.policy == "chunked":
-            assert np.all(rows["decode"] + rows["drafts"] + rows["prefill_tokens"] <= lim.max_num_batched_tokens)
-            assert np.all(rows["drafts"] <= rows["decode"] * lim.draft_tokens)
+def test_all_hold(case: Case) -> None:
+    assert list(broken(case, run(case, "fast"))) == []
 
 
 @settings(max_examples=100, **COMMON)
 @given(case=cases(ahead=0))
-def test_little_bounds(case: Case) -> None:
-    """Little's law on any path without planning ahead: waiting requests x wall time, step by step, lies below the
-    sum of the waits of the requests, since a step counts those that wait when it starts."""
-    done = run(whole(case), "fast")
-    req, rows = done.req, logged(done)
-    if req.preempted.any() or case.policy == "static":
-        return
-    started = req.scheduled != NEVER
-    waited = (req.scheduled - req.queued)[started].sum()
-    by_step = (rows["waiting"] * rows["wall_ns"]).sum()
-    held = (req.last - req.scheduled)[started].sum() - case.cost.frontend_out_ns * started.sum()
-    used = (rows["running"] * rows["wall_ns"]).sum()
-    assert by_step <= waited
-    assert used == held
+def test_littles_law_without_planning_ahead(case: Case) -> None:
+    case = replace(case, until=None)
+    assert list(broken(case, run(case, "fast"))) == []
+
+
+def falling() -> Case:
+    """1,200 answers of 1, 2, 3, ... tokens at once; a step of n sequences takes n ns: every gap is shorter than all
+    before it, more of them than the lane keeps."""
+    n = 1200
+    limits = Limits(
+        max_num_seqs=n, max_num_batched_tokens=2 * n, long_prefill_token_threshold=0, watermark_blocks=0,
+        reserve_prompt=1, block_size=1, num_blocks=10**6, max_model_len=4096, contiguous=0, reserve_tokens=0,
+        batch_window=0, length_bucket=0, stream=1, schedule_ahead=1, whole_prompt=0,
+    )  # fmt: skip
+    cost = unit_cost(1)._replace(dense_ns=np.tile(np.arange(n + 1), (2, 1)))
+    ones, lengths = (1,) * n, tuple(range(1, n + 1))
+    return Case("chunked", (0,) * n, ones, lengths, lengths, (0,) * n, (0,) * n, limits, cost)
+
+
+def test_blocks_come_back_when_the_lane_has_no_room_for_gaps() -> None:
+    case = falling()
+    done = run(case, "fast")
+    assert list(broken(case, done)) == []
+    assert done.reps.c["free_blocks"].tolist() == [case.limits.num_blocks]
+
+
+def one_more(column: Any) -> None:
+    column[-1] += 1
+
+
+SPOILT = {
+    1: lambda job: one_more(job.req.done), 2: lambda job: one_more(job.stats["output"]),
+    3: lambda job: one_more(job.reps.c["free_blocks"]), 4: lambda job: one_more(job.itl),
+    5: lambda job: np.copyto(job.req.scheduled, job.req.queued - 1),
+    6: lambda job: np.copyto(job.req.queued, NEVER - 1 - np.arange(len(job.req.queued))),
+    7: lambda job: one_more(job.stats["wall"]), 8: lambda job: np.copyto(job.logged["blocks"], 10**7),
+    9: lambda job: np.copyto(job.logged["running"], 0),
+    10: lambda job: np.copyto(job.req.queued, 0), 11: lambda job: np.copyto(job.req.scheduled, job.req.scheduled[::-1]),
+    12: lambda job: np.copyto(job.stats["wasted"], 10**9),
+}  # fmt: skip
+
+
+def a_run() -> tuple[Case, Job]:
+    """Two bursts with an idle time between them."""
+    case = falling()
+    limits = case.limits._replace(max_num_seqs=2, schedule_ahead=0)
+    rows = {name: getattr(case, name)[:6] for name in ("prompt", "output", "limit", "cached", "pick")}
+    case = replace(case, arrival=(5, 5, 6, 900, 900, 901), limits=limits, **rows)
+    return case, run(case, "fast")
+
+
+@pytest.mark.parametrize("number", range(1, len(INVARIANTS) + 1))
+def test_each_can_fail(number: int) -> None:
+    case, done = a_run()
+    assert list(broken(case, done)) == []
+    SPOILT[number](done)
+    assert any(found.startswith(f"{number} ") for found in broken(case, done))
+
+
+def test_docs_number_them_alike() -> None:
+    text = DOCS.read_text(encoding="utf-8").replace("'", "")
+    named = re.findall(r"^(\d+)\. \*\*(.+?)\*\*", text, re.MULTILINE)
+    assert named == [(str(number), check.__name__.replace("_", " ").capitalize())
+                     for number, check in enumerate(INVARIANTS, 1)]  # fmt: skip

@@ -10,25 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
-from parity.cases import Case, cases, outcome, run
+from parity.cases import Case, cases, differences, job, outcome, run
 
 from policies.registry import POLICIES
 from policies.routers import ROUTERS
 from simulator.cost.unit import unit_cost
+from simulator.engines.fast import run_fast
+from simulator.engines.pools import Pool
+from simulator.engines.reference import run_reference
 from simulator.state import Limits
 from simulator.units import NEVER
 
 COMMON: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
-
-
-def differences(case: Case) -> dict[str, Any]:
-    """What differs from the reference engine: {"fast: column": (reference, found)}."""
-    wanted = outcome(run(case, "reference"))
-    found: dict[str, Any] = {}
-    for engine in ("fast", "fast without leaps"):
-        got = outcome(run(case, engine))
-        found |= {f"{engine}: {name}": (wanted[name], got[name]) for name in wanted if got[name] != wanted[name]}
-    return found
 
 
 @settings(max_examples=400, **COMMON)
@@ -135,3 +128,21 @@ def test_cases_are_hard() -> None:
               "closed", "grouped", "ahead 0", "ahead 1", "ahead 2",
               *POLICIES, *ROUTERS}  # fmt: skip
     assert seen == wanted
+
+
+def _pools(case: Case, engine: str) -> dict[str, Any]:
+    """The case with a second pool whose limits and step times differ, replicas taken in turn."""
+    other = Pool(case.limits._replace(max_num_seqs=2, num_blocks=case.limits.num_blocks * 2, max_num_batched_tokens=9),
+                 case.cost._replace(dense_ns=case.cost.dense_ns[:, :1] * 3 + 1), 2)
+    made = job(case, engine != "reference", others=(other,))
+    if engine == "reference":
+        return outcome(run_reference(made, POLICIES[case.policy]))
+    run_fast(made, POLICIES[case.policy], leaps=engine == "fast")
+    return outcome(made)
+
+
+@settings(max_examples=150, **COMMON)
+@given(case=cases())
+def test_engines_agree_on_unlike_pools(case: Case) -> None:
+    wanted = _pools(case, "reference")
+    assert wanted == _pools(case, "fast") == _pools(case, "fast without leaps")

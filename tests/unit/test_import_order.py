@@ -20,6 +20,7 @@ LAYERS = (
     ("profiles", "workload", "kv", "prefix"),
     ("cost", "policies"),
     ("engines",),
+    ("selftest",),
     ("scenario",),
     ("result",),
     ("metrics",),

@@ -1,0 +1,126 @@
+"""`servecast calibrate engine`: host and GPU scale of a user's own server, from what a client wrote or by a probe."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simulator.cli.common import JsonOption, OutOption, note, print_json, show
+from simulator.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from calibration.observed import Observation
+    from calibration.scales import Scales
+    from calibration.server import Server
+    from simulator.profiles.gpu import Gpu
+
+ModelOption = Annotated[str, typer.Option("--model", metavar="M", help="The model served: a name or a config.json.")]
+HardwareOption = Annotated[str, typer.Option("--hardware", metavar="G", help="Its GPU: a name or a profile file.")]
+TpOption = Annotated[int, typer.Option("--tp", min=1, help="Tensor-parallel size.")]
+EngineOption = Annotated[str, typer.Option("--engine", metavar="E", help="A name of servecast engines.")]
+SeqsOption = Annotated[int | None, typer.Option("--max-num-seqs", min=1, max=65536, help="Default: the engine's.")]
+BudgetOption = Annotated[
+    int | None, typer.Option("--max-num-batched-tokens", min=1, max=2**22, help="Default: the engine's.")]
+LengthOption = Annotated[int | None, typer.Option("--max-model-len", min=2, help="Default: the model's.")]
+ShareOption = Annotated[float | None, typer.Option("--gpu-memory-utilization", help="Default: the engine's.")]
+BlocksOption = Annotated[
+    int | None, typer.Option("--num-gpu-blocks", min=2, max=2**30, help="KV blocks as the engine printed them.")]
+WeightOption = Annotated[str, typer.Option("--weight-dtype", help="Format the weights are loaded in.")]
+KvOption = Annotated[str, typer.Option("--kv-dtype", help="Format of the KV cache.")]
+
+
+def engine(
+    results: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[RESULT]...", help="Result file of a benchmark client, or a folder with run.yaml."),
+    ] = None,
+    model: ModelOption = "",
+    hardware: HardwareOption = "",
+    tp: TpOption = 1,
+    engine_name: EngineOption = "vllm-0.24",
+    max_num_seqs: SeqsOption = None,
+    max_num_batched_tokens: BudgetOption = None,
+    max_model_len: LengthOption = None,
+    gpu_memory_utilization: ShareOption = None,
+    num_gpu_blocks: BlocksOption = None,
+    weight_dtype: WeightOption = "auto",
+    kv_dtype: KvOption = "bf16",
+    out: OutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fit how much slower than the profiles a server's host and GPU are, with error bars.
+
+    Writes host.yaml and gpu.yaml for scenarios to name, and calibration.json with what stands behind them.
+    """
+    from calibration.server import Server
+
+    given = Server(model, hardware, tp, engine_name, max_num_seqs, max_num_batched_tokens, max_model_len,
+                   gpu_memory_utilization, num_gpu_blocks, weight_dtype, kv_dtype)
+    if not results:
+        raise ConfigError("calibrate engine needs a RESULT; accepted: result files of a benchmark client, folders with "
+                          "run.yaml")
+    fit_and_tell(results, given, out, as_json)
+
+
+def fit_and_tell(results: list[Path], given: "Server", out: Path | None, as_json: bool) -> None:
+    """Fit the runs, print and write what they tell."""
+    from dataclasses import asdict
+
+    from calibration.overlay import check_base, fit_data, write_overlay
+    from calibration.scales import fit_scales
+    from simulator.report.folder import check_target
+
+    if out is not None:
+        check_target(out)
+    observed, gpu = observations(results, given)
+    check_base(gpu)
+    found = fit_scales(observed)
+    if out is not None:
+        described = asdict(given) if any(path.is_file() for path in results) else {}
+        write_overlay(out, found, gpu, results, {k: v for k, v in described.items() if v not in ("", None)})
+    if as_json:
+        print_json(fit_data(found))
+        return
+    show(table(found), *found.sentences)
+    if out is not None:
+        note(f"{out}/host.yaml and {out}/gpu.yaml written; use them with --set host.name={out}/host.yaml "
+             f"--set hardware.gpu={out}/gpu.yaml, or in a scenario's host: {{name: ...}} and hardware: {{gpu: ...}}")
+
+
+def observations(results: list[Path], given: "Server") -> tuple[list["Observation"], "Gpu"]:
+    """What the inputs tell, and the GPU they are of. Raises ConfigError where they are of several."""
+    from calibration.inputs import runs_of
+    from calibration.observed import RequestMeans
+    from simulator.profiles.gpu import load_gpu
+
+    runs = [run for path in results for run in runs_of(path, given, note)]
+    gpus = {load_gpu(run.gpu).path: load_gpu(run.gpu) for run in runs}
+    if len(gpus) > 1:
+        raise ConfigError(f"runs of several GPUs ({', '.join(gpu.name for gpu in gpus.values())}) share no factor; "
+                          "accepted: runs of one")
+    return [RequestMeans(run) for run in runs], next(iter(gpus.values()))
+
+
+def table(found: "Scales") -> "Table":
+    """Means as measured, by the profiles as they are, and with the factors."""
+    from rich.table import Table
+
+    from simulator.text import seconds
+
+    grid = Table(title="what the runs tell: measured, predicted before and after the fit")
+    for name in ("run", "metric", "of"):
+        grid.add_column(name)
+    for name in ("requests", "measured", "before", "after"):
+        grid.add_column(name, justify="right")
+    for row in found.rows:
+        grid.add_row(row["run"], row["metric"].upper(), row["of"], str(row["requests"]), seconds(row["measured_s"]),
+                     _with_error(row, "before_s"), _with_error(row, "after_s"))
+    return grid
+
+
+def _with_error(row: dict[str, Any], key: str) -> str:
+    from simulator.text import seconds
+
+    return f"{seconds(row[key])} ({100 * (row[key] / row['measured_s'] - 1):+.1f} %)"

@@ -1,0 +1,43 @@
+"""Files and folders on the command line -> measured runs: with settings of their own, or with those of the flags."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+from calibration.measured import MeasuredRun, find_runs, load_run
+from calibration.served import Served, read_served
+from calibration.server import Server
+from simulator.errors import ConfigError, UnknownNameError
+from simulator.profiles.model import load_model
+
+
+def runs_of(path: Path, given: Server, note: Callable[[str], None]) -> list[MeasuredRun]:
+    """The runs in a result file, or in or below a folder with run.yaml. `note` is told what a file leaves open.
+
+    Raises CalibrationError for a file that cannot be read, ConfigError for flags that are missing.
+    """
+    if not path.exists():
+        raise ConfigError(f"{path}: no such file or folder")
+    if path.is_dir():
+        return [load_run(folder) for folder in find_runs([path])]
+    runs = []
+    for served in read_served(path):
+        for line in served.notes:
+            note(f"{path}: {line}")
+        runs.append(_described(served, given).run(served))
+    return runs
+
+
+def _described(served: Served, given: Server) -> Server:
+    """The flags, the model being the one that the file names where no flag does."""
+    if not given.hardware:
+        raise ConfigError(f"{served.path}: a result file does not say the GPU; needed: --hardware, e.g. h100")
+    if given.model:
+        return given
+    if not served.model:
+        raise ConfigError(f"{served.path}: does not name the model; needed: --model, e.g. --model llama-3.1-8b")
+    try:
+        load_model(served.model)
+    except (UnknownNameError, ConfigError) as error:
+        raise ConfigError(f"{served.path}: {error}; needed: --model, a name or a config.json") from error
+    return dataclasses.replace(given, model=served.model)

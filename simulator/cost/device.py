@@ -1,0 +1,141 @@
+"""One GPU of a tensor-parallel group running its share of a model: seconds by batched tokens, contexts left out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.cost.collective import all_reduce_s
+from simulator.cost.draft import PREFILL_SAMPLES
+from simulator.cost.gpu_times import GpuTimes
+from simulator.cost.moe import Routing
+from simulator.cost.roofline import padded
+from simulator.profiles.gpu import Gpu
+from simulator.profiles.model import ACTIVATION_BYTES, ModelShape
+from simulator.profiles.quantisation import WeightFormat
+from simulator.profiles.shape import Gemm
+
+Array = npt.NDArray[np.float64]
+Table = npt.NDArray[np.int64]
+
+LATENT_KERNELS: Final = 5
+"""Small kernels that a layer of latent attention has beside those of grouped-query attention: a norm of the compressed
+query and one of the row, a second product in the latent space, the queries put together, the parts of a split sequence
+joined (vLLM 0.24, model_executor/layers/mla.py). Each as long as a product takes to start: assumed."""
+IMBALANCE_SCALE: Final = 5.0
+"""[sequences] over which unequal contexts come to fill the GPU unevenly."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU of `tp`. Times in seconds."""
+
+    gpu: Gpu
+    times: GpuTimes
+    model: ModelShape
+    tp: int
+    weights: WeightFormat
+    routing: Routing = Routing()  # noqa: RUF009 (frozen)
+    queries: int = 1  # tokens of a sequence in a pure decode step: 1 + drafts
+
+    @property
+    def vocab_share(self) -> float:
+        """Sampling reads logits: measured for a vocabulary of 128,256 on one GPU."""
+        return self.model.vocab / 128_256
+
+    @property
+    def eight_bit(self) -> bool:
+        """Products of quantised weights run in fp8."""
+        return self.gpu.compute_dtype(self.weights.dtype) == "fp8"
+
+    @property
+    def rate_factor(self) -> float:
+        """How much faster products run in the weights' format than in 16 bits: measured for fp8, else by the
+        datasheet's peaks."""
+        if self.eight_bit:
+            return self.times.fp8_gain
+        return self.gpu.peak_flops(self.weights.dtype) / self.gpu.peak_flops("bf16")
+
+    def elementwise_bytes(self, width: int) -> float:
+        """[bytes per token and layer]: two norms with residual (read and write x and the residual each), rotary in
+        place, the new keys and values copied to the cache, the activation of an MLP of `width` on one GPU. Latent
+        attention writes and reads queries and outputs in the latent space besides."""
+        model = self.model
+        query = model.heads // self.tp * model.head_dim
+        kv = model.kv_heads_per_gpu(self.tp) * model.head_dim
+        if model.latent:
+            latent = model.latent
+            query = model.heads // self.tp * (latent.nope_dim + latent.rope_dim + 2 * latent.kv_rank)
+            kv = latent.row
+        mlp = (3 if model.gated_mlp else 2) * width
+        return float(ACTIVATION_BYTES * (8 * model.hidden + 2 * (query + kv) + 4 * kv + mlp))
+
+    def products_s(self, rows: Array, gemms: Sequence[Gemm], part: str) -> Array:
+        """Products one after another of a part of the model (profiles.quantisation), in that part's format."""
+        kept = self.weights.kept_share(part)
+        total = np.zeros_like(rows)
+        for gemm in gemms:
+            if kept > 0.0:
+                total = total + kept * self.times.gemm.seconds(rows, gemm.n, gemm.k)
+            if kept < 1.0:
+                size = self.weights.bytes_per_weight
+                total = total + (1.0 - kept) * self.times.gemm.seconds(rows, gemm.n, gemm.k, size, self.rate_factor)
+        return total
+
+    def layers_s(self, rows: Array) -> Array:
+        """All layers without attention's part that depends on contexts."""
+        model, times = self.model, self.times
+        attention = self.products_s(rows, model.attention_gemms(self.tp), "attention")
+        total = attention + times.layer_fixed_s + 2.0 * self.reduce_s(rows)
+        if model.latent:
+            total = total + LATENT_KERNELS * times.gemm.start_s
+        if self.eight_bit:
+            total = total + np.interp(rows, *times.fp8_extra)
+        total = total * model.layers
+        dense = model.layers - model.expert_layers
+        if dense:
+            mlp = self.products_s(rows, model.mlp_gemms(model.intermediate, self.tp), "mlp")
+            width = model.intermediate // self.tp
+            total = total + dense * (mlp + rows * self.elementwise_bytes(width) / times.elementwise_bandwidth)
+        return total + model.expert_layers * self.experts_s(rows)
+
+    def experts_s(self, rows: Array) -> Array:
+        """One layer's experts: those routed to, those that every token uses, the router, the elementwise kernels."""
+        experts, model, times = self.model.experts, self.model, self.times
+        if experts is None or not model.expert_layers:
+            return np.zeros_like(rows)
+        matrices = 3 if model.gated_mlp else 2
+        size, fp8 = self.weights.part_bytes("experts"), self.eight_bit and self.weights.kept_share("experts") < 0.5
+        routed = times.experts.seconds(rows, experts, model.hidden, self.tp, matrices, size, fp8, self.routing)
+        router = times.gemm.seconds(rows, experts.routed, model.hidden)
+        shared = np.zeros_like(rows)
+        if experts.shared_width:
+            shared = self.products_s(rows, model.mlp_gemms(experts.shared_width, self.tp), "shared")
+        width = experts.shared_width // self.tp
+        return routed + router + shared + rows * self.elementwise_bytes(width) / times.elementwise_bandwidth
+
+    def reduce_s(self, rows: Array) -> Array:
+        return all_reduce_s(self.gpu, self.times, self.tp, rows * float(ACTIVATION_BYTES * self.model.hidden))
+
+    def head_s(self, rows: Array) -> Array:
+        head = self.model.head_shape(self.tp)
+        return self.times.gemm.seconds(np.maximum(rows, 1.0), head.n, head.k)
+
+    def dense_s(self, tokens: Table, kind: int, limit: int) -> Array:
+        """[s] by batched tokens; layers run on the batch padded to the next graph."""
+        rows = padded(tokens, limit).astype(np.float64)
+        real = tokens.astype(np.float64)
+        total = self.layers_s(rows) + self.reduce_s(rows) + self.times.step_fixed_s
+        if kind == 1:
+            return total + self.head_s(np.minimum(real, PREFILL_SAMPLES))
+        others = np.maximum(real / self.queries - 1.0, 0.0)
+        uneven = self.times.mixed_lengths_s * (1.0 - np.exp(-others / IMBALANCE_SCALE))
+        result: Array = total + self.head_s(real) + self.model.layers * uneven
+        return result
+
+    def slope_s(self) -> float:
+        """[s/token] of a large batch."""
+        ends = self.layers_s(np.array([2.0**20, 2.0**21]))
+        return float(ends[1] - ends[0]) / 2**20

@@ -1,0 +1,267 @@
+"""How much a scenario carries: the highest rate that meets service levels, what breaks first above it, and when
+growing traffic gets there.
+
+    servecast capacity chat --slo "p99 ttft < 500 ms" --slo "p99 tpot < 50 ms"
+
+The rate is that of the mean prediction over replications; its interval runs from where every level surely holds with
+steps slower by the profile's error to where one possibly holds with faster ones.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from simulator.errors import ConfigError
+from simulator.planning.bounds import RESOURCES, StepError, can_bind, relieved, scaled_cost, step_error
+from simulator.planning.edge import Edge, find_edge
+from simulator.planning.measure import Wanted, measure, wanted_of
+from simulator.planning.offered import Offered
+from simulator.planning.slo import SloSpec
+from simulator.planning.spec import SearchSpec
+from simulator.planning.statistics import Judgement, check_levels, judge, reason
+from simulator.run import simulate
+from simulator.scenario.setup import Setup, prepare
+from simulator.scenario.spec import Scenario
+from simulator.text import seconds, share
+
+GROWTHS: Final = (2.0, 5.0, 10.0, 20.0)
+"""[% a month] growth the step table is given for where none is named."""
+STEPS: Final = 5
+"""Rows of the step table: the fleet as it is and this many less one replicas more."""
+LOWEST: Final = 1 / 1024
+SMALL_GAIN: Final = 1.02
+
+
+@dataclass(frozen=True)
+class Levels:
+    """What is asked of a scenario, in the words of a plan."""
+
+    name: str
+    slo: SloSpec
+    search: SearchSpec
+    warmup_fraction: float = 0.0
+
+
+def levels_of(scenario: Scenario, slo: SloSpec | None, search: SearchSpec | None = None) -> Levels:
+    """The levels given, else 99 % of the requests within the scenario's own targets. Raises ConfigError for neither."""
+    if slo is None:
+        own = {f"{metric}_s": limit for metric, limit in scenario.slo.limits.items()}
+        if not own:
+            raise ConfigError(
+                f'{scenario.name}: no service level to meet; accepted: --slo "p99 ttft < 500 ms", or slo: in the file'
+            )
+        slo = SloSpec.model_validate({"attainment": {"share": 0.99, **own}})
+    return Levels(scenario.name, slo, search or SearchSpec(), scenario.warmup_fraction)
+
+
+class Tried:
+    """Judgements of a scenario at rates, numbers of replicas, stretched steps and relieved resources; each run once."""
+
+    def __init__(self, scenario: Scenario, levels: Levels, progress: Callable[[int], None] | None = None) -> None:
+        self.levels, self.offered = levels, Offered(scenario)
+        self.scenario = self.offered.scenario
+        self.wanted: Wanted = wanted_of(levels)
+        self.setup = prepare(self.scenario)
+        self.error: StepError = step_error(self.setup, levels.search.calibration_error)
+        self.simulated = 0
+        self._progress = progress
+        self._relieved: dict[str, Setup] = {}
+        self._known: dict[tuple[Any, ...], dict[str, Any]] = {}
+
+    def judged(self, rate: float, replicas: int, factor: float = 1.0, relief: str | None = None) -> Judgement:
+        """All levels at `rate` [requests/s] over the whole fleet."""
+        count = self.levels.search.replications if self.offered.replicable else 1
+        records = [self._record(rate, replicas, factor, relief, k) for k in range(count)]
+        return judge(self.levels, records, exact=not self.offered.replicable)
+
+    def _record(self, rate: float, replicas: int, factor: float, relief: str | None, k: int) -> dict[str, Any]:
+        key = (rate, replicas, factor, relief, k)
+        if key not in self._known:
+            setup = self._at(relief)
+            scenario = setup.scenario.updated({"cluster.replicas": replicas})
+            setup = replace(setup, scenario=scenario, cost=scaled_cost(setup.cost, factor))
+            trace = self.offered.at(rate, k, replicas / self.scenario.cluster.replicas)
+            result = simulate(scenario, "auto", trace=trace, setup=setup, replication=k)
+            self._known[key] = {"idle": False, **measure(result, self.wanted)}
+            self.simulated += 1
+            if self._progress:
+                self._progress(self.simulated)
+        return self._known[key]
+
+    def _at(self, relief: str | None) -> Setup:
+        if relief is None:
+            return self.setup
+        if relief not in self._relieved:
+            self._relieved[relief] = relieved(self.setup, relief)
+        return self._relieved[relief]
+
+    def edge(
+        self,
+        start: float,
+        replicas: int,
+        excess: Callable[[Judgement], float],
+        factor: float = 1.0,
+        relief: str | None = None,
+    ) -> Edge:
+        """Highest rate that passes; infinite beyond search.max_rate_scale times `start`."""
+
+        def at(rate: float) -> float:
+            return excess(self.judged(rate, replicas, factor, relief))
+
+        most = start * self.levels.search.max_rate_scale
+        return find_edge(at, start, lowest=start * LOWEST, highest=most, step=0.01)
+
+
+def capacity(
+    scenario: Scenario,
+    levels: Levels,
+    *,
+    growth: Sequence[float] = (),
+    explain: bool = True,
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, Any]:
+    """The answer as plain data, rates in requests/s; null = no such rate (none carries it, or there is no wall).
+
+    `growth` [% a month] for the step table; `explain` False leaves out what holds it back and the table.
+    """
+    tried = Tried(scenario, levels, progress)
+    check_levels(levels, tried.offered.at(tried.offered.rate, 0))
+    replicas, rate = scenario.cluster.replicas, tried.offered.rate
+    own = tried.edge(rate, replicas, beyond_mean)
+    data: dict[str, Any] = {
+        "name": scenario.name,
+        "traffic": rate,
+        "replicas": replicas,
+        "gpus": replicas * scenario.hardware.tensor_parallel,
+        "gpu": tried.setup.gpu.name,
+        "asked": asked_words(levels.slo),
+        "slo": [{"name": level.name, "limit": level.limit} for level in tried.judged(rate, replicas).levels],
+        "rate": own.passes or None,
+        "wall": math.isfinite(own.fails),
+        "confidence": levels.search.confidence,
+        "replications": levels.search.replications if tried.offered.replicable else 1,
+        "step_error": tried.error.relative,
+        "error_source": tried.error.source,
+    }
+    low, high = _range(tried, own, replicas)
+    data |= {"low": low, "high": high, "levels": _levels(tried, own.passes, replicas)}
+    data["breaks"] = _breaks(tried, own, replicas)
+    standing = bool(own.passes) and data["wall"]
+    data["relief"] = _relief(tried, own, replicas) if explain and standing else []
+    data["steps"] = _steps(tried, own.passes, replicas, growth or GROWTHS) if explain and standing else []
+    return {**data, "growth": list(growth or GROWTHS), "simulated": tried.simulated}
+
+
+def asked_words(slo: SloSpec) -> list[str]:
+    """The levels in words: `p99 TTFT within 500 ms`, `99 % of the requests within TTFT 500 ms and TPOT 50 ms`."""
+    words = [f"{target.name} within {seconds(target.max_s)}" for target in slo.targets]
+    if slo.attainment:
+        limits = " and ".join(f"{metric.upper()} {seconds(limit)}" for metric, limit in slo.attainment.limits.items())
+        words.append(f"{share(slo.attainment.share)} of the requests within {limits}")
+    return words
+
+
+def beyond_mean(judged: Judgement) -> float:
+    """Excess of the means over replications."""
+    return _excess(judged, judged.holds, max(level.ratio for level in judged.levels))
+
+
+def beyond_surely(judged: Judgement) -> float:
+    """Excess of the upper ends of the intervals."""
+    return _excess(judged, judged.verdict == "meets", max(_share(x.interval.high, x.limit) for x in judged.levels))
+
+
+def beyond_possibly(judged: Judgement) -> float:
+    """Excess of the lower ends."""
+    return _excess(judged, judged.verdict != "misses", max(_share(x.interval.low, x.limit) for x in judged.levels))
+
+
+def _share(value: float, limit: float) -> float:
+    return value / limit if limit > 0 and math.isfinite(value) else math.inf if value > limit else 0.0
+
+
+def _excess(judged: Judgement, passes: bool, ratio: float) -> float:
+    """The logarithm of `ratio`, with the sign of the verdict."""
+    if judged.overloaded:
+        return math.inf
+    size = math.log(max(ratio, 1e-6)) if math.isfinite(ratio) else math.inf
+    return min(size, 0.0) if passes else max(size, 1e-9)
+
+
+def _range(tried: Tried, own: Edge, replicas: int) -> tuple[float | None, float | None]:
+    """Where the levels surely hold with slower steps, and where one possibly holds with faster ones."""
+    if not own.passes or math.isinf(own.fails):
+        return None, None
+    error = tried.error.relative
+    low = tried.edge(own.passes, replicas, beyond_surely, 1 + error)
+    high = tried.edge(own.passes, replicas, beyond_possibly, 1 - error)
+    return min(low.passes, own.passes), max(high.passes, own.passes) if math.isfinite(high.fails) else None
+
+
+def _levels(tried: Tried, rate: float, replicas: int) -> list[dict[str, Any]]:
+    if not rate:
+        return []
+    return [
+        {"name": x.name, "value": _finite(x.interval.mean), "limit": x.limit}
+        for x in tried.judged(rate, replicas).levels
+    ]
+
+
+def _breaks(tried: Tried, own: Edge, replicas: int) -> dict[str, Any] | None:
+    """The level that is broken just above, and its value there."""
+    if math.isinf(own.fails):
+        return None
+    found = tried.judged(own.fails, replicas)
+    level = found.binding
+    return {"rate": own.fails, "level": level.name, "value": _finite(level.interval.mean), "limit": level.limit,
+            "overloaded": found.overloaded, "words": reason(found)}  # fmt: skip
+
+
+def _relief(tried: Tried, own: Edge, replicas: int) -> list[dict[str, Any]]:
+    """How far the wall moves with RELIEF times as much of each resource that can bind; most first."""
+    above = tried.judged(own.fails, replicas)
+    rows = []
+    for resource in RESOURCES:
+        gain = 0.0
+        if can_bind(resource, above.records, tried.setup):
+            moved = tried.edge(own.passes, replicas, beyond_mean, relief=resource)
+            gain = 100 * (moved.passes / own.passes - 1)
+        rows.append({"resource": resource, "gain_pct": gain})
+    return sorted(rows, key=lambda row: -float(row["gain_pct"]))
+
+
+def _steps(tried: Tried, rate: float, replicas: int, growth: Sequence[float]) -> list[dict[str, Any]]:
+    """One row a fleet: up to which rate it does, and in how many months growing traffic is there."""
+    rows = []
+    carried, per, now = rate, rate / replicas, tried.offered.rate
+    for n in range(replicas, replicas + STEPS):
+        if n > replicas:
+            if not tried.offered.grows and not _enough(tried, n):
+                break
+            found = tried.edge(carried + per, n, beyond_mean)
+            if math.isinf(found.fails) or not found.passes:
+                break
+            carried, per = found.passes, found.passes / n
+        months = {
+            f"{g:g}": max(0.0, math.log(carried / now) / math.log1p(g / 100)) for g in growth if g > 0
+        }
+        rows.append({"replicas": n, "rate": carried, "months": months})
+    return rows
+
+
+def _enough(tried: Tried, replicas: int) -> bool:
+    """Whether a recorded trace has the requests to tell a percentile for each of `replicas`."""
+    size = len(tried.offered.traffic.trace(0))
+    confidence = tried.levels.search.confidence
+    return all(size / replicas >= target.needed(confidence) for target in tried.levels.slo.targets)
+
+
+def bottleneck(relief: Sequence[dict[str, Any]]) -> str | None:
+    """The resource of which more moves the wall furthest; None where none stands out."""
+    first = relief[0] if relief else None
+    return first["resource"] if first and first["gain_pct"] > 100 * (SMALL_GAIN - 1) else None
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

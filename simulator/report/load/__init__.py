@@ -1,0 +1,1 @@
+"""Load tests and capacities on screen and paper."""

@@ -1,0 +1,162 @@
+"""A load test and a capacity in words and tables; works on the plain data of planning.load and planning.capacity."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from rich.table import Table
+from rich.text import Text
+
+from simulator.text import MISSING, number, seconds, share
+
+Data = Mapping[str, Any]
+COLUMNS: Final = (("requests_per_s", "served/s"), ("output_tokens_per_s", "tokens/s"), ("ttft_p50_s", "TTFT p50"),
+                  ("ttft_p99_s", "TTFT p99"), ("tpot_p50_s", "TPOT p50"), ("tpot_p99_s", "TPOT p99"),
+                  ("e2e_p99_s", "E2E p99"))  # fmt: skip
+"""Columns of the table on screen."""
+COLOURS: Final = {"stable": "green", "undecided": "yellow"}
+MOST_GROWTHS: Final = 5
+"""Columns of months that fit a terminal."""
+
+
+def offered_text(row: Data) -> str:
+    """`8/s` or `8 clients`."""
+    return f"{row['rate']:.4g}/s" if "rate" in row else f"{row['concurrency']:.0f}"
+
+
+def cell_text(name: str, value: float | None) -> str:
+    """A number of a row with its unit."""
+    return seconds(value) if name.endswith("_s") and not name.endswith("per_s") else number(value)
+
+
+def load_lines(data: Data) -> list[str]:
+    """The answer in a sentence or two."""
+    rows, rate = data["points"], data["axis"] == "rate"
+    unit = "requests/s" if rate else "clients"
+    first_bad = next((row for row in rows if row["verdict"] != "stable"), None)
+    if data["carries"] is None and first_bad is not None:
+        lines = [f"Not stable at any point: {first_bad['verdict']} at {first_bad[data['axis']]:g} {unit}."]
+    else:
+        best = next(row for row in rows if row[data["axis"]] == data["carries"])
+        lines = [
+            f"Stable up to {data['carries']:g} {unit}: {number(best['output_tokens_per_s'])} output tokens/s, "
+            f"p99 TTFT {seconds(best['ttft_p99_s'])}, p99 TPOT {seconds(best['tpot_p99_s'])}."
+        ]
+        if first_bad is not None:
+            lines.append(f"At {first_bad[data['axis']]:g} {unit} it is {first_bad['verdict']}: {first_bad['reason']}.")
+        else:
+            lines.append("No point is beyond what it carries; larger ones would show where that ends.")
+    return lines + ([f"{len(data['measured'])} measured points beside it."] if data.get("measured") else [])
+
+
+def load_tables(data: Data) -> Iterator[Any]:
+    """What `servecast load` prints."""
+    yield Text(f"{data['name']}: {data['requests']:,} requests, {data['model']} on {data['gpus']} x {data['gpu']}, "
+               f"{data['policy']}", style="bold")  # fmt: skip
+    for line in load_lines(data):
+        yield Text(line)
+    yield _points(data, "rate" if data["axis"] == "rate" else "clients")
+    if data.get("measured"):
+        yield _measured(data)
+    if data["replications"] > 1:
+        yield Text(f"Means of {data['replications']} replications; load.json has their intervals.", style="dim")
+
+
+def _points(data: Data, offered: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in (offered, *(label for _, label in COLUMNS)):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for row in data["points"]:
+        cells = [cell_text(name, row[name]) for name, _ in COLUMNS]
+        style = COLOURS.get(row["verdict"], "red")
+        table.add_row(offered_text(row), *cells, Text(row["verdict"], style=style))
+    return table
+
+
+def _measured(data: Data) -> Table:
+    table = Table(title="measured", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    table.add_column("offered", justify="right")
+    for _, label in COLUMNS:
+        table.add_column(label, justify="right", no_wrap=True)
+    table.add_column("source", overflow="fold")
+    for row in data["measured"]:
+        offered = offered_text(row) if "rate" in row or "concurrency" in row else MISSING
+        table.add_row(offered, *(cell_text(name, row.get(name)) for name, _ in COLUMNS), row["source"])
+    return table
+
+
+def capacity_lines(data: Data) -> list[str]:
+    """The answer in plain words, most important first."""
+    asked = " and ".join(data["asked"])
+    fleet = f"{data['gpus']} x {data['gpu']}" + (f" in {data['replicas']} replicas" if data["replicas"] > 1 else "")
+    if data["rate"] is None:
+        return [f"{fleet} meets this at no rate: {data['breaks']['words']} even at {data['breaks']['rate']:.3g} "
+                f"requests/s. Asked: {asked}."]  # fmt: skip
+    if not data["wall"]:
+        return [f"No level breaks up to {data['rate']:.4g} requests/s: there is no wall. Asked: {asked}."]
+    high = "more" if data["high"] is None else f"{data['high']:.3g}"
+    low = "less" if not data["low"] else f"{data['low']:.3g}"
+    lines = [
+        f"{fleet} carries {data['rate']:.4g} requests/s ({low} to {high} with the {share(data['step_error'])} error of "
+        f"step times) with {asked}.",
+        f"Just above, at {data['breaks']['rate']:.4g} requests/s: {data['breaks']['words']}.",
+    ]
+    if data["relief"]:
+        best = data["relief"][0]
+        lines.append(
+            f"25 % more {best['resource']} carries {best['gain_pct']:.0f} % more, more of anything else less."
+            if best["gain_pct"] > 2
+            else "No single resource holds it back: 25 % more of any carries at most 2 % more."
+        )
+    return lines + _growth_lines(data)
+
+
+def _growth_lines(data: Data) -> list[str]:
+    """Where the traffic is, and when it is at the wall."""
+    ratio = data["rate"] / data["traffic"]
+    if ratio < 1:
+        return [f"The scenario's own {data['traffic']:.3g} requests/s are more than that: it carries {share(ratio)} of "
+                "them."]  # fmt: skip
+    text = f"The scenario's own traffic is {data['traffic']:.3g} requests/s, {share(1 / ratio)} of that."
+    months = data["steps"][0]["months"] if data["steps"] else {}
+    when = [f"{count:.1f} months at {g} % a month" for g, count in months.items()]
+    return [f"{text} Growing, it gets there in {', '.join(when)}." if when else text]
+
+
+def step_rows(data: Data) -> list[tuple[str, ...]]:
+    """(fleet, up to which rate it does, then, months by growth...)."""
+    rows = []
+    for k, step in enumerate(data["steps"]):
+        then = f"add a replica before {step['rate']:.3g} requests/s" if k + 1 < len(data["steps"]) else "-"
+        months = (f"{months:.1f}" for months in list(step["months"].values())[:MOST_GROWTHS])
+        rows.append((str(step["replicas"]), f"{step['rate']:.3g}", then, *months))
+    return rows
+
+
+def capacity_tables(data: Data) -> Iterator[Any]:
+    """What `servecast capacity` prints."""
+    yield Text(f"{data['name']}: capacity", style="bold")
+    for line in capacity_lines(data):
+        yield Text(line)
+    if data["steps"]:
+        heads = [f"{g} %" for g in list(data["steps"][0]["months"])[:MOST_GROWTHS]]
+        title = "Replicas as traffic grows; months from now at a growth a month of"
+        table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+        for column in ("replicas", "carry [1/s]", "then", *heads):
+            table.add_column(column, justify="left" if column == "then" else "right", no_wrap=True)
+        for row in step_rows(data):
+            table.add_row(*row)
+        yield table
+
+
+def csv_text(rows: Sequence[Data]) -> str:
+    """Rows with equal or different keys as CSV, missing values empty."""
+    import csv
+    import io
+
+    names = list(dict.fromkeys(key for row in rows for key in row))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()

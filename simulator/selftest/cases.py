@@ -1,0 +1,225 @@
+"""Random small simulations, full of ties: arrivals and steps of few ticks, memories of few blocks.
+
+A case is drawn row by row from TABLE. A new feature is a row there: where it is a limit, its name in `Limits`;
+where it belongs to the run or to the requests, its name in `Case`.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from types import SimpleNamespace
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from policies.registry import POLICIES
+from policies.routers import ROUTERS
+from simulator.cost.check import check_cost
+from simulator.cost.step import Cost
+from simulator.engines.clients import CLOSED, GROUPED, OPEN
+from simulator.engines.fast import run_fast
+from simulator.engines.job import Job, array_job, list_job, request_columns
+from simulator.engines.pools import Pool
+from simulator.engines.reference import run_reference
+from simulator.engines.world import Acceptance
+from simulator.state import Limits
+from simulator.units import NEVER
+
+LOADS: Final = {"open": OPEN, "closed": CLOSED, "grouped": GROUPED}
+ONE: Final = 2**32
+"""A linear coefficient of 1 ns."""
+ENGINES: Final = ("reference", "fast", "fast without leaps")
+"""The SimPy engine; the compiled one; the compiled one without lane and quiet runs."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Everything a run needs. Request columns are tuples of length N."""
+
+    policy: str
+    arrival: tuple[int, ...]
+    prompt: tuple[int, ...]
+    output: tuple[int, ...]
+    limit: tuple[int, ...]
+    cached: tuple[int, ...]
+    pick: tuple[int, ...]
+    limits: Limits
+    cost: Cost
+    replicas: int = 1
+    router: str = "round_robin"
+    load: str = "open"
+    width: int = 1
+    until: int | None = None
+    chains: tuple[tuple[int, ...], ...] = ()
+    """Numbers of each request's shared leading blocks; given when the prefix cache is on."""
+    salts: tuple[int, ...] = ()
+    chances: tuple[int, ...] = ()
+    """Of engines.world.Acceptance; given when drafts are made."""
+
+
+class Choose(Protocol):
+    """Where the numbers of a case come from."""
+
+    def among(self, *options: Any) -> Any:
+        """One of the options; repeat one to make it likelier."""
+
+    def numbers(self, n: int, low: int, high: int) -> list[int]:
+        """n numbers from low to high."""
+
+
+class Uniform:
+    """Numbers from a seed: every choice equally likely, so that rare combinations come up."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+
+    def among(self, *options: Any) -> Any:
+        return options[int(self.random.random() * len(options))]
+
+    def numbers(self, n: int, low: int, high: int) -> list[int]:
+        span, number = high - low + 1, self.random.random
+        return [low + int(number() * span) for _ in range(n)]
+
+
+Draft = Any
+"""What has been drawn so far, by name."""
+Row = tuple[str, Callable[[Choose, Draft], Any]]
+
+TABLE: Final[tuple[Row, ...]] = (
+    ("policy", lambda c, d: c.among(*sorted(POLICIES))),
+    ("tick", lambda c, d: c.among(1, 1, 1_000, 1_000_000)),
+    ("n", lambda c, d: c.numbers(1, 1, d.most)[0]),
+    # the requests
+    ("prompt", lambda c, d: c.numbers(d.n, 1, c.among(3, d.longest_prompt))),
+    ("output", lambda c, d: c.numbers(d.n, 1, c.among(3, d.longest_output))),
+    ("limit", lambda c, d: _added(d.output, c.numbers(d.n, 0, c.among(0, 0, 4)))),
+    ("cached", lambda c, d: [min(both) for both in zip(c.numbers(d.n, 0, c.among(0, 0, 25)), d.prompt, strict=True)]),
+    ("pick", lambda c, d: c.numbers(d.n, 0, 99)),
+    ("arrival", lambda c, d: [t * d.tick for t in sorted(c.numbers(d.n, 0, c.among(0, 3, 20, 100)))]),
+    # the limits
+    ("max_num_seqs", lambda c, d: c.among(1, 2, 3, 4, 6)),
+    ("max_num_batched_tokens", lambda c, d: max(d.max_num_seqs, c.among(1, 8, 20, 200))),
+    ("long_prefill_token_threshold", lambda c, d: c.among(0, 0, 5)),
+    ("watermark_blocks", lambda c, d: c.among(0, 1, 2)),
+    ("reserve_prompt", lambda c, d: c.among(0, 1)),
+    ("block_size", lambda c, d: c.among(1, 3, 4, 16)),
+    ("num_blocks", lambda c, d: c.among(4, 7, 12, 30, 1000)),
+    ("max_model_len", lambda c, d: c.among(40, 10**6, 10**6)),
+    ("contiguous", lambda c, d: c.among(0, 0, 1)),
+    ("reserve_tokens", lambda c, d: c.among(0, 40) if d.contiguous else 0),
+    ("batch_window", lambda c, d: c.among(0, 3, 5) * d.tick if d.policy == "static" else 0),
+    ("length_bucket", lambda c, d: c.among(0, 0, 4) if d.policy == "static" else 0),
+    ("stream", lambda c, d: c.among(0, 1) if d.policy == "static" else 1),
+    ("padding", lambda c, d: c.among(0, 1, 2) if d.policy == "static" else 0),
+    ("schedule_ahead", lambda c, d: c.among(0, 1, 1, 2)),
+    ("whole_prompt", lambda c, d: int(POLICIES[d.policy].whole_prompt)),
+    ("prefix", lambda c, d: c.among(0, 1) if d.policy == "chunked" and not d.contiguous else 0),
+    ("draft_tokens", lambda c, d: c.among(0, 0, 1, 2, 4) if d.policy == "chunked" and not d.contiguous else 0),
+    ("lookahead", lambda c, d: c.among(0, d.draft_tokens)),
+    ("rehearse", lambda c, d: c.among(0, 1) if d.draft_tokens else 0),
+    # the run
+    ("salts", lambda c, d: c.numbers(2, 0, 2**32 - 1) if d.draft_tokens else ()),
+    ("chances", lambda c, d: sorted((c.among(0, 2**30, 2**31, 2**32) for _ in range(d.draft_tokens)), reverse=True)),
+    ("chains", lambda c, d: some_chains(c, d.prompt, d.output, d.block_size) if d.prefix else ()),
+    ("cost", lambda c, d: some_cost(c, d.tick)),
+    ("replicas", lambda c, d: c.among(1, 1, 2, 3)),
+    ("router", lambda c, d: c.among(*sorted(ROUTERS))),
+    ("load", lambda c, d: c.among("open", "open", "closed", "grouped")),
+    ("width", lambda c, d: 1 if d.load == "open" else c.among(1, 2, 3, 5)),
+    ("until", lambda c, d: c.among(None, None, 30 * d.tick)),
+)
+"""(name, how it is drawn), in this order; a row may look at those above it."""
+
+
+def some_case(choose: Choose, given: Mapping[str, Any] | None = None, most: int = 20, longest: int = 25) -> Case:
+    """A case of up to `most` requests, prompts and outputs up to `longest` tokens; `given` rows are not drawn."""
+    draft: Draft = SimpleNamespace(most=most, longest_prompt=longest, longest_output=longest)
+    for name, draw in TABLE:
+        setattr(draft, name, given[name] if given and name in given else draw(choose, draft))
+    draft.limits = Limits(*(getattr(draft, name) for name in Limits._fields))
+    drawn = {field.name: getattr(draft, field.name) for field in fields(Case)}
+    columns: dict[str, Any] = {name: tuple(it) if isinstance(it, list) else it for name, it in drawn.items()}
+    return Case(**columns)
+
+
+def _added(column: list[int], more: list[int]) -> list[int]:
+    return [a + b for a, b in zip(column, more, strict=True)]
+
+
+def some_cost(choose: Choose, tick: int) -> Cost:
+    """A cost with times of a few ticks: zero-length steps, steps bound by the CPU, eager steps."""
+    wide = choose.among(1, 2, 5, 9)
+
+    def table(most: int) -> Any:
+        return np.array([choose.numbers(wide, 0, most), choose.numbers(wide, 0, most)], dtype=np.int64)
+
+    def linear() -> np.int64:
+        return np.int64(choose.among(0, ONE, ONE // 3, 2 * ONE + 12345))
+
+    def few() -> np.int64:
+        return np.int64(choose.among(0, 0, 1, 2) * tick)
+
+    prep, prep_seq = table(choose.among(0, 1)) * tick, few()
+    return check_cost(
+        Cost(
+            dense_ns=(table(5) + choose.among(0, 1)) * tick, cpu_ns=prep + table(choose.among(0, 4)) * tick,
+            prep_ns=prep, eager=table(choose.among(0, 1)), slope_fp=linear(), decode_context_fp=linear(),
+            decode_seq_fp=linear(), prefill_pair_fp=linear(), prefill_token_fp=linear(), prefill_seq_fp=linear(),
+            cpu_seq_ns=prep_seq + few(), prep_seq_ns=prep_seq, frontend_in_ns=few(), frontend_each_ns=few(),
+            frontend_out_ns=few(),
+        )
+    )  # fmt: skip
+
+
+def some_chains(choose: Choose, prompt: list[int], output: list[int], block_size: int) -> tuple[tuple[int, ...], ...]:
+    """A few conversations: requests of one have its blocks, as far as they go, or as far as they follow it."""
+    n = len(prompt)
+    talk, leaves = choose.numbers(n, 0, choose.among(0, 1, 3)), choose.numbers(n, 0, choose.among(0, 25))
+    full = [(p + o - 1) // block_size for p, o in zip(prompt, output, strict=True)]
+    return tuple(tuple(100 * t + j for j in range(max(0, f - leave)))
+                 for t, f, leave in zip(talk, full, leaves, strict=True))  # fmt: skip
+
+
+def job(case: Case, compiled: bool, log: bool = True, others: Sequence[Pool] = ()) -> Job:
+    """The case as a job of one of the engines, `others` the pools beside its own."""
+    ends = np.cumsum([len(chain) for chain in case.chains]) if case.limits.prefix else None
+    req = request_columns(case.arrival, case.prompt, case.output, case.limit, case.cached, case.pick, ends)
+    chain = [number for numbers in case.chains for number in numbers]
+    made = (array_job if compiled else list_job)(req, case.limits, case.cost, case.replicas, log, chain, others)
+    made.router, made.load, made.width = ROUTERS[case.router], LOADS[case.load], case.width
+    made.until = NEVER if case.until is None else case.until
+    if case.salts:
+        made.acceptance = Acceptance(*(np.array(each) if compiled else each for each in (case.salts, case.chances)))
+    return made
+
+
+def run(case: Case, engine: str) -> Job:
+    """Run the case on one of ENGINES; columns come back as arrays."""
+    made = job(case, engine != "reference")
+    if engine == "reference":
+        return run_reference(made, POLICIES[case.policy])
+    run_fast(made, POLICIES[case.policy], leaps=engine == "fast")
+    return made
+
+
+def outcome(done: Job) -> dict[str, Any]:
+    """All that a run leaves, as plain lists: request columns, totals, histograms, the step log."""
+    rows = done.logged
+    found = {name: column.tolist() for name, column in done.req._asdict().items()}
+    found["totals"] = done.stats.tolist()
+    found["itl"] = [(int(k), int(done.itl[k])) for k in np.nonzero(done.itl)[0]]
+    found["rows_time"] = done.rows_time.tolist()
+    found["log"] = rows[np.lexsort((rows["start"], rows["replica"], rows["end"]))].tolist()
+    return found
+
+
+def differences(case: Case, engines: tuple[str, ...] = ENGINES) -> dict[str, Any]:
+    """What the other engines leave that the first does not: {"engine: column": (of the first, found)}."""
+    return unlike({engine: outcome(run(case, engine)) for engine in engines})
+
+
+def unlike(outcomes: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """The columns in which outcomes differ from the first: {"engine: column": (of the first, found)}."""
+    (_, wanted), *others = outcomes.items()
+    return {f"{engine}: {name}": (wanted[name], got[name])
+            for engine, got in others for name in wanted if got[name] != wanted[name]}

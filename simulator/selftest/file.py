@@ -1,0 +1,112 @@
+"""A case as YAML and back: what `servecast selftest` prints of a failure, and runs again with --replay."""
+
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import numpy as np
+import yaml
+from pydantic import Field
+
+from policies.registry import POLICIES
+from policies.routers import ROUTERS
+from simulator.config import Document, Section, placed, validate
+from simulator.cost.check import check_cost
+from simulator.cost.step import Cost
+from simulator.errors import ConfigError, ServecastError
+from simulator.selftest.cases import Case
+from simulator.state import Limits
+
+MOST: Final = 10**6
+"""Largest count, and longest time [ticks of 1 ns] of a table: what the drawn cases have is far below."""
+Count = Annotated[int, Field(ge=0, le=MOST)]
+Tick = Annotated[int, Field(ge=0, le=10**12)]
+TABLES: Final = ("dense_ns", "cpu_ns", "prep_ns", "eager")
+
+
+class RequestColumns(Section):
+    """One number a request; `chains` are the numbers of its shared leading blocks."""
+
+    arrival: list[Tick] = Field(min_length=1, max_length=10_000)
+    prompt: list[Annotated[int, Field(ge=1, le=MOST)]]
+    output: list[Annotated[int, Field(ge=1, le=MOST)]]
+    limit: list[Count]
+    cached: list[Count]
+    pick: list[Count]
+    chains: list[list[Count]] = Field(default=[])
+
+
+class CaseFile(Section):
+    """A case; limits and cost are those of simulator.state.Limits and simulator.cost.step.Cost."""
+
+    policy: str
+    requests: RequestColumns
+    limits: dict[str, Tick]
+    cost: dict[str, Annotated[int, Field(ge=0, le=2**40)] | list[list[Tick]]]
+    replicas: int = Field(default=1, ge=1, le=64)
+    router: str = "round_robin"
+    load: Literal["open", "closed", "grouped"] = "open"
+    width: int = Field(default=1, ge=1, le=MOST)
+    until: Tick | None = None
+    salts: list[Annotated[int, Field(ge=0, lt=2**32)]] = Field(default=[], max_length=2)
+    chances: list[Annotated[int, Field(ge=0, le=2**32)]] = Field(default=[], max_length=64)
+
+
+def case_text(case: Case) -> str:
+    """The case as YAML."""
+    cost = {name: value.tolist() if isinstance(value, np.ndarray) else int(value)
+            for name, value in case.cost._asdict().items()}
+    columns = {name: list(getattr(case, name)) for name in RequestColumns.model_fields if name != "chains"}
+    if case.limits.prefix:
+        columns["chains"] = [list(chain) for chain in case.chains]
+    data = {"policy": case.policy, "requests": columns, "limits": dict(case.limits._asdict()), "cost": cost}
+    data |= {name: getattr(case, name) for name in ("replicas", "router", "load", "width", "until")}
+    if case.limits.draft_tokens:
+        data |= {"salts": list(case.salts), "chances": list(case.chances)}
+    return str(yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=110))
+
+
+def load_case(path: Path) -> Case:
+    """The case in a file. Raises ConfigError with file, line and key."""
+    document = Document.of_file(path)
+    given = validate(CaseFile, document)
+    try:
+        return _case(given)
+    except ServecastError as error:
+        raise placed(document, error, "") from None
+
+
+def _case(given: CaseFile) -> Case:
+    for what, name, known in (("policy", given.policy, POLICIES), ("router", given.router, ROUTERS)):
+        if name not in known:
+            raise ConfigError(f"{what}: unknown {name!r}; accepted: {', '.join(known)}")
+    _all_of("limits", given.limits, Limits)
+    _all_of("cost", given.cost, Cost)
+    columns: dict[str, Any] = given.requests.model_dump()
+    chains = columns.pop("chains")
+    lengths = {name: len(column) for name, column in columns.items()} | ({"chains": len(chains)} if chains else {})
+    if len(set(lengths.values())) > 1:
+        raise ConfigError(f"requests: columns must be of one length, got {lengths}")
+    if min(given.limits[name] for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "num_blocks")) < 1:
+        raise ConfigError("limits: max_num_seqs, max_num_batched_tokens, block_size, num_blocks must be at least 1")
+    drafts = (given.limits.get("draft_tokens", 0), len(given.chances), len(given.salts))
+    if drafts[0] != drafts[1] or drafts[2] != (2 if drafts[0] else 0):
+        raise ConfigError("limits.draft_tokens needs as many chances, and two salts with them, got "
+                          f"{drafts[0]}, {drafts[1]} and {drafts[2]}")
+    cost: dict[str, Any] = {name: np.array(value, dtype=np.int64)[()] for name, value in given.cost.items()}
+    rest: dict[str, Any] = {name: tuple(column) for name, column in columns.items()}
+    rest |= {name: getattr(given, name) for name in ("policy", "replicas", "router", "load", "width", "until")}
+    return Case(limits=Limits(**given.limits), cost=check_cost(Cost(**cost)),
+                chains=tuple(tuple(chain) for chain in chains), salts=tuple(given.salts),
+                chances=tuple(given.chances), **rest)
+
+
+def _all_of(section: str, given: dict[str, Any], kind: Any) -> None:
+    """Raises ConfigError unless the keys of a section are the fields of `kind`, tables being lists of lists."""
+    needed = set(kind._fields) - set(kind._field_defaults)
+    wrong = sorted(set(given) - set(kind._fields)) or sorted(needed - set(given))
+    if wrong:
+        raise ConfigError(f"{section}: {wrong[0]} is {'unknown' if wrong[0] in given else 'missing'}; "
+                          f"accepted: {', '.join(kind._fields)}")
+    for name, value in given.items():
+        if (name in TABLES) != isinstance(value, list):
+            raise ConfigError(f"{section}: {name} must be {'a table of two rows' if name in TABLES else 'a number'}")

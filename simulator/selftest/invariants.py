@@ -1,0 +1,184 @@
+"""What holds in every run, whatever was drawn; docs/invariants.md says each in words, by the same number.
+
+Each check takes a case and its finished job of the compiled engine (with step log) and returns whether it holds.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from simulator import state as s
+from simulator.engines.job import Job
+from simulator.selftest.cases import Case
+from simulator.units import NEVER
+
+REFUSED: Final = (s.REJECTED_LENGTH, s.REJECTED_KV, s.REJECTED_BUDGET)
+Holds = Iterator[Any]
+"""Truth values, all of which must be true."""
+Check = Callable[[Case, Job], Holds]
+
+
+def requests_are_conserved(case: Case, done: Job) -> Holds:
+    """Without a horizon all are answered in full or refused; nobody gets more than was asked for."""
+    req = done.req
+    refused, ended = req.status >= REFUSED[0], req.status == s.FINISHED
+    yield np.all(req.done <= req.output) and np.all(req.done[ended] == req.output[ended])
+    yield np.all(req.done[refused] == 0) and np.all(req.first[refused] == NEVER)
+    yield case.until is not None or np.all(refused | ended)
+    yield done.reps.front["outstanding"].sum() == np.isin(req.status, (s.WAITING, s.RUNNING)).sum()
+
+
+def tokens_are_conserved(case: Case, done: Job) -> Holds:
+    """Tokens in the step log, in the totals and at the requests are the same; prompts are computed once."""
+    req, stats, rows = done.req, done.stats, done.logged
+    yield stats["output"].sum() == req.done.sum()
+    yield rows["steps"].sum() == stats["steps"].sum()
+    if case.until is None:
+        yield rows["prefill_tokens"].sum() == stats["prefill"].sum()
+        if not req.preempted.any() and not case.limits.prefix:
+            yield stats["prefill"].sum() == _prompts_to_compute(case, done)
+
+
+def _prompts_to_compute(case: Case, done: Job) -> int:
+    """[tokens] of the answered prompts that no cache holds."""
+    req, block = done.req, case.limits.block_size
+    found = 0 if case.policy == "static" else np.minimum(req.cached, req.prompt - 1) // block * block
+    return int((req.prompt - found)[req.status == s.FINISHED].sum())
+
+
+def blocks_are_conserved(case: Case, done: Job) -> Holds:
+    """Every block is free or held by one request; when all is over, all are free and no slot is taken."""
+    c, req, total = done.reps.c, done.req, case.limits.num_blocks
+    if case.limits.prefix == 0:
+        held = np.bincount(np.maximum(req.replica, 0), req.blocks, minlength=case.replicas)
+        yield np.all(c["free_blocks"] + held == total)
+    if case.until is None:
+        yield np.all(c["free_blocks"] == total) and np.all(c["largest_gap"] == total)
+        yield all(not np.any(c[idle]) for idle in ("n_running", "n_waiting", "n_flight", "n_extents", "kv_tokens"))
+        yield np.all(done.reps.slots == -1) and not np.any(req.blocks)
+
+
+def gaps_are_conserved(case: Case, done: Job) -> Holds:
+    """n tokens have n - 1 gaps; they add up to last - first, and none is longer than the longest."""
+    if case.limits.stream == 0:
+        return
+    req = done.req
+    some = req.done > 0
+    gaps, span, longest = req.done[some] - 1, (req.last - req.first)[some], req.itl_max[some]
+    yield done.itl.sum() == gaps.sum()
+    yield np.all(longest <= span) and np.all(span <= longest * gaps)
+
+
+def causes_come_first(case: Case, done: Job) -> Holds:
+    """arrival <= queued <= scheduled <= first <= last."""
+    req = done.req
+    for before, after in pairwise((req.arrival, req.queued, req.scheduled, req.first, req.last)):
+        yield np.all((before <= after) | (after == NEVER))
+
+
+def clocks_only_go_forward(case: Case, done: Job) -> Holds:
+    """Requests enter in the order of submission; the steps of a replica end in the order they began."""
+    req = done.req
+    released = req.queued != NEVER
+    yield np.all(np.diff(req.arrival[released]) >= 0) and np.all(np.diff(req.queued[released]) >= 0)
+    for rows in _of_each(done):
+        yield np.all(rows["start"] <= rows["end"])
+        yield np.all(np.diff(rows["end"]) >= 0) and np.all(np.diff(rows["start"]) >= 0)
+
+
+def busy_within_the_horizon(case: Case, done: Job) -> Holds:
+    """Wall and GPU time of a replica fit between its first start and its last output; parts add up."""
+    stats = done.stats
+    yield np.all(stats["dense"] + stats["decode_attention"] + stats["prefill_attention"] == stats["gpu"])
+    yield done.rows_time.sum() == stats["wall"].sum()
+    for r, rows in enumerate(_of_each(done)):
+        if len(rows):
+            yield stats["wall"][r] <= rows["end"][-1] - rows["start"][0]
+            if case.until is None:
+                yield stats["gpu"][r] <= rows["end"][-1] - rows["start"][0]
+                yield rows["wall_ns"].sum() == stats["wall"][r] and rows["gpu_ns"].sum() == stats["gpu"][r]
+    if case.until is not None:
+        times = np.concatenate([done.req.scheduled, done.req.first, done.req.last])
+        yield np.all((times <= case.until + case.cost.frontend_out_ns) | (times == NEVER))
+
+
+def steps_keep_the_limits(case: Case, done: Job) -> Holds:
+    """Slots, blocks, KV tokens and the token budget, in every step."""
+    rows, lim = done.logged, case.limits
+    yield np.all(rows["running"] <= lim.max_num_seqs)
+    yield np.all(rows["decode"] + rows["prefill"] <= rows["running"])
+    yield np.all(rows["blocks"] <= lim.num_blocks)
+    if lim.prefix == 0:
+        yield np.all(rows["kv_tokens"] <= rows["blocks"] * lim.block_size)
+    if case.policy == "chunked":
+        yield np.all(rows["decode"] + rows["drafts"] + rows["prefill_tokens"] <= lim.max_num_batched_tokens)
+        yield np.all(rows["drafts"] <= rows["decode"] * lim.draft_tokens)
+    yield done.stats["accepted"].sum() <= done.stats["drafts"].sum() <= rows["drafts"].sum()
+
+
+def littles_law(case: Case, done: Job) -> Holds:
+    """Slots held x time, summed over steps, is the time requests hold slots; waiting likewise, from below."""
+    if case.until is not None or case.limits.schedule_ahead or case.policy == "static" or done.req.preempted.any():
+        return
+    req, rows = done.req, done.logged
+    started = req.scheduled != NEVER
+    yield (rows["waiting"] * rows["wall_ns"]).sum() <= (req.scheduled - req.queued)[started].sum()
+    held = (req.last - req.scheduled)[started].sum() - case.cost.frontend_out_ns * started.sum()
+    yield (rows["running"] * rows["wall_ns"]).sum() == held
+
+
+def work_is_conserved(case: Case, done: Job) -> Holds:
+    """No replica is idle while one of its requests is there and not ended, but for a static batch's window."""
+    if case.limits.batch_window > 0 or case.until is not None:
+        return
+    req = done.req
+    for r, rows in enumerate(_of_each(done)):
+        here = (req.replica == r) & (req.status == s.FINISHED)
+        since, ended = req.queued[here], req.last[here] - case.cost.frontend_out_ns
+        idle = rows["start"][1:] > rows["end"][:-1]
+        for start, end in zip(rows["end"][:-1][idle], rows["start"][1:][idle], strict=True):
+            yield not np.any((since < end) & (ended > start))
+        if len(rows):
+            yield rows["start"][0] == since.min()
+
+
+def nobody_is_overtaken(case: Case, done: Job) -> Holds:
+    """First come, first served: the requests of a replica are first scheduled in the order they were queued."""
+    if case.limits.length_bucket > 0:
+        return
+    req = done.req
+    for r in range(case.replicas):
+        here = (req.replica == r) & (req.status < REFUSED[0])
+        yield np.all(np.diff(req.scheduled[here]) >= 0)  # NEVER is the latest of all
+
+
+def answers_take_steps(case: Case, done: Job) -> Holds:
+    """A step gives a request one token at most, and not more rows than it holds slots."""
+    req, rows = done.req, done.logged
+    steps = done.stats["steps"][np.maximum(req.replica, 0)]
+    yield np.all(req.done <= steps)
+    yield done.stats["output"].sum() + done.stats["wasted"].sum() <= (rows["steps"] * rows["running"]).sum()
+
+
+INVARIANTS: Final[tuple[Check, ...]] = (
+    requests_are_conserved, tokens_are_conserved, blocks_are_conserved, gaps_are_conserved, causes_come_first,
+    clocks_only_go_forward, busy_within_the_horizon, steps_keep_the_limits, littles_law, work_is_conserved,
+    nobody_is_overtaken, answers_take_steps,
+)  # fmt: skip
+"""Number 1 is the first; docs/invariants.md has the same order."""
+
+
+def broken(case: Case, done: Job) -> Iterator[str]:
+    """The invariants that a run breaks, as `3 blocks are conserved`."""
+    for number, check in enumerate(INVARIANTS, 1):
+        if not all(check(case, done)):
+            yield f"{number} {check.__name__.replace('_', ' ')}"
+
+
+def _of_each(done: Job) -> Iterator[Any]:
+    """The step log of each replica."""
+    rows = done.logged
+    for r in range(done.replicas):
+        yield rows[rows["replica"] == r]

@@ -1,0 +1,91 @@
+"""A smaller case that fails too: fewer requests, shorter ones, plainer limits and costs."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from simulator.selftest.cases import Case
+
+COLUMNS: Final = ("arrival", "prompt", "output", "limit", "cached", "pick", "chains")
+PLAIN: Final = {"replicas": 1, "router": "round_robin", "load": "open", "width": 1, "until": None}
+PLAIN_LIMITS: Final = {
+    "schedule_ahead": 0, "watermark_blocks": 0, "long_prefill_token_threshold": 0, "reserve_tokens": 0,
+    "batch_window": 0, "length_bucket": 0, "stream": 1, "contiguous": 0, "num_blocks": 1000, "max_model_len": 10**6,
+    "max_num_batched_tokens": 200, "max_num_seqs": 6, "block_size": 16,
+}  # fmt: skip
+
+
+def shrunk(case: Case, fails: Callable[[Case], bool], seconds: float = 30.0) -> Case:
+    """The smallest case found in `seconds` that still fails."""
+    end, smaller = time.monotonic() + seconds, True
+    while smaller:
+        smaller = False
+        for candidate in _smaller(case):
+            if time.monotonic() > end:
+                return case
+            if fails(candidate):
+                case, smaller = candidate, True
+                break
+    return case
+
+
+def _smaller(case: Case) -> Iterator[Case]:
+    """Cases one change simpler, the largest changes first."""
+    yield from _fewer(case)
+    for name, value in PLAIN.items():
+        if getattr(case, name) != value:
+            change: dict[str, Any] = {name: value}
+            yield replace(case, **change)
+    for name, value in PLAIN_LIMITS.items():
+        if getattr(case.limits, name) != value:
+            yield replace(case, limits=case.limits._replace(**{name: value}))
+    if case.limits.prefix:
+        yield replace(case, limits=case.limits._replace(prefix=0), chains=())
+    if case.limits.draft_tokens:
+        yield replace(case, limits=case.limits._replace(draft_tokens=0, lookahead=0, rehearse=0), salts=(), chances=())
+    yield from _plainer_cost(case)
+    for name in ("arrival", "prompt", "output", "limit", "cached", "pick"):
+        yield from _lower(case, name)
+
+
+def _fewer(case: Case) -> Iterator[Case]:
+    n = len(case.arrival)
+    size = n // 2
+    while size > 0:
+        for start in range(0, n, size):
+            kept = [k for k in range(n) if not start <= k < start + size]
+            if kept:
+                columns: dict[str, Any] = {name: getattr(case, name) for name in COLUMNS}
+                fewer: dict[str, Any] = {name: tuple(column[k] for k in kept) if column else ()
+                                         for name, column in columns.items()}
+                yield replace(case, **fewer)
+        size //= 2
+
+
+def _plainer_cost(case: Case) -> Iterator[Case]:
+    for name, value in case.cost._asdict().items():
+        plain: Any = np.full((2, 1), int(name == "dense_ns")) if isinstance(value, np.ndarray) else np.int64(0)
+        if not np.array_equal(plain, value):
+            changes: dict[str, Any] = {name: plain}
+            if name == "cpu_ns":  # preparation is a part of it
+                changes["prep_ns"] = np.zeros((2, 1), dtype=np.int64)
+            yield replace(case, cost=case.cost._replace(**changes))
+
+
+def _lower(case: Case, name: str) -> Iterator[Case]:
+    """One number less of a column: at once as small as can be, halved, or by one."""
+    column = getattr(case, name)
+    for k, value in enumerate(column):
+        least = {"prompt": 1, "output": 1, "limit": case.output[k]}.get(name, column[k - 1] if name == "arrival" and k
+                                                                        else 0)
+        for lower in dict.fromkeys((least, (least + value) // 2, value - 1)):
+            if least <= lower < value:
+                changed: dict[str, Any] = {name: (*column[:k], lower, *column[k + 1:])}
+                if name == "output" and case.limit[k] == value:
+                    changed["limit"] = (*case.limit[:k], lower, *case.limit[k + 1:])
+                if name == "prompt":
+                    changed["cached"] = (*case.cached[:k], min(lower, case.cached[k]), *case.cached[k + 1:])
+                yield replace(case, **changed)

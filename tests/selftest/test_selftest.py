@@ -1,0 +1,95 @@
+"""The self-test finds what is planted, makes it small, prints it as YAML and runs that again."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.cli.main import main
+from simulator.engines import reference
+from simulator.selftest import soak as soaking
+from simulator.selftest.cases import TABLE, Case
+from simulator.selftest.file import case_text, load_case
+from simulator.selftest.shrink import shrunk
+from simulator.selftest.trial import case_of, faults
+from simulator.state import Limits
+
+SEEDS = range(0, 200, 7)
+
+
+def same(one: Case, other: Case) -> bool:
+    return case_text(one) == case_text(other)
+
+
+def test_a_case_comes_back_from_its_file(tmp_path: Path) -> None:
+    for seed in SEEDS:
+        path = tmp_path / f"{seed}.yaml"
+        path.write_text(case_text(case_of(seed)))
+        assert same(load_case(path), case_of(seed)), seed
+
+
+def test_every_limit_is_drawn() -> None:
+    """A limit that no row draws would be tried at one value only."""
+    assert set(Limits._fields) <= {name for name, _ in TABLE}
+
+
+def test_a_failure_becomes_as_small_as_it_can() -> None:
+    """What fails here is a request of 5 tokens or more that is preempted never and arrives after another."""
+    def fails(case: Case) -> bool:
+        return any(output >= 5 and k > 0 for k, output in enumerate(case.output))
+
+    large = next(case_of(seed) for seed in SEEDS if fails(case_of(seed)))
+    small = shrunk(large, fails)
+    assert small.output == (1, 5) and small.prompt == (1, 1) and small.arrival == (0, 0)
+    assert small.replicas == 1 and small.until is None and small.limits.schedule_ahead == 0
+
+
+def test_a_planted_bug_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
+    """SimPy forgets the launch time of the step when it wakes for the output: on some seed the engines differ."""
+    right = reference.output_tick
+    monkeypatch.setattr(reference, "output_tick", lambda rep: right(rep) + 1)
+    seed = next(seed for seed in range(0, 100, 10) if faults(case_of(seed)))
+    found = soaking.finding(seed, ["differs"])
+    path = tmp_path / "f.yaml"
+    path.write_text(found.text)
+    small = load_case(path)
+    assert len(small.arrival) == 1 and small.output == (1,)
+    assert main(["selftest", "--replay", str(path)]) == 1
+    assert "reference: last" in capsys.readouterr().out
+    monkeypatch.undo()
+    assert main(["selftest", "--replay", str(path)]) == 0
+
+
+def test_the_command_counts_what_it_ran(capsys: Any) -> None:
+    assert main(["selftest", "--cases", "130", "--minutes", "10", "--json"]) == 0
+    out = capsys.readouterr().out
+    assert '"compiled": 130' in out and '"simpy": 14' in out and '"findings": []' in out
+
+
+def crash(pipe: Any, current: Any, first: int, step: int, count: int) -> None:
+    current.value = first + 3 * step
+    os._exit(7)
+
+
+def test_a_crash_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(soaking, "_work", crash)
+    found = soaking.soak(50, 10, 60.0, 1).findings
+    assert [each.seed for each in found] == [53]
+    assert found[0].faults == ["the process ended with 7"] and found[0].text == case_text(case_of(53))
+
+
+@pytest.mark.parametrize("change, fragment", [
+    (("policy: ", "policy: no"), "accepted: static"), (("block_size: ", "block: "), "block"),
+    (("block_size: ", "block_size: -"), "block_size"), (("  pick: [", "  pick: [1, "), "one length"),
+    (("num_blocks: ", "num_blocks: x"), "num_blocks"),
+])
+def test_a_file_that_is_no_case_is_refused(change: tuple[str, str], fragment: str, tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "c.yaml"
+    text = case_text(replace(case_of(0), policy="chunked"))
+    assert change[0] in text
+    path.write_text(text.replace(*change, 1))
+    assert main(["selftest", "--replay", str(path)]) == 2
+    err = capsys.readouterr().err
+    assert "c.yaml" in err and fragment in err and err.count("\n") == 1
