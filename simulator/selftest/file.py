@@ -61,7 +61,7 @@ def case_text(case: Case) -> str:
     data = {"policy": case.policy, "requests": columns, "limits": dict(case.limits._asdict()), "cost": cost}
     data |= {name: getattr(case, name) for name in ("replicas", "router", "load", "width", "until")}
     if case.limits.draft_tokens:
-        data |= {"salts": list(case.salts), "chances": list(case.chances)}
+        data["salts"], data["chances"] = list(case.salts), list(case.chances)
     return str(yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=110))
 
 

@@ -155,11 +155,12 @@ def nobody_is_overtaken(case: Case, done: Job) -> Holds:
 
 
 def answers_take_steps(case: Case, done: Job) -> Holds:
-    """A step gives a request one token at most, and not more rows than it holds slots."""
-    req, rows = done.req, done.logged
+    """A step gives a request one token at most and its drafts, and not more rows than it holds slots."""
+    req, rows, most = done.req, done.logged, 1 + case.limits.draft_tokens
     steps = done.stats["steps"][np.maximum(req.replica, 0)]
-    yield np.all(req.done <= steps)
-    yield done.stats["output"].sum() + done.stats["wasted"].sum() <= (rows["steps"] * rows["running"]).sum()
+    yield np.all(req.done <= steps * most)
+    held = (rows["steps"] * rows["running"]).sum()
+    yield done.stats["output"].sum() + most * done.stats["wasted"].sum() <= most * held
 
 
 INVARIANTS: Final[tuple[Check, ...]] = (
