@@ -58,7 +58,8 @@ def case_text(case: Case) -> str:
     columns = {name: list(getattr(case, name)) for name in RequestColumns.model_fields if name != "chains"}
     if case.limits.prefix:
         columns["chains"] = [list(chain) for chain in case.chains]
-    data = {"policy": case.policy, "requests": columns, "limits": dict(case.limits._asdict()), "cost": cost}
+    limits = dict(case.limits._asdict())
+    data: dict[str, Any] = {"policy": case.policy, "requests": columns, "limits": limits, "cost": cost}
     data |= {name: getattr(case, name) for name in ("replicas", "router", "load", "width", "until")}
     if case.limits.draft_tokens:
         data["salts"], data["chances"] = list(case.salts), list(case.chances)
