@@ -6,6 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calibration.cli_engine import (
+    BlocksOption,
+    BudgetOption,
+    EngineOption,
+    HardwareOption,
+    KvOption,
+    LengthOption,
+    ModelOption,
+    SeqsOption,
+    ShareOption,
+    TpOption,
+    WeightOption,
+)
 from calibration.cli_engine import engine as calibrate_engine
 from simulator.cli.common import JsonOption, note, print_json, show
 
@@ -108,9 +121,21 @@ def _print_fit(found: "Calibration", numbers: dict[str, dict[str, Any]], as_json
 
 
 def validate(
-    folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Measured runs, or folders of them.")
+    inputs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Folders with run.yaml in or below them, or clients' result files."),
     ],
+    model: ModelOption = "",
+    hardware: HardwareOption = "",
+    tp: TpOption = 1,
+    engine_name: EngineOption = "vllm-0.24",
+    max_num_seqs: SeqsOption = None,
+    max_num_batched_tokens: BudgetOption = None,
+    max_model_len: LengthOption = None,
+    gpu_memory_utilization: ShareOption = None,
+    num_gpu_blocks: BlocksOption = None,
+    weight_dtype: WeightOption = "auto",
+    kv_dtype: KvOption = "bf16",
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="F", help="Write the result as JSON.")
     ] = None,
@@ -125,19 +150,23 @@ def validate(
     ] = 1.0,
 ) -> None:
     """Predict measured runs from their settings alone and show predicted against measured."""
+    from calibration import validate as validation
     from calibration.harness import write_atomically
-    from calibration.validate import table
-    from calibration.validate import validate as compare
+    from calibration.server import Server
     from simulator.profiles.host import load_host
 
-    result = compare(folders, load_host(host).scaled(cpu_scale))
+    server = Server(model, hardware, tp, engine_name, max_num_seqs, max_num_batched_tokens, max_model_len,
+                    gpu_memory_utilization, num_gpu_blocks, weight_dtype, kv_dtype)
+    served_on = load_host(host).scaled(cpu_scale)
+    pairs, refused = validation.predicted(inputs, served_on, server, note)
+    result = validation.report(pairs, served_on) | {"refused": refused}
     if json_file is not None:
         write_atomically(json_file, json.dumps(result, indent=1, allow_nan=False) + "\n")
     if report is not None:
         from calibration.report import validation_page
 
-        write_atomically(report, validation_page(result, folders))
+        write_atomically(report, validation_page(result, [run for run, _ in pairs], served_on))
     inside, width = result["inside_interval_pct"], result["median_width_pct"]
-    for entry in result["refused"]:
+    for entry in refused:
         note(f"{entry['run']} left out: {entry['reason']}")
-    show(table(result), f"inside the 90 % interval: {inside} %; median half-width {width} %")
+    show(validation.table(result), f"inside the 90 % interval: {inside} %; median half-width {width} %")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from calibration.observed import Observation
+    from calibration.probe import Bounds
     from calibration.scales import Scales
     from calibration.server import Server
     from simulator.profiles.gpu import Gpu
@@ -47,6 +48,14 @@ def engine(
     num_gpu_blocks: BlocksOption = None,
     weight_dtype: WeightOption = "auto",
     kv_dtype: KvOption = "bf16",
+    url: Annotated[
+        str, typer.Option("--url", metavar="URL", help="Probe the OpenAI-compatible server at this address.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Send the probe; without it, it is only shown.")] = False,
+    served_model: Annotated[
+        str, typer.Option("--served-model", metavar="NAME", help="Its name there. Default: the first.")] = "",
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", min=1, max=10**7, help="Most tokens a probe sends and asks for.")] = 100_000,
+    max_seconds: Annotated[float, typer.Option("--max-seconds", min=0.1, max=3600, help="Its longest time.")] = 120.0,
     out: OutOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -58,27 +67,35 @@ def engine(
 
     given = Server(model, hardware, tp, engine_name, max_num_seqs, max_num_batched_tokens, max_model_len,
                    gpu_memory_utilization, num_gpu_blocks, weight_dtype, kv_dtype)
-    if not results:
-        raise ConfigError("calibrate engine needs a RESULT; accepted: result files of a benchmark client, folders with "
-                          "run.yaml")
-    fit_and_tell(results, given, out, as_json)
+    if bool(results) == bool(url):
+        raise ConfigError("calibrate engine needs a RESULT or --url; accepted: result files of a benchmark client, "
+                          "folders with run.yaml, or the address of a server to probe")
+    if out is not None:
+        from simulator.report.folder import check_target
+
+        check_target(out)
+    if url:
+        from calibration.probe import Bounds
+
+        observed, gpu = probe(url, given, Bounds(max_tokens, max_seconds), served_model, yes)
+    else:
+        observed, gpu = observations(results or [], given)
+    tell(observed, gpu, results or [], given if url or any(path.is_file() for path in results or []) else None, out,
+         as_json)
 
 
-def fit_and_tell(results: list[Path], given: "Server", out: Path | None, as_json: bool) -> None:
+def tell(observed: list["Observation"], gpu: "Gpu", results: list[Path], given: "Server | None", out: Path | None,
+         as_json: bool) -> None:
     """Fit the runs, print and write what they tell."""
     from dataclasses import asdict
 
     from calibration.overlay import check_base, fit_data, write_overlay
     from calibration.scales import fit_scales
-    from simulator.report.folder import check_target
 
-    if out is not None:
-        check_target(out)
-    observed, gpu = observations(results, given)
     check_base(gpu)
     found = fit_scales(observed)
     if out is not None:
-        described = asdict(given) if any(path.is_file() for path in results) else {}
+        described = asdict(given) if given else {}
         write_overlay(out, found, gpu, results, {k: v for k, v in described.items() if v not in ("", None)})
     if as_json:
         print_json(fit_data(found))
@@ -101,6 +118,29 @@ def observations(results: list[Path], given: "Server") -> tuple[list["Observatio
         raise ConfigError(f"runs of several GPUs ({', '.join(gpu.name for gpu in gpus.values())}) share no factor; "
                           "accepted: runs of one")
     return [RequestMeans(run) for run in runs], next(iter(gpus.values()))
+
+
+def probe(url: str, given: "Server", bounds: "Bounds", served_model: str, yes: bool
+          ) -> tuple[list["Observation"], "Gpu"]:
+    """Show what would be sent, and with `yes` send it."""
+    import asyncio
+
+    from calibration.observed import RequestMeans
+    from calibration.probe import Probe, checked_address, plan
+    from simulator.profiles.gpu import load_gpu
+    from simulator.profiles.model import load_model
+
+    if not (given.model and given.hardware):
+        raise ConfigError("--url needs --model and --hardware: what the server runs, e.g. llama-3.1-8b and h100")
+    address, model, gpu = checked_address(url), load_model(given.model), load_gpu(given.hardware)
+    longest = min(given.max_model_len or model.max_positions, model.max_positions)
+    parts = plan(given.settings(2).max_num_seqs, longest, bounds.tokens)
+    show(f"To {address}: up to {sum(part.tokens for part in parts):,} tokens, at most {bounds.seconds:g} s:",
+         *[f"  {part}: {part.groups} times and once to warm up" for part in parts])
+    if not yes:
+        raise ConfigError("nothing was sent; add --yes to send this")
+    done = asyncio.run(Probe(address, bounds.seconds, model.vocab, served_model).run(parts, longest))
+    return [RequestMeans(given.run(done.served), done.parts)], gpu
 
 
 def table(found: "Scales") -> "Table":

@@ -5,6 +5,7 @@ run (block bootstrap over its requests, Künsch 1989) and that of the simulator 
 half is taken to be common to all means of a metric (an assumption).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -24,6 +25,8 @@ MOST_REQUESTS: Final = 1500
 _MOST_GROUPS: Final = 4
 _LEAST: Final = 8
 """Requests of a group, unless the run has fewer."""
+_FEW: Final = 4
+"""Output tokens up to which a TPOT is that of single steps."""
 _BLOCKS: Final = 20
 _RESAMPLES: Final = 400
 _COMMON: Final = 0.5
@@ -62,10 +65,11 @@ class _Group:
 class RequestMeans:
     """Means over the requests of a run."""
 
-    def __init__(self, run: MeasuredRun) -> None:
+    def __init__(self, run: MeasuredRun, parts: Sequence[str] | None = None) -> None:
+        """`parts`: what each row of the requests belongs to; default: grouped by length and sequences at a time."""
         self.name = run.path.name
-        self.run, self.setup = _beginning(run), setup_of(run)
-        self._groups = _groups(self.run, _compared(run, self.run))
+        self.run, self.setup = (_beginning(run) if parts is None else run), setup_of(run)
+        self._groups = _groups(self.run, _compared(run, self.run)) if parts is None else _parts(run, parts)
         self._more = np.maximum(self.run.requests.output_tokens.to_numpy() - 1, 1)
         self.means = [group.mean for group in self._groups]
         self.measured = self._means(_logs(self.run.requests))
@@ -154,6 +158,18 @@ def _groups(run: MeasuredRun, rows: Rows) -> list[_Group]:
     tpot = [_Group(Mean("tpot", f"{_span(beside[part])} sequences at a time", len(part)), part)
             for part in _quantiles(many, beside)]
     return ttft + tpot
+
+
+def _parts(run: MeasuredRun, parts: Sequence[str]) -> list[_Group]:
+    """TTFT of every part, and TPOT of those with more than a few tokens."""
+    names, output = np.array(parts), run.requests.output_tokens.to_numpy()
+    groups = []
+    for name in dict.fromkeys(parts):
+        rows = np.flatnonzero(names == name)
+        groups.append(_Group(Mean("ttft", name, len(rows)), rows))
+        if output[rows].min() > _FEW:
+            groups.append(_Group(Mean("tpot", name, len(rows)), rows))
+    return groups
 
 
 def _span(values: Array) -> str:

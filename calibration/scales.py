@@ -32,7 +32,7 @@ _DROP: Final = 2.706
 _STEP: Final = 0.03
 _GRID: Final = (9, 9)
 _STARTS: Final = 3
-_LOCAL: Final = (13, 11)
+_LOCAL: Final = (11, 9)
 _LOCAL_CPU: Final = 3.0
 _LOCAL_GPU: Final = 1.6
 _FINE: Final = 161
@@ -135,17 +135,17 @@ def _best(surface: _Surface, axes: Axes) -> Array:
     """The best place that a descent finds from the _STARTS lowest points of a grid."""
     values = surface.grid(*axes)
     lowest = [np.unravel_index(flat, values.shape) for flat in np.argsort(values, axis=None)[:_STARTS]]
-    places = [_refined(surface, np.array([axes[0][i], axes[1][j]])) for i, j in lowest]
+    places = [_refined(surface, np.array([axes[0][i], axes[1][j]]), (_STEP,)) for i, j in lowest]
     return min(places, key=surface.distance)
 
 
-def _refined(surface: _Surface, start: Array) -> Array:
+def _refined(surface: _Surface, start: Array, steps: Sequence[float] = (_STEP, _STEP / 10)) -> Array:
     """The best place near `start`. Steps of 3 %: a simulation is not smooth below that."""
     place = np.clip(start, _BOUNDS[0] + 1e-6, _BOUNDS[1] - 1e-6)
-    for step in (_STEP, _STEP / 10):
+    for step in steps:
         origin, slope = place, _jacobian(surface, step)  # from its origin scipy's first step is not bound to be tiny
         found = least_squares(lambda x, at=origin: surface.off(at + x), np.zeros(2), bounds=_BOUNDS - origin,
-                              jac=lambda x, at=origin, by=slope: by(at + x), xtol=1e-5, max_nfev=25)
+                              jac=lambda x, at=origin, by=slope: by(at + x), xtol=1e-4, max_nfev=10)
         place = origin + found.x if found.cost * 2 <= surface.distance(place) else place
     result: Array = place
     return result

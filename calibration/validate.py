@@ -4,9 +4,9 @@
 runs that were not used for fitting.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -14,46 +14,59 @@ from rich.table import Table
 
 from calibration.accepted import NotModelledError
 from calibration.fit import used_for_fit
+from calibration.inputs import runs_of
 from calibration.measured import MeasuredRun, find_runs, load_run, measured_metrics
 from calibration.predict import Prediction, predict, setup_of
+from calibration.server import Server
 from simulator.errors import ConfigError, ServecastError
-from simulator.profiles.host import Host
+from simulator.metrics.trust import weakest_mark
+from simulator.profiles.host import Host, load_host
 from simulator.profiles.uncertainty import METRICS, load_uncertainty
+from simulator.report.svg import LINES, MUTED, figure, style
 from simulator.state import LogRow, dtype_of
 from simulator.units import NS_PER_S
 
 Report = dict[str, Any]
+Pair = tuple[MeasuredRun, Prediction]
+
+_NO_SERVER: Final = Server("", "")
 
 
-def validate(folders: Iterable[Path], host: Host | None = None) -> Report:
-    """Predict every run in or below `folders`, on `host` (default: the measured one).
+def validate(inputs: Iterable[Path], host: Host | None = None, server: Server = _NO_SERVER) -> Report:
+    """Predict every run in or below folders and in clients' result files, on `host` (default: the measured one);
+    `server` says of the files what they do not.
 
     Raises CalibrationError where a run cannot be read, or where every
     one uses what is not modelled.
 
-    Keys: refused (run, reason: what is not modelled), runs (run, used_for_fit,
+    Keys: refused (run, reason: what is not modelled), runs (run, used_for_fit, mark,
     metrics {name: predicted, measured, error_pct, low, high}, preemptions),
     mean_abs_error_pct, inside_interval_pct, median_width_pct.
     """
-    pairs: list[tuple[MeasuredRun, Prediction]] = []
+    pairs, refused = predicted(inputs, host, server)
+    return report(pairs, host) | {"refused": refused}
+
+
+def predicted(inputs: Iterable[Path], host: Host | None = None, server: Server = _NO_SERVER,
+              note: Callable[[str], None] = lambda line: None) -> tuple[list[Pair], list[dict[str, str]]]:
+    """Runs with their predictions, and those refused with the reason; `note` is told what a file leaves open."""
+    pairs: list[Pair] = []
     refused: list[tuple[Path, ServecastError]] = []
-    for folder in find_runs([Path(folder) for folder in folders]):
-        try:
-            run = load_run(folder)
-            pairs.append((run, predict(run, setup_of(run, host))))
-        except (NotModelledError, ConfigError) as error:
-            refused.append((folder, error))
+    for path in inputs:
+        for place in find_runs([path]) if path.is_dir() else [path]:
+            try:
+                runs = [load_run(place)] if place.is_dir() else runs_of(place, server, note)
+                pairs += [(run, predict(run, setup_of(run, host))) for run in runs]
+            except (NotModelledError, ConfigError) as error:
+                refused.append((place, error))
     if not pairs:
         raise refused[0][1]
-    reasons = [
-        {"run": f"{folder.parent.name}/{folder.name}", "reason": str(error)} for folder, error in refused
-    ]
-    return report(pairs) | {"refused": reasons}
+    return pairs, [{"run": f"{path.parent.name}/{path.name}", "reason": str(error)} for path, error in refused]
 
 
-def report(pairs: Sequence[tuple[MeasuredRun, Prediction]]) -> Report:
+def report(pairs: Sequence[Pair], host: Host | None = None) -> Report:
     """The report of `validate` for runs already predicted, without `refused`."""
-    entries = [_entry(run, prediction) for run, prediction in pairs]
+    entries = [_entry(run, prediction, host or load_host()) for run, prediction in pairs]
     unused = [entry for entry in entries if not entry["used_for_fit"]]
     cells = [cell for entry in unused for cell in entry["metrics"].values()]
     inside = [cell["low"] <= cell["measured"] <= cell["high"] for cell in cells]
@@ -66,17 +79,19 @@ def report(pairs: Sequence[tuple[MeasuredRun, Prediction]]) -> Report:
     }
 
 
-def _entry(run: MeasuredRun, prediction: Prediction) -> Report:
+def _entry(run: MeasuredRun, prediction: Prediction, host: Host) -> Report:
     measured: dict[str, float] = dict(measured_metrics(run))
     predicted: dict[str, float] = dict(prediction.metrics)
     if run.engine.num_gpu_blocks is not None and run.engine.num_gpu_blocks_override is None:
         measured["num_gpu_blocks"] = run.engine.num_gpu_blocks
         predicted["num_gpu_blocks"] = prediction.num_gpu_blocks
-    mark = setup_of(run).gpu.mark
+    setup = setup_of(run)
+    mark = weakest_mark(setup.gpu, setup.engine, setup.model, run.engine.tensor_parallel_size, host)
     cells = {name: _cell(name, predicted[name], measured[name], mark) for name in METRICS if name in measured}
     return {
         "run": run.name,
         "used_for_fit": used_for_fit(run.name),
+        "mark": mark,
         "metrics": cells,
         "preemptions": {"predicted": prediction.preemptions, "measured": _preemptions(run)},
     }
@@ -135,50 +150,48 @@ def table(result: Report) -> Table:
     return grid
 
 
-def figures(run: MeasuredRun) -> list[Figure]:
+def figures(run: MeasuredRun, host: Host | None = None) -> list[Figure]:
     """Two figures of one run: TTFT and E2E per request, and running and waiting requests over time."""
-    prediction = predict(run, log=True)
-    return [_scatter(run, prediction), _over_time(run, prediction)]
+    prediction = predict(run, setup_of(run, host), log=True)
+    with style():
+        return [_scatter(run, prediction), _over_time(run, prediction)]
 
 
 def _scatter(run: MeasuredRun, prediction: Prediction) -> Figure:
     measured = run.requests.set_index("id").loc[prediction.ids]
-    figure = Figure(figsize=(9, 4.2), layout="constrained")
+    fig, panels = figure(7.6, 3.6, 1, 2)
     pairs = (
         ("TTFT", prediction.first_s - prediction.arrival_s, measured.ttft_s.to_numpy()),
         ("E2E", prediction.last_s - prediction.arrival_s, measured.e2e_s.to_numpy()),
     )
-    for axes, (name, predicted, real) in zip(figure.subplots(1, 2), pairs, strict=True):
-        top = max(float(predicted.max()), float(real.max()))
-        axes.plot([0, top], [0, top], color="0.6", linewidth=1)
-        axes.scatter(real, predicted, s=9, alpha=0.5, linewidth=0)
+    for axes, (name, simulated, real) in zip(panels, pairs, strict=True):
+        top = max(float(simulated.max()), float(real.max()))
+        axes.plot([0, top], [0, top], color=MUTED, linewidth=1)
+        axes.scatter(real, simulated, s=9, alpha=0.5, linewidth=0, color=LINES[0])
         axes.set(xlabel=f"measured {name} [s]", ylabel=f"predicted {name} [s]", xlim=(0, top), ylim=(0, top))
-    figure.suptitle(run.name)
-    return figure
+    return fig
 
 
 def _over_time(run: MeasuredRun, prediction: Prediction) -> Figure:
-    figure = Figure(figsize=(9, 4.2), layout="constrained")
+    fig, panels = figure(7.6, 3.6, 2, 1, sharex=True)
     log = prediction.log if prediction.log is not None else np.zeros(0, dtype=dtype_of(LogRow))
     rows = log[log["steps"] > 0]
     start = rows["start"] / NS_PER_S
-    for axes, name in zip(figure.subplots(2, 1, sharex=True), ("running", "waiting"), strict=True):
-        axes.step(start, rows[name], where="post", linewidth=1, label="predicted")
+    for axes, name in zip(panels, ("running", "waiting"), strict=True):
+        axes.step(start, rows[name], where="post", linewidth=1, label="predicted", color=LINES[0])
         if run.steps is not None:
-            axes.step(
-                run.steps.t_schedule_s, run.steps[f"n_{name}"], where="post", linewidth=1, label="measured"
-            )
+            axes.step(run.steps.t_schedule_s, run.steps[f"n_{name}"], where="post", linewidth=1, label="measured",
+                      color=LINES[1])
         axes.set(ylabel=f"{name} requests")
         axes.legend(loc="upper right")
-    axes.set(xlabel="time [s]")
-    figure.suptitle(run.name)
-    return figure
+    panels[-1].set_xlabel("time [s]")
+    return fig
 
 
 def fit_figure(gaps: Any) -> Figure:
     """Fit against points: measured output gaps and the fitted GPU times (calibration.fit_steps.StepFit.gaps)."""
-    figure = Figure(figsize=(9, 4.2), layout="constrained")
-    for axes, (kind, name) in zip(figure.subplots(1, 2), ((0, "decode"), (1, "prefill")), strict=True):
+    fig = Figure(figsize=(9, 4.2), layout="constrained")
+    for axes, (kind, name) in zip(fig.subplots(1, 2), ((0, "decode"), (1, "prefill")), strict=True):
         part = gaps[gaps.kind == kind]
         by = part.decode_context_tokens if kind == 0 else part.prefill_attention_pairs
         axes.scatter(by, part.gap_s * 1e3, s=9, alpha=0.5, linewidth=0, label="measured")
@@ -186,4 +199,4 @@ def fit_figure(gaps: Any) -> Figure:
         axes.set(xlabel="context tokens" if kind == 0 else "query-key pairs", ylabel=f"{name} step [ms]")
         axes.set_ylim(0, float(np.percentile(part.gap_s, 98)) * 1.3e3)
         axes.legend()
-    return figure
+    return fig

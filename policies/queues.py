@@ -6,7 +6,7 @@ its head. All functions change their arguments in place and allocate nothing.
 
 from simulator.jit import jitable
 from simulator.prefix import disown, give_up
-from simulator.state import RUNNING, WAITING, Limits, Replica, Requests
+from simulator.state import RUNNING, VACANT_BITS, WAITING, Limits, Replica, Requests
 
 
 @jitable
@@ -117,33 +117,30 @@ def admit(req: Requests, rep: Replica, i: int) -> None:
 
 @jitable
 def _lowest_vacant(rep: Replica) -> int:
-    """Take the lowest free slot from the heap rep.vacant."""
-    lowest = rep.vacant[0]
-    rep.c.n_vacant -= 1
-    n = rep.c.n_vacant
-    moved = rep.vacant[n]
-    at = 0
-    while 2 * at + 1 < n:
-        child = 2 * at + 1
-        if child + 1 < n and rep.vacant[child + 1] < rep.vacant[child]:
-            child += 1
-        if rep.vacant[child] >= moved:
-            break
-        rep.vacant[at] = rep.vacant[child]
-        at = child
-    rep.vacant[at] = moved
-    return int(lowest)
+    """Take the lowest free slot."""
+    at = rep.c.vacant_from
+    while rep.vacant[at] == 0:
+        at += 1
+    rep.c.vacant_from = at
+    word = rep.vacant[at]
+    rep.vacant[at] = word & (word - 1)
+    lowest = word & -word
+    slot = at * VACANT_BITS
+    width = VACANT_BITS >> 1
+    while width > 0:
+        if lowest >> width > 0:
+            slot += width
+            lowest >>= width
+        width >>= 1
+    return int(slot)
 
 
 @jitable
 def _return_slot(rep: Replica, slot: int) -> None:
-    """Put a free slot on the heap rep.vacant."""
-    at = rep.c.n_vacant
-    rep.c.n_vacant += 1
-    while at > 0 and rep.vacant[(at - 1) >> 1] > slot:
-        rep.vacant[at] = rep.vacant[(at - 1) >> 1]
-        at = (at - 1) >> 1
-    rep.vacant[at] = slot
+    """Slot `slot` is free again."""
+    at = slot // VACANT_BITS
+    rep.vacant[at] |= 1 << (slot % VACANT_BITS)
+    rep.c.vacant_from = min(rep.c.vacant_from, at)
 
 
 @jitable

@@ -115,7 +115,7 @@ class Counters:
     log_version: int = 0    # `version` of the steps in it
     scattered: int = 0      # admissions refused although enough blocks were free in all (contiguous layout)
     scattered_for: int = 0  # the request last counted there
-    n_vacant: int = 0       # free slots
+    vacant_from: int = 0    # words of rep.vacant before this one are 0
     turn: int = 0           # admissions so far
     lane: int = 0           # sequences in the lane (compiled engine; see engines/lane.py)
     with_lane: int = 0      # 1 = the lane takes part in the step being planned           [policy writes]
@@ -252,7 +252,7 @@ class Replica(NamedTuple):
 
     running: Column      # (S,) requests holding a slot, in order of admission, but for those in the lane
     slots: Column        # (S,) request in each slot, -1 = empty
-    vacant: Column       # (S,) free slots, a heap
+    vacant: Column       # (S / VACANT_BITS,) free slots, a bit each
     seats: Column        # (S,) Seat of each slot
     extents: Column      # (S,) requests by the place of their contiguous reservation
     ended: Column        # (S,) requests that ended in the step being collected, or whose batch was returned
@@ -272,6 +272,8 @@ class Replica(NamedTuple):
     c: Counters          # scalars
 
 
+VACANT_BITS: Final = 32
+"""Slots in a word of Replica.vacant."""
 CALENDAR: Final = 1024
 GAPS: Final = 1024
 
@@ -361,7 +363,7 @@ def log_bin_edges() -> npt.NDArray[np.float64]:
     return np.where(octave == 0, fine, (2**ITL_BITS + fine) * 2.0 ** (octave - 1))
 
 
-def empty_replica_counters(num_blocks: int, slots: int) -> Counters:
+def empty_replica_counters(num_blocks: int) -> Counters:
     """Scalars of a replica before anything has happened."""
     return Counters(head=-1, tail=-1, log_row=-1, scattered_for=-1, free_blocks=num_blocks, largest_gap=num_blocks,
-                    n_vacant=slots, lane_head=-1, lane_tail=-1, lane_end=NEVER)
+                    lane_head=-1, lane_tail=-1, lane_end=NEVER)

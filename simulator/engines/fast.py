@@ -163,9 +163,9 @@ def _row_readers() -> tuple[Callable[..., Limits], Callable[..., Cost]]:
     return limits_at, cost_at
 
 
-def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]) -> Callable[..., int]:
-    """Compile the engine around one policy; the policy is captured, so the cache on disk knows it."""
-    limits_at, cost_at = _row_readers()
+def _step_functions(schedule: Callable[..., None],
+                    retire: Callable[..., None]) -> tuple[Callable[..., None], Callable[..., bool]]:
+    """COMPLETE and SCHEDULE of a replica under a policy."""
 
     @jitable
     def complete(world: World, rep: Replica, r: int) -> None:
@@ -202,6 +202,12 @@ def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]
                 depart(world, rep)
         return True
 
+    return complete, plan
+
+
+def _advance(complete: Callable[..., None], plan: Callable[..., bool]) -> Callable[..., int]:
+    """What a replica does on its own."""
+
     @jitable
     def advance(world: World, rep: Replica, r: int, limit: int, mode: Mode) -> int:
         """Do replica r's events before those of clients at `limit`; only the first when clients wait for answers."""
@@ -226,6 +232,14 @@ def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]
         if mode.replicas > 1 and mode.router == LEAST_OUTSTANDING:
             front.bound = nobody_ends_before(world, rep)
         return DONE
+
+    return advance
+
+
+def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]) -> Callable[..., int]:
+    """Compile the engine around one policy; the policy is captured, so the cache on disk knows it."""
+    limits_at, cost_at = _row_readers()
+    advance = _advance(*_step_functions(schedule, retire))
 
     def run(shared: World, rows: PoolRows, control: Column, reps: Column, given: Mode) -> int:
         # numba cannot return a record from a function: the views of one row are made here

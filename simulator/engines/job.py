@@ -21,6 +21,7 @@ from simulator.state import (
     ITL_BINS,
     LARGEST_COUNT,
     NOBODY,
+    VACANT_BITS,
     Column,
     Control,
     Counters,
@@ -145,7 +146,8 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
     `others` the pools beside the first."""
     pools = (Pool(lim, cost, replicas), *others)
     of, total = pool_of(pools), sum(pool.replicas for pool in pools)
-    s = max(pool.lim.max_num_seqs for pool in pools)
+    most = max(pool.lim.max_num_seqs for pool in pools)
+    s = min(most, max(1, len(req.arrival)))  # no more can ever hold a slot
     depth = max(pool.lim.schedule_ahead for pool in pools) + 1
     drafts = any(pool.lim.draft_tokens > 0 for pool in pools)
     gains = (depth, s) if drafts else (1, 1)
@@ -162,7 +164,7 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
     if drafts:
         req = req._replace(drafts=np.zeros(len(req.arrival), dtype=np.int32))
     reps: Any = Replica(
-        running=ids(total, s), slots=table(total, s, fill=-1), vacant=np.tile(np.arange(s), (total, 1)),
+        running=ids(total, s), slots=table(total, s, fill=-1), vacant=np.tile(_all_vacant(s), (total, 1)),
         seats=records(Seat, total, s), extents=ids(total, s), ended=ids(total, s), batch=ids(total, s),
         tokens=table(total, s), flight=ids(total, depth, s), gains=table(total, *gains),
         steps=records(StepInFlight, total, depth),
@@ -170,11 +172,16 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
         gap_step=table(total, GAPS), gap_ns=table(total, GAPS), aux=table(total, AUX_SIZE),
         stats=records(Totals, total), front=as_records([Front(pool=p) for p in of], Front),
         prefix=_prefix(req, pools, np.asarray(chain, dtype=np.int64)),
-        c=as_records([empty_replica_counters(pools[p].lim.num_blocks, pools[p].lim.max_num_seqs) for p in of],
-                     Counters),
+        c=as_records([empty_replica_counters(pools[p].lim.num_blocks) for p in of], Counters),
     )  # fmt: skip
-    return Job(req, reps, pools, table(ITL_BINS), table(len(pools), s + 1), records(Control, 1), table(total),
+    return Job(req, reps, pools, table(ITL_BINS), table(len(pools), most + 1), records(Control, 1), table(total),
                records(LogRow, 4096 if log else 0), future_of(len(req.arrival)), table(ROUTER_AUX_SIZE))
+
+
+def _all_vacant(slots: int) -> npt.NDArray[np.int64]:
+    """Replica.vacant with every slot free."""
+    firsts = range(0, slots, VACANT_BITS)
+    return np.array([(1 << min(VACANT_BITS, slots - first)) - 1 for first in firsts], dtype=np.int64)
 
 
 def future_of(requests: int) -> Future:
@@ -221,8 +228,7 @@ def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, c
     of = pool_of(job.pools)
     caches = [Prefix(numbers, held, job.reps.prefix.found[r].tolist(), [Node() for _ in job.reps.prefix.nodes[r]])
               for r in range(len(of))]
-    reps = [Replica(prefix=caches[r], c=empty_replica_counters(job.pools[p].lim.num_blocks,
-                                                               job.pools[p].lim.max_num_seqs),
+    reps = [Replica(prefix=caches[r], c=empty_replica_counters(job.pools[p].lim.num_blocks),
                     stats=Totals(), front=Front(pool=p), steps=[StepInFlight() for _ in job.reps.steps[r]],
                     seats=[Seat() for _ in job.reps.seats[r]],
                     **{name: getattr(job.reps, name)[r].tolist() for name in ID_COLUMNS}) for r, p in enumerate(of)]

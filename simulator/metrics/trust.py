@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from simulator.cost.ranges import extrapolations
 from simulator.profiles.engine import EngineProfile, load_engine
+from simulator.profiles.gpu import Gpu
+from simulator.profiles.host import Host
 from simulator.profiles.model import load_model
 from simulator.profiles.shape import ModelShape
 from simulator.profiles.uncertainty import load_uncertainty
@@ -26,22 +28,25 @@ _WEAKER: Final = ("measured", "extrapolated", "fitted", "scaled", "datasheet")
 
 
 def never_run(setup: Setup) -> str:
-    """Why a measured GPU's profile is extrapolated here: no engine was run with this model, tensor parallelism and
-    engine version on it. Empty where one was (of the same sizes, whatever the checkpoint's name and weight format),
-    and for profiles that are not marked measured."""
-    tp = setup.scenario.hardware.tensor_parallel
+    """Why a measured GPU's profile is extrapolated here (see `unlisted`); empty where it is not."""
     if setup.speculation and setup.gpu.mark == "measured":
         return (f"{setup.speculation.method} drafts: their step times were fitted on one series of "
                 "llama-3.1-8b on one h200-sxm (vllm-0.24), other models and GPUs follow their shapes")
-    asked = (_sizes(setup.model), tp, _version(setup.engine))
-    runs = setup.gpu.engine_runs
+    return unlisted(setup.gpu, setup.engine, setup.model, setup.scenario.hardware.tensor_parallel)
+
+
+def unlisted(gpu: Gpu, engine: EngineProfile, model: ModelShape, tp: int) -> str:
+    """Why a measured GPU's profile is extrapolated: no engine was run with this model, tensor parallelism and engine
+    version on it. Empty where one was (of the same sizes, whatever the checkpoint's name and weight format), and for
+    profiles that are not marked measured."""
+    asked = (_sizes(model), tp, _version(engine))
     known = {(_sizes(load_model(run.model)), run.tensor_parallel, _version(load_engine(run.engine)))
-             for run in runs}
-    if setup.gpu.mark != "measured" or asked in known:
+             for run in gpu.engine_runs}
+    if gpu.mark != "measured" or asked in known:
         return ""
-    listed = ", ".join(f"{run.model} TP{run.tensor_parallel} ({run.engine})" for run in runs) or "none"
-    return (f"{setup.model.name} TP{tp} on {setup.engine.name} {setup.engine.version}: no such run on "
-            f"{setup.gpu.name}; runs behind its profile: {listed}")
+    listed = ", ".join(f"{run.model} TP{run.tensor_parallel} ({run.engine})" for run in gpu.engine_runs) or "none"
+    return (f"{model.name} TP{tp} on {engine.name} {engine.version}: no such run on "
+            f"{gpu.name}; runs behind its profile: {listed}")
 
 
 def _sizes(model: ModelShape) -> tuple[object, ...]:
@@ -59,21 +64,25 @@ def gpu_mark(setup: Setup) -> str:
 
 
 def mark_of(setup: Setup) -> str:
-    """The weakest of the marks of GPU (gpu_mark), engine and host; an engine or host not measured counts as scaled."""
+    """The weakest of the marks behind a scenario; textbook steps have no error, the roofline is a datasheet's."""
     if setup.gpu.mark == "textbook":
         return "textbook"
     if setup.scenario.cost_model == "roofline":
         return "datasheet"
-    engine = setup.engine.mark if setup.engine.mark in ("measured", "fitted") else "scaled"
-    return max(gpu_mark(setup), engine, _host_mark(setup), key=_WEAKER.index)
+    return weakest_mark(setup.gpu, setup.engine, setup.model, setup.scenario.hardware.tensor_parallel, setup.host,
+                        setup.scenario.host.cpu_scale)
 
 
-def _host_mark(setup: Setup) -> str:
-    """That of a host measured or fitted to runs on it; any other, and one the scenario scales, counts as scaled."""
-    host = setup.host
+def weakest_mark(gpu: Gpu, engine: EngineProfile, model: ModelShape, tp: int, host: Host, scale: float = 1.0) -> str:
+    """The weakest of the marks of GPU (extrapolated where `unlisted`), engine and host. An engine not measured counts
+    as scaled; so does a host, unless measured or fitted to runs on it, and one whose times are `scale`d once more."""
+    marks = ["extrapolated" if unlisted(gpu, engine, model, tp) else gpu.mark]
+    marks.append(engine.mark if engine.mark in ("measured", "fitted") else "scaled")
     if host.mark == "measured" and host.cpu_scale == 1.0:
-        return "measured"
-    return "fitted" if host.mark == "fitted" and setup.scenario.host.cpu_scale == 1.0 else "scaled"
+        marks.append("measured")
+    else:
+        marks.append("fitted" if host.mark == "fitted" and scale == 1.0 else "scaled")
+    return max(marks, key=_WEAKER.index)
 
 
 def trust(result: Result, summary: dict[str, Any]) -> dict[str, Any]:

@@ -16,8 +16,10 @@ from simulator.selftest.file import case_text
 from simulator.selftest.shrink import shrunk
 from simulator.selftest.trial import case_of, faults, with_simpy
 
-HANG_S: Final = 300.0
-"""A case that takes longer does not end; so does compiling one engine that takes longer."""
+HANG_S: Final = 120.0
+"""[s] of computing: a case that takes longer does not end; compiling one engine takes a tenth of that."""
+ALARM: Final = getattr(signal, "SIGPROF", None)
+"""The signal that ends such a process; systems without it wait."""
 BATCH: Final = 100
 """Seeds between two words of a worker."""
 
@@ -48,7 +50,6 @@ class _Worker:
     process: Any
     pipe: Connection
     seed: Any
-    heard: float
 
 
 def soak(start: int, most: int | None, seconds: float, jobs: int, told: Callable[[Soaked], None] | None = None,
@@ -61,11 +62,8 @@ def soak(start: int, most: int | None, seconds: float, jobs: int, told: Callable
     try:
         while workers and len(soaked.findings) < findings and time.monotonic() < begun + seconds:
             ready = wait([each.pipe for each in workers], timeout=1.0)
-            for worker in list(workers):
-                if worker.pipe in ready:
-                    _hear(worker, workers, soaked)
-                elif time.monotonic() - worker.heard > HANG_S:
-                    _lost(worker, f"does not end in {HANG_S:.0f} s", workers, soaked)
+            for worker in [each for each in workers if each.pipe in ready]:
+                _hear(worker, workers, soaked)
             soaked.seconds = time.monotonic() - begun
             if told:
                 told(soaked)
@@ -80,10 +78,8 @@ def _hear(worker: _Worker, workers: list[_Worker], soaked: Soaked) -> None:
     try:
         word = worker.pipe.recv()
     except EOFError:
-        worker.process.join()
-        _lost(worker, f"the process ended with {worker.process.exitcode}", workers, soaked)
+        _lost(worker, workers, soaked)
         return
-    worker.heard = time.monotonic()
     if word is None:
         workers.remove(worker)
         worker.process.join()
@@ -94,10 +90,12 @@ def _hear(worker: _Worker, workers: list[_Worker], soaked: Soaked) -> None:
         soaked.simpy += word[1]
 
 
-def _lost(worker: _Worker, why: str, workers: list[_Worker], soaked: Soaked) -> None:
-    """A worker that hangs or has crashed: its case is a finding, unshrunk; the other workers go on."""
-    worker.process.kill()
+def _lost(worker: _Worker, workers: list[_Worker], soaked: Soaked) -> None:
+    """A worker that hung or has crashed: its case is a finding, unshrunk; the other workers go on."""
     worker.process.join()
+    code = worker.process.exitcode
+    hung = ALARM is not None and code == -ALARM
+    why = f"does not end in {HANG_S:.0f} s of computing" if hung else f"the process ended with {code}"
     workers.remove(worker)
     seed = int(worker.seed.value)
     soaked.findings.append(Finding(seed, [why], case_text(case_of(seed))))
@@ -109,13 +107,20 @@ def _started(context: Any, first: int, step: int, count: int | None) -> _Worker:
     process = context.Process(target=_work, args=(theirs, seed, first, step, count), daemon=True)
     process.start()
     theirs.close()
-    return _Worker(process, ours, seed, time.monotonic())
+    return _Worker(process, ours, seed)
+
+
+def _limited() -> None:
+    """From now on HANG_S of computing are left; then the system ends the process, whatever it is doing."""
+    if ALARM is not None:
+        signal.setitimer(signal.ITIMER_PROF, HANG_S)
 
 
 def _work(pipe: Connection, current: Any, first: int, step: int, count: int | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = os.getppid()
     for policy in POLICIES:  # compiles where that has not been done
+        _limited()
         faults(some_case(Uniform(0), {"policy": policy}), simpy=False)
         pipe.send((0, 0))
     gc.freeze()  # the compiler's objects need not be searched again
@@ -124,6 +129,7 @@ def _work(pipe: Connection, current: Any, first: int, step: int, count: int | No
         size = BATCH if count is None else min(BATCH, count - done)
         seeds = range(first + done * step, first + (done + size) * step, step)
         for seed in seeds:
+            _limited()
             current.value = seed
             wrong = faults(case_of(seed), with_simpy(seed))
             if wrong:

@@ -159,8 +159,8 @@ def test_planning_ahead_is_taken_from_the_run() -> None:
 def test_report_and_figures() -> None:
     run = load_run(MEASUREMENTS / "llama8b-h100/batch_b8")
     assert len(figures(run)) == 2
-    page = validation_page(report([(run, predict(run))]), [run.path])
-    assert page.startswith("<!doctype html>") and "llama8b-h100/batch_b8 (fit)" in page
+    page = validation_page(report([(run, predict(run))]) | {"refused": []}, [run])
+    assert page.startswith("<!DOCTYPE html>") and "llama8b-h100/batch_b8 (fit)" in page
     assert "src=" not in page and page.count("<svg") == 2
 
 

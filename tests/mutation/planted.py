@@ -1,16 +1,17 @@
-"""Planted bugs: (name, file, old text, new text, tests that must fail). `mutate.py` tries them one by one.
+"""Planted bugs: (name, file, old text, new text, tests that must fail). `python -m tests.mutation` tries them.
 
 Not here because nothing can show it: the bound of an eager step's GPU end by its launch. The next step is never
 planned, and no output collected, before that launch is done, so the bound follows from the loop itself.
 """
 
-from typing import NamedTuple
+from mutation.bug import Bug
 
 ORACLE = ("tests/oracle", "-k", "reference")
 """The SimPy engine against the oracle: nothing to compile."""
 LONG = ("tests/parity", "-k", "long_answers and chunked")
 """Compiled against SimPy on long answers: one policy to compile."""
 PARITY = ("tests/parity/test_parity.py", "-m", "not nightly")
+ROUNDS = ("tests/parity/test_parity.py", "-k", "round_of_the_calendar")
 LONG_V0 = ("tests/parity", "-k", "long_answers and vllm_v0")
 RULES = ("tests/unit/test_engine_rules.py", "-k", "reference")
 PADDING = ("tests/unit/test_engine_rules.py", "-k", "static_padding")
@@ -25,26 +26,15 @@ SCHEDULER = ("tests/scheduler",)
 """Against what vLLM's own scheduler decided."""
 SLOW = ("tests/parity/test_slow_gpus.py",)
 QUEUES = ("tests/unit/test_queues.py",)
-
-
 READINGS = ("tests/unit/test_readings.py",)
 LEVELS = ("tests/plan/test_plan_levels.py", "-k", "at_the_limit or cut_down or without_data")
 """Service levels by hand on SimPy: nothing to compile."""
 
 
-class Bug(NamedTuple):
-    """One edit that some test must notice."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-    tests: tuple[str, ...]
-
-
 KV_FILE, CHUNKED, V0, STATIC = "simulator/kv.py", "policies/chunked.py", "policies/vllm_v0.py", "policies/static.py"
 QUEUE_FILE, PREFIX, BOOKING = "policies/queues.py", "simulator/prefix.py", "simulator/engines/booking.py"
 LANE, QUIET = "simulator/engines/lane.py", "simulator/engines/quiet.py"
+FORESIGHT = "simulator/engines/foresight.py"
 FAST, STEP, STATE = "simulator/engines/fast.py", "simulator/cost/step.py", "simulator/state.py"
 WATERMARK = "keep_free = lim.watermark_blocks if held(rep) > 0 else 0"
 BUGS = (
@@ -140,6 +130,9 @@ BUGS = (
         "import held, push_front as push_back, take_out\n", ORACLE),
     Bug("preempted goes to the back", QUEUE_FILE, "    push_front(req, rep, i)\n    return i",
         "    push_back(req, rep, i)\n    return i", QUEUES),
+    Bug("a slot given back is not the next taken", QUEUE_FILE, "min(rep.c.vacant_from, at)",
+        "rep.c.vacant_from", QUEUES),
+    Bug("another slot of the word is taken", QUEUE_FILE, "lowest = word & -word", "lowest = word", QUEUES),
     Bug("preempts the first", QUEUE_FILE, "    i = rep.running[rep.c.n_running]\n",
         "    i = rep.running[0]\n    rep.running[0] = rep.running[rep.c.n_running]\n", QUEUES),
     Bug("preemption drops tokens in flight", QUEUE_FILE, "    req.computed[i] = 0\n",
@@ -168,15 +161,15 @@ BUGS = (
         "max(rep.c.gpu_free, now) + gpu", RULES),
     Bug("front end serves all at once", "simulator/engines/clients.py",
         "max(clients.free[at], tick) + cost", "tick + cost", RULES),
-    Bug("a refusal is seen at once", "simulator/engines/reference.py", " + job.cost.frontend_out_ns)", ")", RULES),
+    Bug("a refusal is seen at once", "simulator/engines/reference.py", " + world.cost.frontend_out_ns)", ")", RULES),
     Bug("length limit off by one", BOOKING, "if final > lim.max_model_len:", "if final >= lim.max_model_len:", RULES),
     Bug("KV refusal off by one", BOOKING, "reservation(req, lim, i, final) > lim.num_blocks",
         "reservation(req, lim, i, final) >= lim.num_blocks", RULES),
     Bug("new token not counted in its context", BOOKING, "context += known", "context += known - 1", ORACLE),
     Bug("causal pairs without the diagonal", BOOKING, "(tokens * (tokens + 1)) >> 1", "(tokens * (tokens - 1)) >> 1",
         ORACLE),
-    Bug("round robin by replica, not request", "policies/routers.py", "return i % replicas",
-        "return (i + 1) % replicas", ORACLE),
+    Bug("round robin by replica, not request", "policies/routers.py", "return aux[ROUTED] % replicas",
+        "return (aux[ROUTED] + 1) % replicas", ORACLE),
     Bug("least outstanding breaks ties upward", "policies/routers.py",
         "fronts[r].outstanding < fronts[best].outstanding",
         "fronts[r].outstanding <= fronts[best].outstanding", ORACLE),
@@ -211,15 +204,47 @@ BUGS = (
         "world.itl[itl_bin(gap)] += 1", LONG),
     Bug("the lane's tokens are not spoken for", CHUNKED, "lim.max_num_batched_tokens - rep.c.lane",
         "lim.max_num_batched_tokens", PARITY),
+    Bug("a sequence is put into the calendar a place late", LANE, "seat.link = rep.calendar[seat.end % CALENDAR]\n"
+        "    rep.calendar[seat.end % CALENDAR] = slot", "seat.link = rep.calendar[(seat.end + 1) % CALENDAR]\n"
+        "    rep.calendar[(seat.end + 1) % CALENDAR] = slot", LONG),
+    Bug("who joins does not bring the next departure forward", LANE, "c.lane_end = min(c.lane_end, seat.end)",
+        "c.lane_end = c.lane_end if c.lane > 0 else seat.end", LONG),
+    Bug("a departure forgets those of later rounds of the calendar", LANE,
+        "            seat.link = rep.calendar[at]\n            rep.calendar[at] = slot\n        slot",
+        "            pass\n        slot", ROUNDS),
+    Bug("those of later rounds of the calendar leave too", LANE, "if seat.end == c.lane_steps:", "if True:", ROUNDS),
+    Bug("who leaves the lane stays in its context", LANE, "c.lane_context -= req.prompt[i] + req.planned[i]",
+        "c.lane_context -= 0", LONG),
+    Bug("who joins brings no context", LANE, "c.lane_context += req.prompt[i] + req.planned[i]",
+        "c.lane_context += req.prompt[i]", LONG),
+    Bug("who leaves the lane still wants blocks", LANE, "rep.phase[seat.crossing] -= 1",
+        "rep.phase[seat.crossing] -= 0", LONG),
+    Bug("a spill leaves the calendar full", LANE, "        rep.calendar[rep.seats[slot].end % CALENDAR] = -1\n", "",
+        LONG),
+    Bug("joins before a prompt admitted earlier", LANE, "            in_order = False\n", "            pass\n", PARITY),
+    Bug("a token given while joining is not the lane's last", BOOKING,
+        "if step.lane_step > 0 or step.joined == 1:", "if step.lane_step > 0:", LONG),
+    Bug("slots of the lane are free", QUEUE_FILE, "return rep.c.n_running + rep.c.lane",
+        "return rep.c.n_running", LONG),
+    Bug("the stack of gaps keeps what a later gap exceeds", BOOKING,
+        "    while top > 0 and rep.gap_ns[top - 1] <= gap:\n        top -= 1\n", "", LONG),
+    Bug("a quiet run counts its last output twice", QUIET, "stats.output += alike.rows * sums.outputs",
+        "stats.output += alike.rows * (sums.outputs + 1)", LONG),
+    Bug("a quiet run starts the GPU before its inputs are there", QUIET, "max(pace.gpu_free, pace.now + alike.prep)",
+        "max(pace.gpu_free, pace.now)", PARITY),
+    Bug("a replica's load is known too long", FORESIGHT, "steps, width = c.lane_end - c.lane_steps, c.lane",
+        "steps, width = c.lane_end - c.lane_steps + 1, c.lane", LONG),
+    Bug("who ends with a step in flight is overlooked", FORESIGHT,
+        "if world.req.planned[i] >= world.req.output[i]:", "if False:", LONG),
     Bug("a quiet run collects the last output", QUIET, "        most -= 1  #", "        most -= 0  #", LONG),
-    Bug("a quiet run takes blocks that are not there", QUIET, "if rep.phase[phase] > c.free_blocks:",
-        "if rep.phase[phase] > c.free_blocks + 1:", LONG),
-    Bug("a quiet run goes over an arrival", QUIET, "and c.now < limit and", "and c.now <= limit and", PARITY),
-    Bug("a quiet run goes over the horizon", QUIET, "if front.event_tick > limit or front.event_tick > until:",
-        "if front.event_tick > limit:", HORIZON),
+    Bug("a quiet run takes blocks that are not there", QUIET, "if rep.phase[phase] > pace.free_blocks:",
+        "if rep.phase[phase] > pace.free_blocks + 1:", LONG),
+    Bug("a quiet run goes over an arrival", QUIET, "and pace.now < limit and", "and pace.now <= limit and", PARITY),
+    Bug("a quiet run goes over the horizon", QUIET, "if tick > limit or tick > until:",
+        "if tick > limit:", HORIZON),
     Bug("a quiet run counts one gap for all", QUIET, "world.itl[at_bin] += alike.rows", "world.itl[at_bin] += 1", LONG),
-    Bug("a quiet run forgets eager launches", QUIET, "rep.stats.eager += alike.eager * launched",
-        "rep.stats.eager += 0", PARITY),
+    Bug("a quiet run forgets eager launches", QUIET, "stats.eager += alike.eager * launched",
+        "stats.eager += 0", PARITY),
     Bug("an output at an arrival's tick comes after it", FAST, "front.event_phase < ARRIVE",
         "front.event_phase < COMPLETE",        PARITY),
     Bug("planning at an arrival's tick comes before it", FAST, "front.event_phase < ARRIVE",

@@ -1,19 +1,17 @@
-"""Planted bugs that can still be planted; whether tests notice them is for mutate.py to say."""
+"""Planted bugs that can still be planted; whether tests notice them is for `python -m tests.mutation` to say."""
 
 import ast
-import importlib.util
 from pathlib import Path
-from typing import Any
+
+from mutation.beyond import BUGS as BEYOND
+from mutation.bug import Bug
+from mutation.planted import BUGS
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def bugs() -> Any:
-    spec = importlib.util.spec_from_file_location("planted", Path(__file__).with_name("planted.py"))
-    assert spec is not None and spec.loader is not None
-    planted = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(planted)
-    return planted.BUGS
+def bugs() -> tuple[Bug, ...]:
+    return (*BUGS, *BEYOND)
 
 
 def test_each_bug_has_one_place_and_leaves_valid_python() -> None:

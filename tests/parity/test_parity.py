@@ -18,7 +18,7 @@ from simulator.cost.unit import unit_cost
 from simulator.engines.fast import run_fast
 from simulator.engines.pools import Pool
 from simulator.engines.reference import run_reference
-from simulator.state import Limits
+from simulator.state import CALENDAR, Limits
 from simulator.units import NEVER
 
 COMMON: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
@@ -75,6 +75,18 @@ def test_long_answers_cut_by_the_horizon(policy: str, until: int) -> None:
     assert (done.req.status == 2).any()
     times = np.concatenate([done.req.scheduled, done.req.first, done.req.last])
     assert times[times != NEVER].max() <= until
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_answers_of_more_than_a_round_of_the_calendar(ahead: int) -> None:
+    """Sequences that end after one step, or a round of the lane's calendar or two later, share a place in it."""
+    output = (1, 2, 3, CALENDAR - 1, CALENDAR, CALENDAR + 1, CALENDAR + 2, CALENDAR + 3, 2 * CALENDAR + 2, 5, 40)
+    n = len(output)
+    limits = long_case("chunked", 0, ahead).limits._replace(num_blocks=1000)
+    case = replace(long_case("chunked", 0, ahead), arrival=(0,) * n, prompt=(1,) * n, output=output, limit=output,
+                   cached=(0,) * n, pick=(0,) * n, limits=limits, replicas=1)
+    assert differences(case) == {}
+    assert run(case, "fast").req.preempted.sum() == 0
 
 
 def test_long_answers_preempt() -> None:

@@ -1,6 +1,7 @@
 """The self-test finds what is planted, makes it small, prints it as YAML and runs that again."""
 
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,20 @@ def test_a_crash_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     found = soaking.soak(50, 10, 60.0, 1).findings
     assert [each.seed for each in found] == [53]
     assert found[0].faults == ["the process ended with 7"] and found[0].text == case_text(case_of(53))
+
+
+def hang(pipe: Any, current: Any, first: int, step: int, count: int) -> None:
+    current.value = first + step
+    signal.setitimer(signal.ITIMER_PROF, 0.2)
+    while True:
+        pass
+
+
+def test_a_hang_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(soaking, "_work", hang)
+    found = soaking.soak(50, 10, 60.0, 1).findings
+    assert [each.seed for each in found] == [51]
+    assert found[0].faults == ["does not end in 120 s of computing"]
 
 
 @pytest.mark.parametrize("change, fragment", [

@@ -15,7 +15,8 @@ from simulator.run import _check_progress, simulate
 from simulator.scenario.setup import prepare
 from simulator.scenario.spec import scenario_from
 from simulator.state import FINISHED, REJECTED_BUDGET, REJECTED_KV, REJECTED_LENGTH, Limits
-from simulator.units import NEVER
+from simulator.units import NEVER, NS_PER_S
+from simulator.workload.trace import make_trace
 
 ENGINES = pytest.mark.parametrize("engine", ["reference", "fast", "fast without leaps"])
 LIMITS = Limits(
@@ -331,6 +332,28 @@ def test_the_watermark_is_a_share_of_all_blocks(policy: str, usable: int) -> Non
     base = {"workload": {"requests": {"output": [2]}}, "hardware": "unit", "kv": {"num_gpu_blocks": 1000}}
     limits = prepare(scenario_from(base | {"policy": {"name": policy, "watermark": 0.01}})).limits
     assert (limits.num_blocks, limits.watermark_blocks) == (usable, 10)
+
+
+def test_the_watermark_of_a_share_of_all_blocks_is_rounded_down() -> None:
+    """vLLM 0.6 block_manager.py: self.watermark_blocks = int(watermark * num_gpu_blocks); 0.01 x 1,050 -> 10."""
+    base = {"workload": {"requests": {"output": [2]}}, "hardware": "unit", "kv": {"num_gpu_blocks": 1050}}
+    assert prepare(scenario_from(base | {"policy": {"name": "vllm_v0"}})).limits.watermark_blocks == 10
+
+
+def test_budget_of_v0_defaults_to_2048_for_a_shorter_model() -> None:
+    """vLLM 0.6 config.py, SchedulerConfig: max(max_model_len, 2048)."""
+    base = {"workload": {"requests": {"output": [2]}}, "hardware": "unit", "max_model_len": 600}
+    assert prepare(scenario_from(base | {"policy": "vllm_v0"})).limits.max_num_batched_tokens == 2048
+
+
+def test_closed_clients_submit_in_order_of_id() -> None:
+    """A file in another order than its ids: with one client in flight, id 0 is served first, by its own length."""
+    trace = make_trace([0, 1, 2], 1, [5, 3, 2], ids=[2, 0, 1])
+    scenario = scenario_from({"workload": {"requests": {"output": [1]}}, "hardware": "unit",
+                              "load": {"kind": "closed", "width": 1}, "policy": "chunked"})  # fmt: skip
+    done = simulate(scenario, "reference", trace=trace)
+    assert done.requests.output.tolist() == [3, 2, 5]
+    assert np.diff(done.requests.last).tolist() == [2 * NS_PER_S, 5 * NS_PER_S]
 
 
 @pytest.mark.parametrize(("policy", "blocks"), [("chunked", 0), ("vllm_v0", 10)])

@@ -102,3 +102,28 @@ def test_preempted_waits_before_those_who_came_later() -> None:
     queues.preempt_last(job.req, job.reps[0], job.lim)
     queues.preempt_last(job.req, job.reps[0], job.lim)
     assert waiting(job) == [0, 1, 2]
+
+
+@given(moves=st.lists(st.integers(0, 200), max_size=300))
+def test_the_lowest_free_of_many_slots(moves: list[int]) -> None:
+    """70 slots, more than two words of free slots, against a set: even numbers admit, odd ones give a slot back."""
+    job, slots = made(70, slots=70), 70
+    rep, free = job.reps[0], set(range(slots))
+    held: list[int] = []
+    for move in [0] * slots + [1] * 40 + moves:
+        if move % 2 == 0 and free:
+            slot = queues._lowest_vacant(rep)
+            assert slot == min(free)
+            free.remove(slot)
+            held.append(slot)
+        elif move % 2 == 1 and held:
+            slot = held.pop(move * 7 % len(held))
+            queues._return_slot(rep, slot)
+            free.add(slot)
+
+
+def test_no_more_slots_than_requests() -> None:
+    """Memory is taken for what can run: three requests hold three slots, whatever the limit."""
+    job = made(3, slots=65_536)
+    rep = job.reps[0]
+    assert {len(column) for column in (rep.running, rep.slots, rep.seats, rep.batch, rep.flight[0])} == {3}

@@ -1,0 +1,142 @@
+"""Planted bugs outside the engines: setting up, planner, what-if, sweep, reports, page, calibration, workloads."""
+
+from mutation.bug import Bug
+
+SETUP, WHATIF, PRICE = "simulator/scenario/setup.py", "simulator/planning/whatif.py", "simulator/planning/price.py"
+MEASURE, STATS = "simulator/planning/measure.py", "simulator/planning/statistics.py"
+TRAFFIC, BOUNDS, LOSS = "simulator/planning/traffic.py", "simulator/planning/bounds.py", "simulator/planning/loss.py"
+SAMPLES, SLO, STEADY = "simulator/metrics/samples.py", "simulator/planning/slo.py", "simulator/metrics/stability.py"
+SHOW, ROW, COMPARED = "simulator/sweep/show.py", "simulator/sweep/row.py", "simulator/report/compared.py"
+CHROME, DEPLOY, PAGE = "simulator/report/chrome_trace.py", "simulator/report/plan/deploy.py", "simulator/ui/model.py"
+TRANSFORM, PARSE, ROWS = (f"simulator/workload/{name}.py" for name in ("transform", "parse", "rows"))
+LENGTHS, ARRIVALS, DIURNAL = (f"simulator/workload/{name}.py" for name in ("lengths", "arrivals", "diurnal"))
+SHARED, INSPECT, FIT = "simulator/workload/shared.py", "simulator/workload/inspect.py", "calibration/fit.py"
+
+LIMITS = ("tests/unit/test_engine_rules.py", "-k", "share_of_all_blocks or keeps_one_block or defaults_to")
+LEVELS = ("tests/plan/test_plan_levels.py",)
+THEORY = ("tests/plan/test_plan_theory.py", "tests/plan/test_plan_by_hand.py")
+BY_HAND = ("tests/plan/test_plan_by_hand.py",)
+WHATIFS = ("tests/plan/test_whatif.py", "tests/plan/test_plan_by_hand.py")
+SWEPT = ("tests/sweep/test_sweep_show.py",)
+REPORTS = ("tests/unit/test_report.py", "tests/unit/test_output.py", "tests/unit/test_timeline.py")
+KUBERNETES = ("tests/plan/test_deploy.py",)
+SLIDERS = ("tests/plan/test_ui.py", "tests/plan/test_plan_levels.py")
+TRACES = ("tests/unit/test_workload_trace.py", "tests/unit/test_workload_readers.py")
+DRAWN = ("tests/unit/test_workload_generated.py",)
+FITTED = ("tests/calibration/test_fit.py", "-k", "shipped_engine or operators_alone or writing")
+
+BUGS = (
+    Bug("paged block not kept back", SETUP, "else blocks - 1", "else blocks", LIMITS),
+    Bug("watermark rounded up", SETUP, "int(watermark * blocks)", "-int(-(watermark * blocks) // 1)", LIMITS),
+    Bug("v0 budget without its floor", SETUP, "max(length, 2048)", "max(length, 1)", LIMITS),
+    Bug("closed clients submit by arrival", SETUP, "np.argsort(trace.id, kind", "np.argsort(trace.arrival_ns, kind",
+        ("tests/unit/test_engine_rules.py", "-k", "order_of_id")),
+    Bug("one captured graph size too many", "simulator/profiles/engine.py",
+        "return [size for size in sizes if size <= limit]", "return [*sizes, limit + 16]",
+        ("tests/unit/test_roofline.py",)),
+    Bug("head computed on padded rows", "simulator/cost/device.py", "total + self.head_s(real) +",
+        "total + self.head_s(rows) +", ("tests/calibration/test_cost.py",)),
+    Bug("planner's warm-up rounded up", STATS, "int(spec.warmup_fraction * len(trace))",
+        "int(np.ceil(spec.warmup_fraction * len(trace)))", LEVELS),
+    # planner
+    Bug("never answered counts as good", MEASURE, 'good = np.isfinite(times["e2e"])', 'good = times["e2e"] > 0',
+        BY_HAND),
+    Bug("rate of n requests over n - 1 gaps", MEASURE, "(len(trace) - 1) / span", "len(trace) / span", BY_HAND),
+    Bug("KV use in thousands", MEASURE, "float(total.blocks) * 1024", "float(total.blocks) * 1000", BY_HAND),
+    Bug("month of thirty days", PRICE, "HOURS_PER_MONTH: Final = 730.0", "HOURS_PER_MONTH: Final = 720.0", BY_HAND),
+    Bug("replicas for GPUs in the ranking", PRICE, '"min_gpus": float(fleet.gpus)',
+        '"min_gpus": float(fleet.replicas)', BY_HAND),
+    Bug("bound on cost without spares", PRICE, "replicas = bound + spec.survive", "replicas = bound", BY_HAND),
+    Bug("bound counts cached prompts", BOUNDS, "(trace.prompt - trace.cached)[served]", "trace.prompt[served]",
+        BY_HAND),
+    Bug("relief gives no memory", BOUNDS, "int(limits.num_blocks * RELIEF)", "limits.num_blocks", BY_HAND),
+    Bug("scaled steps, unscaled CPU", BOUNDS, '"frontend_out_ns", "eager")', '"frontend_out_ns", "eager", "cpu_ns")',
+        BY_HAND),
+    Bug("a lost replica never had its requests", LOSS, "turn % (left + gone), turn % left)",
+        "turn % left, turn % left)", LEVELS),
+    Bug("a restarted request counts from its restart", LOSS, '0.0 if m == "tpot" else late', "0.0", LEVELS),
+    Bug("mean rate by n", TRAFFIC, "(len(trace) - 1) * NS_PER_S / trace.span_ns",
+        "len(trace) * NS_PER_S / trace.span_ns", BY_HAND),
+    Bug("all replicas get the first one's share", TRAFFIC, "np.arange(index, len(trace), replicas)",
+        "np.arange(0, len(trace), replicas)", BY_HAND),
+    Bug("busiest hour is a mean hour", TRAFFIC, "float(counts.max()) / 3600", "float(counts.mean()) / 3600", BY_HAND),
+    Bug("laxest of two limits", SLO, "limits[target.metric] = min(target.max_s",
+        "limits[target.metric] = max(target.max_s", BY_HAND),
+    Bug("one-sided count of requests", SAMPLES, "math.log((1 - level) / 2)", "math.log(1 - level)",
+        ("tests/unit/test_samples.py",)),
+    Bug("windows do not overlap", SAMPLES, "window_s / 2, window_s / 2)", "window_s / 2, window_s)",
+        ("tests/unit/test_samples.py",)),
+    Bug("interval of a run from independent values", SAMPLES,
+        "max(float(steps @ steps) / 2 / steps.size / below.size, share * (1 - share) / count)",
+        "share * (1 - share) / count", ("tests/unit/test_samples.py",)),
+    # what-if
+    Bug("change is base over changed", WHATIF, "paired(np.log(a), np.log(b), level)",
+        "paired(np.log(b), np.log(a), level)", WHATIFS),
+    Bug("lost replicas are those that are left", WHATIF, 'changes["cluster.replicas"] = left',
+        'changes["cluster.replicas"] = overlay.lose_replicas', WHATIFS),
+    Bug("points are shares", WHATIF, "paired(100 * np.asarray(a), 100 * np.asarray(b), level)",
+        "paired(np.asarray(a), np.asarray(b), level)", WHATIFS),
+    Bug("cached beyond a shorter prompt", WHATIF, "freeze(np.minimum(trace.cached, prompt))", "trace.cached", WHATIFS),
+    Bug("throughput from time zero", WHATIF, " - trace.arrival_ns[0]) / 1e9", ") / 1e9", WHATIFS),
+    Bug("traffic divides", WHATIF, "at_rate(trace, overlay.traffic)", "at_rate(trace, 1 / overlay.traffic)", WHATIFS),
+    # sweep
+    Bug("mean of the replications that worked", SHOW, ".where(values.count() == groups.size())", "", SWEPT),
+    Bug("fewer completed is better", ROW, '("throughput.", "goodput.", "requests.completed")',
+        '("throughput.", "goodput.")', SWEPT),
+    Bug("best of the verdicts", SHOW, '("overloaded", "undecided", "stable") if v',
+        '("stable", "undecided", "overloaded") if v', SWEPT),
+    Bug("points without a mean come first", SHOW, 'na_position="last"', 'na_position="first"', SWEPT),
+    Bug("logarithmic draws are uniform", "simulator/sweep/spec.py",
+        "np.exp(rng.uniform(math.log(low), math.log(high), count))", "rng.uniform(low, high, count)",
+        ("tests/sweep/test_sweep_spec.py",)),
+    # reports
+    Bug("the worst is starred", COMPARED, "max(known) if row.better > 0 else min(known)",
+        "min(known) if row.better > 0 else max(known)", REPORTS),
+    Bug("ratio upside down", COMPARED, "times(value / base)", "times(base / value)", REPORTS),
+    Bug("best mean over fewer answers", COMPARED, "[count == max(done) for count in done]", "[True for count in done]",
+        REPORTS),
+    Bug("trace in milliseconds", CHROME, "tick / 1000", "tick / 1_000_000", REPORTS),
+    Bug("steps drawn from when they were planned", CHROME, '"ts": _us(row["end"] - row["wall_ns"]),\n            "dur"',
+        '"ts": _us(row["start"]),\n            "dur"', REPORTS),
+    Bug("spares are not deployed", DEPLOY, '"replicas": fleet.replicas', '"replicas": fleet.serving', KUBERNETES),
+    Bug("GPUs of the fleet for each pod", DEPLOY, '"nvidia.com/gpu": fleet.candidate.tensor_parallel',
+        '"nvidia.com/gpu": fleet.gpus', KUBERNETES),
+    # page
+    Bug("one replica gets all the traffic", PAGE, '"rate": rate / s.replicas', '"rate": rate', SLIDERS),
+    Bug("one replica is paid for", PAGE, "hourly = price * s.replicas", "hourly = price", SLIDERS),
+    Bug("milliseconds for seconds in the curve", PAGE, "1e5 * value / limit", "100 * value / limit", SLIDERS),
+    # workloads
+    Bug("the end of a window is inside", TRANSFORM, '[begin, end], side="left")', '[begin, end], side="right")',
+        TRACES),
+    Bug("a faster trace is slower", TRANSFORM, "(trace.arrival_ns - first) / factor",
+        "(trace.arrival_ns - first) * factor", TRACES),
+    Bug("copies share an id", TRANSFORM, "int(trace.id.max()) + 1", "int(trace.id.max())", TRACES),
+    Bug("times cut down", PARSE, "return np.rint(np.where(bad, 0.0, ns))", "return np.floor(np.where(bad, 0.0, ns))",
+        TRACES),
+    Bug("two requests at one time are out of order", ROWS, "back = arrival[rows] < before",
+        "back = arrival[rows] <= before", TRACES),
+    Bug("rate of the fullest minute by seconds", INSPECT, ".max()) / 60", ".max())", TRACES),
+    Bug("a prompt that leaves no room fits", INSPECT, "(trace.prompt >= max_model_len)",
+        "(trace.prompt > max_model_len)", TRACES),
+    Bug("lognormal of too small a mean", LENGTHS, "- variance / 2, variance**0.5", "- variance, variance**0.5", DRAWN),
+    Bug("uniform never draws its maximum", LENGTHS, "endpoint=True", "endpoint=False", DRAWN),
+    Bug("gamma gaps of the wrong spread", ARRIVALS, "1 / (arrivals.cv or 1.0) ** 2", "1 / (arrivals.cv or 1.0)", DRAWN),
+    Bug("the day peaks at night", DIURNAL, "edges / period_s - peak_hour", "edges / period_s + peak_hour", DRAWN),
+    Bug("a block is named by the hash it begins in", SHARED, "((within + 1) * block_size - 1) // extras.hash_block",
+        "(within * block_size) // extras.hash_block", ("tests/prefix/test_shared.py",)),
+    Bug("the last token is shared", SHARED, "(trace.prompt + trace.output - 1) // block_size",
+        "(trace.prompt + trace.output) // block_size", ("tests/prefix/test_shared.py",)),
+    # steady state
+    Bug("rate of those who ended", STEADY, "rate = arrivals.size / seconds", "rate = done.sum() / seconds",
+        ("tests/unit/test_steady.py",)),
+    Bug("MSER without its square", STEADY, "/ left.astype(np.float64) ** 2", "/ left.astype(np.float64)",
+        ("tests/unit/test_steady.py",)),
+    # calibration
+    Bug("stalls of early steps", FIT, "float((-late.error * late.gap_s).mean())",
+        "float((late.error * late.gap_s).mean())", FITTED),
+    Bug("host times in microseconds", FIT, "round(value * 1e3, 4)", "round(value * 1e6, 4)", FITTED),
+    Bug("errors as shares", FIT, "round(100 * float(error), 2)", "round(float(error), 2)", FITTED),
+    Bug("workspace in MiB", FIT, "fit.memory.workspace_bytes / 2**30", "fit.memory.workspace_bytes / 2**20", FITTED),
+    Bug("errors cancel", "calibration/validate.py", 'abs(entry["metrics"][name]["error_pct"])',
+        'entry["metrics"][name]["error_pct"]', ("tests/calibration/test_validate.py",)),
+)  # fmt: skip
