@@ -1,41 +1,125 @@
 """Routers: which replica gets the next request. Chosen by code, so that one compiled engine serves them all.
 
 `route` changes nothing: it reads the requests' inputs, what replicas show of themselves (state.Front) and the router's
-own numbers, which the engine keeps up to date; ties go to the lower index.
+own numbers, which the engine keeps up to date; ties go to the replica that comes first.
+
+Requests may be for some pools only: those for the same pools are a group, and a router chooses among the group's
+members, the replicas of these pools that are in service.
+
+Sources: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", IEEE TPDS 12(10), 2001 (power_of_two);
+Mirrokni, Thorup, Zadimoghaddam, "Consistent Hashing with Bounded Loads", SODA 2018 (session_affinity keeps a
+conversation where it began while that replica has at most LOADED / 100 of the mean load; among equal replicas a plain
+remainder stands for the hash ring).
 """
 
 from typing import Final
 
 from simulator.jit import jitable
-from simulator.state import Column, Requests
+from simulator.state import Column, Front, Requests
 
 ROUND_ROBIN: Final = 0
 RANDOM: Final = 1
 LEAST_OUTSTANDING: Final = 2
+POWER_OF_TWO: Final = 3
+LEAST_KV: Final = 4
+LEAST_WORK: Final = 5
+SESSION_AFFINITY: Final = 6
 
 ROUTERS: Final = {
     "round_robin": ROUND_ROBIN,
     "random": RANDOM,
     "least_outstanding": LEAST_OUTSTANDING,
+    "power_of_two": POWER_OF_TWO,
+    "least_kv": LEAST_KV,
+    "least_work": LEAST_WORK,
+    "session_affinity": SESSION_AFFINITY,
+}
+SUMMARIES: Final = {
+    "round_robin": "each in turn",
+    "random": "any, with equal chances; what Kubernetes does with a connection a request",
+    "least_outstanding": "fewest requests not yet answered",
+    "power_of_two": "of two drawn at random the one with fewer requests not yet answered",
+    "least_kv": "smallest share of its KV blocks held by running requests",
+    "least_work": "fewest tokens, prompt + max_tokens of requests not yet answered, over the pool's speed",
+    "session_affinity": "where the conversation began, while that one has at most 125 % of the mean load; "
+    "else fewest requests not yet answered",
 }
 
+DRAWN: Final = (RANDOM, POWER_OF_TWO)
+"""Routers that use a random number a request."""
+READS_LOAD: Final = (LEAST_OUTSTANDING, POWER_OF_TWO, LEAST_WORK, SESSION_AFFINITY)
+"""Routers that read what changes only when a request arrives or ends."""
+
+LOADED: Final = 125
+"""[%] of the mean load up to which session_affinity stays."""
 
 ROUTED: Final = 0
 """aux: requests routed so far."""
-AUX_SIZE: Final = 1
-"""Numbers of a router."""
+GROUPS: Final = 1
+"""aux: where the first group's three numbers are: START of its members in aux, their COUNT, requests routed (TURN)."""
+START: Final = 0
+COUNT: Final = 1
+TURN: Final = 2
+WIDTH: Final = 3
+
+
+@jitable
+def group_at(req: Requests, i: int) -> int:
+    """Where the numbers of request i's group are in aux."""
+    return GROUPS + WIDTH * req.group[i] if len(req.group) > 0 else GROUPS
+
+
+@jitable
+def count_routed(req: Requests, i: int, aux: Column) -> None:
+    """Request i has been routed."""
+    aux[ROUTED] += 1
+    aux[group_at(req, i) + TURN] += 1
 
 
 @jitable
 def route(code: int, req: Requests, fronts: Column, i: int, aux: Column) -> int:
     """Replica for request i; fronts[r] is the state.Front of replica r, req.pick[i] a non-negative random number."""
-    replicas = len(fronts)
+    at = group_at(req, i)
+    start = aux[at + START]
+    n = aux[at + COUNT]
     if code == ROUND_ROBIN:
-        return aux[ROUTED] % replicas
+        return aux[start + aux[at + TURN] % n]
     if code == RANDOM:
-        return req.pick[i] % replicas
-    best = 0
-    for r in range(1, replicas):
-        if fronts[r].outstanding < fronts[best].outstanding:
-            best = r
+        return aux[start + req.pick[i] % n]
+    if code == POWER_OF_TWO:
+        return _better_of_two(req.pick[i], fronts, start, n, aux)
+    if code == SESSION_AFFINITY:
+        home = aux[start + req.pick[i] % n]
+        total = 0
+        for k in range(start, start + n):
+            total += fronts[aux[k]].outstanding
+        if 100 * n * (fronts[home].outstanding + 1) <= LOADED * (total + 1) or fronts[home].outstanding == 0:
+            return home
+    best = aux[start]
+    for k in range(start + 1, start + n):
+        if _less(code, fronts[aux[k]], fronts[best]):
+            best = aux[k]
     return best
+
+
+@jitable
+def _better_of_two(pick: int, fronts: Column, start: int, n: int, aux: Column) -> int:
+    if n == 1:
+        return aux[start]
+    first = pick % n
+    second = (pick // n) % (n - 1)
+    if second >= first:
+        second += 1
+    one = aux[start + first]
+    other = aux[start + second]
+    return other if fronts[other].outstanding < fronts[one].outstanding else one
+
+
+@jitable
+def _less(code: int, front: Front, other: Front) -> bool:
+    """True when the first of two replicas is less loaded."""
+    if code == LEAST_KV:
+        return front.used_blocks * other.blocks < other.used_blocks * front.blocks
+    if code == LEAST_WORK:
+        return front.work * other.speed < other.work * front.speed
+    return front.outstanding < other.outstanding

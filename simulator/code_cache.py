@@ -10,6 +10,8 @@ import functools
 import hashlib
 import logging
 import os
+import re
+import shutil
 import stat
 import time
 from collections.abc import Iterator
@@ -28,6 +30,9 @@ MAGIC: Final = b"servecast compiled code, layout 1\n"
 LONGEST_WAIT_S: Final = 300.0
 """How long to wait for another process that makes the same code, before making it here too."""
 _ABANDONED_S: Final = 3600.0
+_UNUSED_S: Final = 30 * 86_400.0
+_VERSION: Final = re.compile("[0-9a-f]{16}-[0-9a-f]{8}")
+"""What the folder of a version is called (simulator.jit)."""
 _log: Final = logging.getLogger("servecast")
 
 
@@ -137,6 +142,8 @@ class CodeCache:
             data = file.read() if stat.S_ISREG(found.st_mode) and _trusted(found) else b""
         size = len(_head(path.name, b""))
         if data[:size] == _head(path.name, data[size:]):
+            with suppress(OSError):
+                os.utime(path.parent)  # used today
             return data[size:]
         tell_once(f"{path}: is damaged or not yours; it is made again")
         with suppress(OSError):
@@ -144,12 +151,16 @@ class CodeCache:
         return None
 
     def _clear(self) -> None:
-        """Remove what killed processes have left half-written."""
+        """Remove what killed processes have left half-written, and code of versions not used for a month."""
         assert self.folder is not None
         for path in self.folder.glob(f"{PART}*"):
             with suppress(OSError):
                 if time.time() - path.stat().st_mtime > _ABANDONED_S:
                     path.unlink()
+        for folder in self.folder.parent.iterdir():
+            with suppress(OSError):
+                if _VERSION.fullmatch(folder.name) and time.time() - folder.lstat().st_mtime > _UNUSED_S:
+                    shutil.rmtree(folder)
 
 
 def _file(name: str, key: str) -> str:

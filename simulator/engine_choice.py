@@ -70,7 +70,7 @@ def mode() -> str:
 
 def is_small(setup: Setup, trace: Trace) -> bool:
     """Whether SimPy does the job in LONGEST_S, even if every token and every chunk of a prompt takes a step."""
-    limits, replicas = setup.limits, setup.scenario.cluster.replicas
+    limits, replicas = setup.limits, setup.scenario.cluster.size
     if replicas * limits.max_num_seqs > MOST_CELLS:
         return False
     return simpy_seconds(trace, limits, replicas) <= LONGEST_S

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from policies.routers import DRAWN, ROUTERS
 from simulator.errors import ConfigError
 from simulator.metrics.intervals import Interval, interval
 from simulator.run import Result, simulate
@@ -67,7 +68,7 @@ def replicate(
 
 def varies(scenario: Scenario) -> bool:
     """Whether replications differ: a generated workload, or a random router among several replicas."""
-    lots = scenario.cluster.router == "random" and scenario.cluster.replicas > 1
+    lots = ROUTERS[scenario.cluster.router] in DRAWN and scenario.cluster.size > 1
     return is_random(scenario.parsed_workload()) or lots
 
 

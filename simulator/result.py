@@ -25,7 +25,8 @@ class Result:
     """What a simulation leaves: request columns (N,), totals per replica, ITL histogram, optional step log.
 
     `totals` (R,) of state.Totals, `itl` (state.ITL_BINS,), `rows_time` (S+1,) wall ns by number of scheduled
-    sequences, `log` (rows,) of state.LogRow sorted by (end, replica, start) or None. All int64.
+    sequences, `pool_rows` (P, S+1) the same a pool or None, `log` (rows,) of state.LogRow sorted by (end, replica,
+    start) or None. All int64.
     """
 
     setup: "Setup"
@@ -36,6 +37,7 @@ class Result:
     rows_time: Int64s
     log: Records | None
     replication: int = 0
+    pool_rows: Int64s | None = None
 
     @property
     def scenario(self) -> "Scenario":

@@ -77,7 +77,8 @@ def simulate(scenario: Scenario, engine: Engine = "fast", *, trace: Trace | None
     job.stats["preemptions"] = np.bincount(np.maximum(job.req.replica, 0), weights=job.req.preempted,
                                               minlength=job.replicas)
     return Result(ready, trace, job.req, job.stats, job.itl, job.rows_time.sum(axis=0),
-                  _sorted_log(job) if log else None, replication)
+                  _sorted_log(job) if log else None, replication,
+                  job.rows_time if ready.pools else None)
 
 
 def _check_progress(job: Job) -> None:

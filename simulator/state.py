@@ -29,6 +29,7 @@ class Requests(NamedTuple):
     limit: Column        # [tokens] outputs after which planning stops: max_tokens, or the output length [input]
     cached: Column       # [tokens] prompt tokens in the prefix cache; whole blocks of them are used [input]
     pick: Column         # random draw for the random router, empty unless used [input]
+    group: Column        # requests for the same pools (policies.routers), empty unless used [input]
     queued: Column       # [tick]   entry into a replica's waiting queue [engine]
     scheduled: Column    # [tick]   first time in a batch [engine]
     first: Column        # [tick]   first token at the client [engine; static batches returned whole: retire]
@@ -53,8 +54,8 @@ class Requests(NamedTuple):
     own: Column          # node with its private blocks since it was preempted, -1 = none [prefix]
 
 
-COUNT_FIELDS: Final = ("prompt", "output", "limit", "cached", "computed", "planned", "done", "blocks", "extent",
-                       "slot", "replica", "preempted", "status", "next", "drafts", "found", "known",
+COUNT_FIELDS: Final = ("prompt", "output", "limit", "cached", "group", "computed", "planned", "done", "blocks",
+                       "extent", "slot", "replica", "preempted", "status", "next", "drafts", "found", "known",
                        "settled", "own")
 """Columns that fit int32; the others are ticks (int64)."""
 LARGEST_COUNT: Final = 2**31 - 1
@@ -145,6 +146,10 @@ class Front:
 
     outstanding: int = 0    # requests routed here and not ended
     pool: int = 0           # index of its pool
+    work: int = 0           # [tokens] prompt + limit of those requests
+    speed: int = 1          # of its pool, relative to others
+    used_blocks: int = 0    # KV blocks that running requests hold (kept up to date for the router least_kv)
+    blocks: int = 1         # KV blocks it has
     bound: int = 0          # [tick] `outstanding` cannot change before this (compiled engine)
     event_tick: int = NEVER   # [tick] of this replica's next event (compiled engine)
     event_phase: int = TIMER

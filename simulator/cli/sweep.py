@@ -83,7 +83,9 @@ def show_sweep(folder: FolderArgument, metric: MetricOption = "ttft_s.p99", keys
     failed = table.errors_table(frame)
     if failed is not None:
         console(stderr=True).print(failed)
-    if pair is not None:
+    if pair is not None and keys is None and not table.fits(means, *pair):
+        note(f"no heat map: {pair[0]} and {pair[1]} have too many values; --keys X,Y names others", quiet)
+    elif pair is not None:
         grid, folded = table.grid_of(means, pair[0], pair[1], metric), table.folded_keys(means, *pair)
         if grid.shape[1] <= 16 and grid.shape[0] <= 40:
             show(table.grid_table(grid, metric, folded))

@@ -62,6 +62,7 @@ def enqueue(req: Requests, rep: Replica, lim: Limits, i: int, r: int) -> bool:
     push_back(req, rep, i)
     rep.c.version += 1
     rep.front.outstanding += 1
+    rep.front.work += req.prompt[i] + req.limit[i]
     rep.stats.peak_waiting = max(rep.stats.peak_waiting, rep.c.n_waiting)
     return True
 
@@ -292,6 +293,7 @@ def _deliver(world: World, rep: Replica, flight: Column, count: int) -> int:
                 take_out(req, rep, world.lim, i)
             req.status[i] = FINISHED
             rep.ended[ended] = i
+            rep.front.work -= req.prompt[i] + req.limit[i]
             ended += 1
     rep.c.n_ended = ended
     return given

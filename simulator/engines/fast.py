@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from policies.registry import Policy
-from policies.routers import LEAST_OUTSTANDING, ROUTED, route
+from policies.routers import LEAST_KV, RANDOM, ROUTED, count_routed, route
 from simulator.cost.step import Cost
 from simulator.engines.booking import (
     clear_plan,
@@ -102,9 +102,9 @@ def next_replica(world: World, fronts: Column, mode: Mode, limit: int, code: int
         r = earliest(fronts, mode.replicas)
         if behind(fronts[r], limit, mode.until):
             return r, ADVANCE
-    elif limit == NEVER or mode.router == LEAST_OUTSTANDING:
+    elif limit == NEVER or mode.router > RANDOM:
         for r in range(start, mode.replicas):
-            if fronts[r].bound <= limit and behind(fronts[r], limit, mode.until):
+            if (fronts[r].bound <= limit or mode.router == LEAST_KV) and behind(fronts[r], limit, mode.until):
                 return r, ADVANCE
     if limit == NEVER:
         return 0, END
@@ -117,7 +117,7 @@ def next_replica(world: World, fronts: Column, mode: Mode, limit: int, code: int
 @jitable
 def arrive(world: World, rep: Replica, r: int, i: int, tick: int) -> None:
     """Request i enters the queue of replica r and wakes it, or is refused."""
-    world.routing[ROUTED] += 1
+    count_routed(world.req, i, world.routing)
     if enqueue(world.req, rep, world.lim, i, r):
         rep.front.bound = 0
         if rep.front.event_phase == TIMER:
@@ -229,7 +229,7 @@ def _advance(complete: Callable[..., None], plan: Callable[..., bool]) -> Callab
                     set_event(rep, lim.schedule_ahead, plan(world, rep, mode.lane))
             if world.clients.load != OPEN:
                 return DONE
-        if mode.replicas > 1 and mode.router == LEAST_OUTSTANDING:
+        if mode.replicas > 1 and mode.router > RANDOM:
             front.bound = nobody_ends_before(world, rep)
         return DONE
 
@@ -287,6 +287,7 @@ def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]
             else:
                 start = r + 1
                 why = advance(world, rep, r, tick if alone else NEVER, mode)
+                reps.front[r].used_blocks = world.lim.num_blocks - reps.c[r].free_blocks
                 if why != DONE:
                     return why
 

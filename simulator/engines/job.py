@@ -7,11 +7,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from policies.routers import AUX_SIZE as ROUTER_AUX_SIZE
 from simulator.cost.step import Cost
 from simulator.engines.clients import OPEN, Clients
 from simulator.engines.future import Future
-from simulator.engines.pools import Pool, pool_of
+from simulator.engines.pools import Pool, pool_of, routing_of
 from simulator.engines.world import Acceptance
 from simulator.errors import ConfigError, TraceError
 from simulator.state import (
@@ -110,11 +109,11 @@ def no_acceptance(arrays: bool) -> Acceptance:
 
 
 def request_columns(arrival: Column, prompt: Column, output: Column, limit: Column, cached: Column,
-                    pick: Column, chain_ends: Column | None = None) -> Requests:
+                    pick: Column, chain_ends: Column | None = None, group: Column = ()) -> Requests:
     """Requests as numpy columns, shape (N,); inputs are copied, counts become int32. Raises TraceError beyond it.
 
     `chain_ends`: with a prefix cache, where each request's shared blocks end (workload.shared); the columns of the
-    cache are empty without.
+    cache are empty without. `group`: index of the pools each may go to, empty where there is one group.
     """
     n = len(arrival)
     given = {"arrival": arrival, "prompt": prompt, "output": output, "limit": limit, "cached": cached}
@@ -127,8 +126,8 @@ def request_columns(arrival: Column, prompt: Column, output: Column, limit: Colu
         dtype = np.int32 if name in COUNT_FIELDS else np.int64
         if name in given:
             columns[name] = np.array(given[name], dtype=dtype)
-        elif name == "pick":
-            columns[name] = np.asarray(pick, dtype=np.int64)
+        elif name in ("pick", "group"):
+            columns[name] = np.asarray(pick if name == "pick" else group, dtype=dtype)
         elif name == "drafts" or (name in CACHE_COLUMNS and chain_ends is None):
             columns[name] = np.zeros(0, dtype=dtype)
         elif name == "chain_end":
@@ -141,9 +140,9 @@ def request_columns(arrival: Column, prompt: Column, output: Column, limit: Colu
 
 
 def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, chain: Column = (),
-              others: Sequence[Pool] = ()) -> Job:
+              others: Sequence[Pool] = (), groups: Sequence[Sequence[int]] = ()) -> Job:
     """A job on numpy columns, for the compiled engine; `chain` are the numbers of shared blocks (workload.shared),
-    `others` the pools beside the first."""
+    `others` the pools beside the first, `groups` the pools that requests of each group may use."""
     pools = (Pool(lim, cost, replicas), *others)
     of, total = pool_of(pools), sum(pool.replicas for pool in pools)
     most = max(pool.lim.max_num_seqs for pool in pools)
@@ -170,12 +169,16 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
         steps=records(StepInFlight, total, depth),
         phase=table(total, max(pool.lim.block_size for pool in pools)), calendar=table(total, CALENDAR, fill=-1),
         gap_step=table(total, GAPS), gap_ns=table(total, GAPS), aux=table(total, AUX_SIZE),
-        stats=records(Totals, total), front=as_records([Front(pool=p) for p in of], Front),
+        stats=records(Totals, total), front=as_records([_front(p, pools[p]) for p in of], Front),
         prefix=_prefix(req, pools, np.asarray(chain, dtype=np.int64)),
         c=as_records([empty_replica_counters(pools[p].lim.num_blocks) for p in of], Counters),
     )  # fmt: skip
     return Job(req, reps, pools, table(ITL_BINS), table(len(pools), most + 1), records(Control, 1), table(total),
-               records(LogRow, 4096 if log else 0), future_of(len(req.arrival)), table(ROUTER_AUX_SIZE))
+               records(LogRow, 4096 if log else 0), future_of(len(req.arrival)), routing_of(pools, groups))
+
+
+def _front(p: int, pool: Pool) -> Front:
+    return Front(pool=p, speed=pool.speed, blocks=pool.lim.num_blocks)
 
 
 def _all_vacant(slots: int) -> npt.NDArray[np.int64]:
@@ -220,16 +223,16 @@ def check_sums(job: Job) -> None:
 
 
 def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, chain: Column = (),
-             others: Sequence[Pool] = ()) -> Job:
+             others: Sequence[Pool] = (), groups: Sequence[Sequence[int]] = ()) -> Job:
     """The same job on plain lists of Python integers, for the SimPy engine."""
-    job = array_job(req, lim, cost, replicas, log, chain, others)
+    job = array_job(req, lim, cost, replicas, log, chain, others, groups)
     columns = Requests(*(column.tolist() for column in job.req))
     numbers, held = job.reps.prefix.chain.tolist(), job.reps.prefix.held.tolist()
     of = pool_of(job.pools)
     caches = [Prefix(numbers, held, job.reps.prefix.found[r].tolist(), [Node() for _ in job.reps.prefix.nodes[r]])
               for r in range(len(of))]
     reps = [Replica(prefix=caches[r], c=empty_replica_counters(job.pools[p].lim.num_blocks),
-                    stats=Totals(), front=Front(pool=p), steps=[StepInFlight() for _ in job.reps.steps[r]],
+                    stats=Totals(), front=_front(p, job.pools[p]), steps=[StepInFlight() for _ in job.reps.steps[r]],
                     seats=[Seat() for _ in job.reps.seats[r]],
                     **{name: getattr(job.reps, name)[r].tolist() for name in ID_COLUMNS}) for r, p in enumerate(of)]
     pools = tuple(pool._replace(cost=_plain(pool.cost)) for pool in job.pools)

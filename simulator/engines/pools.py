@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from policies.routers import GROUPS, WIDTH
 from simulator.cost.step import Cost
 from simulator.state import Column, Limits
 
@@ -25,6 +26,7 @@ class Pool(NamedTuple):
     lim: Limits
     cost: Cost
     replicas: int
+    speed: int = 1   # relative to the other pools
 
 
 class PoolRows(NamedTuple):
@@ -50,6 +52,15 @@ def pool_rows(pools: Sequence[Pool]) -> PoolRows:
         np.array([pool.lim for pool in pools], dtype=np.int64),
         np.array([[int(getattr(pool.cost, name)) for name in NUMBERS] for pool in pools], dtype=np.int64),
         np.array([np.cumsum([0, *each]) for each in widths]), *(flat(name) for name in TABLES))
+
+
+def routing_of(pools: Sequence[Pool], groups: Sequence[Sequence[int]] = ()) -> Any:
+    """The router's numbers (policies.routers): who belongs to each group, given as the pools it may use."""
+    of = np.array(pool_of(pools))
+    members = [np.flatnonzero(np.isin(of, list(group))) for group in groups or [range(len(pools))]]
+    starts = GROUPS + WIDTH * len(members) + np.cumsum([0, *(len(each) for each in members)])
+    heads = np.array([(start, len(each), 0) for start, each in zip(starts, members, strict=False)], dtype=np.int64)
+    return np.concatenate([np.zeros(GROUPS, dtype=np.int64), heads.ravel(), *members])
 
 
 def pool_of(pools: Sequence[Pool]) -> list[int]:

@@ -11,7 +11,7 @@ from typing import Any
 import simpy
 
 from policies.registry import Policy
-from policies.routers import ROUTED, route
+from policies.routers import LEAST_KV, count_routed, route
 from simulator.engines.booking import (
     clear_plan,
     collect,
@@ -111,8 +111,11 @@ class _Run:
 
     def arrive(self, i: int) -> None:
         job = self.job
+        if job.router == LEAST_KV:
+            for rep in job.reps:
+                rep.front.used_blocks = rep.front.blocks - rep.c.free_blocks
         r = route(job.router, job.req, [rep.front for rep in job.reps], i, job.routing)
-        job.routing[ROUTED] += 1
+        count_routed(job.req, i, job.routing)
         world = self.worlds[job.reps[r].front.pool]
         if enqueue(job.req, job.reps[r], world.lim, i, r):
             if not self.bells[r].triggered:

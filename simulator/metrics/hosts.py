@@ -22,7 +22,7 @@ MOST_REQUESTS: Final = 50_000
 def eager_launches_matter(result: Result) -> bool:
     """True where eager steps are more than a few. With launches in worker processes the scheduler does not see them:
     there prefill stands for them."""
-    if result.setup.gpu.mark == "textbook":
+    if result.setup.gpu.mark == "textbook" or result.setup.pools:
         return False
     totals = result.totals
     eager = int(totals["eager"].sum())

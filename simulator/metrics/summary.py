@@ -10,9 +10,11 @@ import numpy as np
 
 from simulator.metrics.asked import drafted, resolved_scenario
 from simulator.metrics.latency import TIMES, Bools, Fates, due, fates, itl_stats, time_stats, times
+from simulator.metrics.pools import parts
 from simulator.metrics.readings import banner, few, windows
 from simulator.metrics.stability import little, stability
 from simulator.metrics.trust import trust
+from simulator.metrics.use import batch, kv, queue, ratio, time_spent, use
 from simulator.result import Result
 from simulator.state import REJECTED_BUDGET, REJECTED_LENGTH, STATUS_NAMES
 from simulator.units import NEVER, NS_PER_S
@@ -77,8 +79,8 @@ def summarize(result: Result) -> Block:
         summary[name] = itl_stats(result) if name == "itl_s" else time_stats(result, name, fate)
     summary["goodput"] = _goodput(result, fate, span)
     summary["makespan_s"] = span / NS_PER_S
-    summary |= _use(result, span)
-    summary |= {"batch": _batch(result), "queue": _queue(result), "kv": _kv(result), "time": _time(result)}
+    summary |= use(result, span)
+    summary |= {"batch": batch(result), "queue": queue(result), "kv": kv(result), "time": time_spent(result)}
     if result.setup.speculation:
         summary["speculation"] = drafted(result)
     summary |= {
@@ -93,6 +95,8 @@ def summarize(result: Result) -> Block:
     summary["windows"] = windows(result, fate)
     if len(result.trace.class_names) > 1:
         summary["per_class"] = _per_class(result, fate, span)
+    if result.setup.pools:
+        summary["pools"] = _pools(result, fate, span)
     summary["trust"] = trust(result, summary)
     return summary | {"scenario": resolved_scenario(result), "provenance": result.provenance()}
 
@@ -107,15 +111,6 @@ def makespan_ns(result: Result, fate: Fates) -> int:
 
 def _count(rows: Bools) -> int:
     return int(np.count_nonzero(rows))
-
-
-def _total(result: Result, name: str) -> int:
-    """Sum of one total over the replicas, as an unbounded integer."""
-    return sum(result.totals[name].tolist())
-
-
-def _ratio(above: float, below: float) -> float | None:
-    return above / below if below else None
 
 
 def _counts(result: Result, fate: Fates) -> Block:
@@ -176,108 +171,26 @@ def _goodput(result: Result, fate: Fates, span: int, within: Bools | None = None
         met, arrived = met & within, arrived & within
     return {
         "slo": result.scenario.slo.model_dump(),
-        "attained": _ratio(_count(met), _count(arrived)),
+        "attained": ratio(_count(met), _count(arrived)),
         "requests_per_s": _per_s(_count(met), span),
     }
 
 
-def _use(result: Result, span: int) -> Block:
-    """Shares of slots, GPU and time. A step cut by the horizon may reach past it: shares end at 1."""
-    wall, whole = _total(result, "wall"), span * len(result.totals)
-    slots = result.setup.limits.max_num_seqs * wall
-    gpu, busy = _ratio(_total(result, "gpu"), whole), _ratio(wall, whole)
-    return {
-        "steps": _total(result, "steps"),
-        "slot_utilization": _ratio(_total(result, "rows"), slots),
-        "gpu_utilization": None if gpu is None else min(1.0, gpu),
-        "busy_share": None if busy is None else min(1.0, busy),
-    }
-
-
-def _batch(result: Result) -> Block:
-    held = result.rows_time.tolist()
-    whole = sum(held)
-    used = [rows for rows, ns in enumerate(held) if ns]
-    reached = np.cumsum([held[rows] / whole for rows in used])
-
-    def share(q: float) -> int | None:
-        """Smallest batch size that is not exceeded for a share q of the time."""
-        return used[min(int(np.searchsorted(reached, q - 1e-12)), len(used) - 1)] if used else None
-
-    wall = _total(result, "wall")
-    return {
-        "mean_running": _ratio(_total(result, "running"), wall),
-        "mean_scheduled": _ratio(_total(result, "rows"), wall),
-        "p50": share(0.5),
-        "p99": share(0.99),
-        "max": used[-1] if used else None,
-        "distribution": [[rows, held[rows] / whole] for rows in used],
-    }
-
-
-def _queue(result: Result) -> Block:
-    mean = _ratio(_total(result, "waiting"), _total(result, "wall_short"))
-    return {"mean_waiting": mean, "max_waiting": int(result.totals["peak_waiting"].max())}
-
-
-def _kv(result: Result) -> Block:
-    limits, capacity = result.setup.limits, result.setup.capacity
-    held, time = _total(result, "blocks"), _total(result, "wall_short") * limits.num_blocks
-    filled = _ratio(_total(result, "kv_tokens"), held * limits.block_size)
-    refused = _total(result, "fragmented")
-    sizes = (
-        {}
-        if capacity is None
-        else {
-            name: int(value)
-            for name, value in vars(capacity).items()
-            if name.endswith("_bytes") or name == "kv_bytes_per_token"
-        }
-    )
-    return {
-        "num_gpu_blocks": limits.num_blocks + (0 if limits.contiguous else 1),
-        "block_size": limits.block_size,
-        "tokens_capacity": limits.num_blocks * limits.block_size,
-        "mean_use": _ratio(held, time),
-        "peak_use": int(result.totals["peak_blocks"].max()) / limits.num_blocks,
-        # tokens in shared blocks are counted once a holder, so nothing can be said where blocks are shared
-        "internal_fragmentation": None if filled is None or result.requests.found.any() else 1 - filled,
-        "external_fragmentation": _ratio(_total(result, "gaps"), time - held)
-        if limits.contiguous
-        else 0.0,
-        "refused_by_fragmentation": refused,
-        "breakdown": sizes or None,
-        "prefix_cache": _prefix_cache(result),
-    }
-
-
-def _prefix_cache(result: Result) -> Block:
-    """Prompt tokens found in the prefix cache when requests were first admitted; without one, those the trace names."""
-    req = result.requests
-    on, admitted = req.found.size > 0, req.scheduled != NEVER
-    block = result.setup.limits.block_size
-    found = req.found if on else np.minimum(req.cached, req.prompt - 1) // block * block
-    tokens, prompts = int(found[admitted].sum()), int(req.prompt[admitted].sum())
-    rate = _ratio(tokens, prompts) if on or tokens else None
-    return {"simulated": on, "found_tokens": tokens, "prompt_tokens": prompts, "hit_rate": rate}
-
-
-def _time(result: Result) -> Block:
-    def seconds(name: str) -> float:
-        return _total(result, name) / NS_PER_S
-
-    exposed = max(0, _total(result, "wall") - _total(result, "gpu"))
-    return {
-        "gpu_s": seconds("gpu"),
-        "dense_s": seconds("dense"),
-        "decode_attention_s": seconds("decode_attention"),
-        "prefill_attention_s": seconds("prefill_attention"),
-        "exposed_cpu_s": exposed / NS_PER_S,
-        "eager_steps": _total(result, "eager"),
-        "wasted_rows": _total(result, "wasted"),
-        "pad_rows": _total(result, "pad_rows"),
-        "pad_tokens": _total(result, "pad_tokens"),
-    }
+def _pools(result: Result, fate: Fates, span: int) -> Block:
+    """Counts, latencies, goodput and use of each pool; `replicas` and GPUs of it."""
+    blocks: Block = {}
+    for name, part in parts(result).items():
+        first, scenario = int(sum(block["replicas"] for block in blocks.values())), part.setup.scenario
+        size = scenario.cluster.replicas
+        within = (result.requests.replica >= first) & (result.requests.replica < first + size)
+        block: Block = {"replicas": size, "gpu": part.setup.gpu.name,
+                        "tensor_parallel": scenario.hardware.tensor_parallel,
+                        "requests": {kind: _count(getattr(fate, kind) & within)
+                                     for kind in ("arrived", "completed", "rejected", "unfinished")}}
+        block |= {time: time_stats(result, time, fate, within) for time in TIMES}
+        block |= {"goodput": _goodput(result, fate, span, within)} | use(part, span)
+        blocks[name] = block | {"batch": batch(part), "queue": queue(part), "kv": kv(part)}
+    return blocks
 
 
 def _per_class(result: Result, fate: Fates, span: int) -> Block:

@@ -65,6 +65,8 @@ def gpu_mark(setup: Setup) -> str:
 
 def mark_of(setup: Setup) -> str:
     """The weakest of the marks behind a scenario; textbook steps have no error, the roofline is a datasheet's."""
+    if setup.pools:
+        return max((mark_of(pool) for pool in setup.pools.values()), key=("textbook", *_WEAKER).index)
     if setup.gpu.mark == "textbook":
         return "textbook"
     if setup.scenario.cost_model == "roofline":

@@ -81,7 +81,7 @@ class Tried:
             setup = self._at(relief)
             scenario = setup.scenario.updated({"cluster.replicas": replicas})
             setup = replace(setup, scenario=scenario, cost=scaled_cost(setup.cost, factor))
-            trace = self.offered.at(rate, k, replicas / self.scenario.cluster.replicas)
+            trace = self.offered.at(rate, k, replicas / self.scenario.cluster.size)
             result = simulate(scenario, "auto", trace=trace, setup=setup, replication=k)
             self._known[key] = {"idle": False, **measure(result, self.wanted)}
             self.simulated += 1
@@ -127,7 +127,7 @@ def capacity(
     """
     tried = Tried(scenario, levels, progress)
     check_levels(levels, tried.offered.at(tried.offered.rate, 0))
-    replicas, rate = scenario.cluster.replicas, tried.offered.rate
+    replicas, rate = scenario.cluster.size, tried.offered.rate
     own = tried.edge(rate, replicas, beyond_mean)
     data: dict[str, Any] = {
         "name": scenario.name,

@@ -81,7 +81,7 @@ def load_curve(
         "axis": axis,
         "replications": count,
         "requests": len(traffic.trace(0)),
-        "gpus": scenario.cluster.replicas * scenario.hardware.tensor_parallel,
+        "gpus": scenario.cluster.size * scenario.hardware.tensor_parallel,
         "gpu": setup.gpu.name,
         "model": scenario.model,
         "policy": setup.policy.name,
@@ -116,7 +116,7 @@ def _case(
 
 def _own_values(scenario: Scenario, setup: Setup, trace: Trace, axis: Axis) -> list[float]:
     """Where to look when nothing is named: up to a full engine."""
-    slots = setup.limits.max_num_seqs * scenario.cluster.replicas
+    slots = setup.limits.max_num_seqs * scenario.cluster.size
     if axis == "concurrency":
         return [float(2**k) for k in range(1 + int(math.log2(max(1, min(slots, len(trace))))))]
     full = _closed(scenario, min(slots, len(trace)))

@@ -69,8 +69,10 @@ class Speculation:
         """The chances in 2^-32."""
         return [round(chance * WORD) for chance in self.chances]
 
-    def check(self, target: ModelShape) -> None:
-        """Raise ConfigError where this draft cannot work for `target`."""
+    def check(self, target: ModelShape, tp: int) -> None:
+        """Raise ConfigError where this draft cannot work for `target`, or its step times are not modelled."""
+        if target.latent:
+            raise ConfigError(f"{target.name} has latent attention: its step times with drafts are not modelled")
         draft = self.draft
         if draft is None:
             return
@@ -81,6 +83,7 @@ class Speculation:
             raise ConfigError(f"{draft.name} reads hidden states of {draft.hidden}, {target.name} has {target.hidden}")
         if draft.vocab != target.vocab:
             raise ConfigError(f"{draft.name} has a vocabulary of {draft.vocab}, {target.name} of {target.vocab}")
+        draft.check_tp(tp)
 
 
 def constant_chances(chance: float, tokens: int) -> tuple[float, ...]:

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from simulator.metrics.readings import few_line
 from simulator.run import Result
+from simulator.scenario.setup import Setup
 from simulator.text import number, seconds, share
 
 Rows = list[tuple[str, str, str]]
@@ -37,7 +38,9 @@ def setting(result: Result) -> str:
     gpus = (
         f"{hardware.tensor_parallel} x {setup.gpu.name}" if hardware.tensor_parallel > 1 else setup.gpu.name
     )
-    fleet = f"{scenario.cluster.replicas} replicas, each {gpus}" if scenario.cluster.replicas > 1 else gpus
+    fleet = f"{scenario.cluster.size} replicas, each {gpus}" if scenario.cluster.size > 1 else gpus
+    if setup.pools:
+        fleet = " and ".join(f"{name}: {_replicas(pool)}" for name, pool in setup.pools.items())
     weights = setup.model.weight_format(hardware.weight_dtype).dtype
     model = f"{setup.model.name} ({weights} weights, {hardware.kv_dtype} KV) on "
     what = "textbook steps of equal length" if setup.gpu.name == "unit" else model + fleet
@@ -50,6 +53,12 @@ def setting(result: Result) -> str:
         f"{what} · policy {setup.policy.name}, up to {setup.limits.max_num_seqs} sequences · "
         f"engine {engine}{drafting} · {load}"
     )
+
+
+def _replicas(pool: Setup) -> str:
+    """`4 x h100-sxm` or `2 replicas of 4 x h100-sxm`."""
+    count, gpus = pool.scenario.cluster.replicas, pool.scenario.hardware.tensor_parallel
+    return f"{count} x {pool.gpu.name}" if gpus == 1 else f"{count} replicas of {gpus} x {pool.gpu.name}"
 
 
 def verdict(summary: dict[str, Any]) -> tuple[str, str, str]:
@@ -124,7 +133,7 @@ def cards(result: Result) -> Rows:
         (
             "slots in use",
             share(summary["slot_utilization"]),
-            f"of {result.setup.limits.max_num_seqs} per replica",
+            "over all pools" if result.setup.pools else f"of {result.setup.limits.max_num_seqs} per replica",
         ),
         (
             "KV peak",
@@ -137,6 +146,18 @@ def cards(result: Result) -> Rows:
     failed = counts["rejected"] + counts["unfinished"]
     if failed or counts["preemptions"]:
         found.append(("not answered", f"{failed:,}", f"{counts['preemptions']:,} preemptions"))
+    return found
+
+
+def pools(summary: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    """(pool, cells) when the fleet has pools."""
+    found = []
+    for name, own in summary.get("pools", {}).items():
+        gpus = own["gpu"] if own["tensor_parallel"] == 1 else f"{own['tensor_parallel']} x {own['gpu']}"
+        cells = [f"{own['replicas']} of {gpus}", number(own["requests"]["arrived"])]
+        cells += [seconds(own[key]["p99"]) for key in ("ttft_s", "tpot_s", "e2e_s")]
+        cells += [share(own["goodput"]["attained"]), share(own["busy_share"]), share(own["slot_utilization"])]
+        found.append((name, [*cells, share(own["kv"]["peak_use"]), number(own["queue"]["max_waiting"])]))
     return found
 
 

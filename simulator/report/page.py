@@ -11,7 +11,7 @@ import yaml
 from markupsafe import Markup
 
 from simulator.report.compared import DIVERGES, compared, overloaded
-from simulator.report.facts import LATENCIES, answer, cards, classes, setting, verdict
+from simulator.report.facts import LATENCIES, answer, cards, classes, pools, setting, verdict
 from simulator.report.plots import PARTS, pictures, time_shares
 from simulator.report.render import render
 from simulator.report.sections import (
@@ -95,7 +95,7 @@ def _several(results: Sequence[Result], drawn: dict[str, Picture]) -> dict[str, 
 def facts(result: Result) -> dict[str, Any]:
     """Everything the templates show of one result, as plain text and rows."""
     summary, words = result.summary, definitions(result.summary)
-    shares = time_shares(summary, result.scenario.cluster.replicas)
+    shares = time_shares(summary, result.scenario.cluster.size)
     return {
         "name": label_of(result.scenario.name, 120),
         "description": result.scenario.description,
@@ -106,6 +106,7 @@ def facts(result: Result) -> dict[str, Any]:
         "summary": summary,
         "latencies": [(key, label, summary[key], words.get(key, "")) for key, label in LATENCIES],
         "classes": classes(summary),
+        "pools": pools(summary),
         "work": work_rows(result),
         "memory_use": memory_use(summary),
         "memory": memory_rows(result),

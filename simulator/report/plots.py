@@ -36,16 +36,18 @@ QUANTILES: Final = np.unique(np.concatenate([np.linspace(0, 1, 201), 1 - np.logs
 def batch_figure(result: Result) -> Figure:
     """Running and waiting requests and KV memory over time: mean of each time bin, shaded up to its peak."""
     seen = levels(result)
-    limits, replicas = result.setup.limits, result.scenario.cluster.replicas
+    pools = list(result.setup.pools.values()) or [result.setup]
+    slots = sum(pool.limits.max_num_seqs * pool.scenario.cluster.size for pool in pools)
+    held = sum(pool.limits.num_blocks * pool.scenario.cluster.size for pool in pools)
     with style():
         fig, axes = figure(5.0, 4.4, 3, sharex=True)
         _level_panel(axes[0], result, seen["running"], "running requests", LINES[0])
-        _limit(axes[0], limits.max_num_seqs * replicas, seen["running"], "slots")
+        _limit(axes[0], slots, seen["running"], "slots")
         _level_panel(axes[1], result, seen["waiting"], "waiting requests", LINES[1])
         blocks = Level(
             seen["kv"].edges,
-            seen["kv"].mean / (limits.num_blocks * replicas),
-            seen["kv"].peak / (limits.num_blocks * replicas),
+            seen["kv"].mean / held,
+            seen["kv"].peak / held,
             seen["kv"].exact,
         )
         _level_panel(axes[2], result, blocks, "KV blocks in use", LINES[2])
@@ -210,7 +212,7 @@ def time_figure(results: Sequence[Result], labels: Sequence[str] | None = None) 
     with style():
         fig, (ax,) = figure(9.2, 0.42 * len(results) + 0.95)
         for k, result in enumerate(results):
-            _time_bar(ax, result.summary, result.scenario.cluster.replicas, k)
+            _time_bar(ax, result.summary, result.scenario.cluster.size, k)
         ax.set_yticks(range(len(results)), names if len(results) > 1 else [""])
         ax.set_ylim(len(results) - 0.45, -0.55)
         ax.set_xlim(0, 1)

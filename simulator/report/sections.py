@@ -54,7 +54,7 @@ def memory_use(summary: dict[str, Any]) -> Rows:
     """How KV memory was used."""
     kv, counts = summary["kv"], summary["requests"]
     return [
-        (
+        ("KV blocks", "differ", "from pool to pool") if "pools" in summary else (
             "KV blocks",
             f"{number(kv['num_gpu_blocks'])} of {number(kv['block_size'])} tokens",
             f"{number(kv['tokens_capacity'])} tokens per replica",

@@ -51,12 +51,20 @@ def _trust(summary: Summary) -> Text:
     return text
 
 
+def _fleet(summary: Summary) -> str:
+    """`4 x 1 h100-sxm`: replicas, GPUs of each; of every pool."""
+    if "pools" in summary:
+        return " + ".join(f"{own['replicas']} x {own['tensor_parallel']} {own['gpu']}"
+                          for own in summary["pools"].values())
+    made, scenario = summary["provenance"], summary["scenario"]
+    return (f"{scenario['cluster']['replicas']} x {scenario['hardware']['tensor_parallel']} {made['gpu']['name']}")
+
+
 def _headline(summary: Summary) -> Text:
     made, scenario = summary["provenance"], summary["scenario"]
     text = Text(summary["name"], style="bold")
     text.append(
-        f"  {made['policy']}, {scenario['model']} on {scenario['cluster']['replicas']} x "
-        f"{scenario['hardware']['tensor_parallel']} {made['gpu']['name']} ({summary['trust']['mark']})",
+        f"  {made['policy']}, {scenario['model']} on {_fleet(summary)} ({summary['trust']['mark']})",
         style="dim",
     )
     return text
@@ -85,7 +93,8 @@ def _facts(summary: Summary) -> Table:
         ),
         (
             "KV blocks",
-            f"{number(kv['num_gpu_blocks'])}, mean {share(kv['mean_use'])}, peak {share(kv['peak_use'])}",
+            (f"{number(kv['num_gpu_blocks'])}, " if kv["num_gpu_blocks"] else "")
+            + f"mean {share(kv['mean_use'])}, peak {share(kv['peak_use'])}",
         ),
         (
             "waiting",

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from policies.registry import POLICIES, Policy, policy_named
-from policies.routers import RANDOM, ROUTERS
+from policies.routers import ROUTERS
 from policies.static import PADDINGS
 from simulator.cost.calibrated import calibrated_cost
 from simulator.cost.engine_times import EngineTimes
@@ -20,6 +19,7 @@ from simulator.cost.step import Cost
 from simulator.cost.unit import unit_cost
 from simulator.engines.clients import CLOSED, GROUPED, OPEN
 from simulator.engines.job import Job, array_job, list_job, request_columns
+from simulator.engines.pools import Pool
 from simulator.errors import ConfigError, ServecastError, TraceError
 from simulator.profiles.capacity import KvCapacity, kv_capacity
 from simulator.profiles.engine import EngineProfile, load_engine
@@ -27,13 +27,21 @@ from simulator.profiles.gpu import Gpu, load_gpu
 from simulator.profiles.host import Host, host_times, load_host
 from simulator.profiles.model import KV_BYTES, ModelShape, dtype_name, load_model
 from simulator.profiles.speculation import Speculation
+from simulator.scenario.fleet import (
+    alike_in_front,
+    check_pools,
+    groups_of,
+    named_pool,
+    picks,
+    pool_scenario,
+    pool_speeds,
+)
 from simulator.scenario.length import check_fits, check_positions, kv_tokens, longest_that_fits, safe_tokens
 from simulator.scenario.spec import Scenario
-from simulator.scenario.speculation import acceptance_of, check_budget, speculation_of, with_drafts
+from simulator.scenario.speculation import acceptance_of, check_budget, check_engine, speculation_of, with_drafts
 from simulator.state import LARGEST_COUNT, Limits
 from simulator.units import to_ticks
 from simulator.workload.shared import shared_blocks
-from simulator.workload.streams import stream
 from simulator.workload.trace import Trace
 
 LOADS = {"open": OPEN, "closed": CLOSED, "grouped": GROUPED}
@@ -53,6 +61,8 @@ class Setup:
     limits: Limits
     cost: Cost
     speculation: Speculation | None = None
+    pools: "dict[str, Setup]" = field(default_factory=dict)
+    """The setup of each pool, by name; empty for a fleet of one kind. The rest is then that of the first."""
 
     @property
     def token_budget(self) -> int:
@@ -67,6 +77,22 @@ def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
     `shorten` chooses the longest max_model_len that fits the GPUs where the scenario gives none; it is in the
     scenario of the setup then.
     """
+    if not scenario.cluster.pools:
+        return _prepare_pool(scenario, shorten)
+    pools: dict[str, Setup] = {}
+    for name in scenario.cluster.pools:
+        own = pool_scenario(scenario, name)
+        with named_pool(name):
+            pools[name] = _prepare_pool(own, shorten)
+    if len({pool.speculation for pool in pools.values()}) > 1:
+        raise ConfigError(f"{scenario.place('engine.speculation')} must be the same in all pools")
+    check_pools({name: pool.limits for name, pool in pools.items()}, {p.policy.name for p in pools.values()})
+    first = next(iter(pools.values()))
+    pools |= {name: replace(pool, cost=alike_in_front(pool.cost, first.cost)) for name, pool in pools.items()}
+    return replace(first, scenario=scenario, pools=pools)
+
+
+def _prepare_pool(scenario: Scenario, shorten: bool) -> Setup:
     with _named(scenario, "hardware.gpu"):
         gpu = load_gpu(_beside(scenario, scenario.hardware.gpu))
     with _named(scenario, "engine.name"):
@@ -171,19 +197,8 @@ def _speculation(scenario: Scenario, engine: EngineProfile, policy: Policy, mode
         return None
     with _named(scenario, "engine.speculation"):
         speculation = speculation_of(spec, scenario.base, engine.name == "unit")
-        if not policy.drafts or scenario.kv.layout != "paged":
-            names = ", ".join(p.name for p in POLICIES.values() if p.drafts)
-            raise ConfigError(f"needs layout: paged and a policy that plans drafts ({names}), got {scenario.kv.layout} "
-                              f"and {policy.name}")
-        if engine.name not in ("vllm", "unit"):
-            raise ConfigError(f"is modelled as vLLM does it, not {engine.name}")
-        if scenario.cost_model == "roofline":
-            raise ConfigError("the step times of drafts are not modelled (cost_model: roofline)")
-        if model.latent:
-            raise ConfigError(f"{model.name} has latent attention: its step times with drafts are not modelled")
-        if speculation.draft:
-            speculation.check(model)
-            speculation.draft.check_tp(scenario.hardware.tensor_parallel)
+        check_engine(policy, engine.name, scenario.kv.layout, scenario.cost_model)
+        speculation.check(model, scenario.hardware.tensor_parallel)
         return speculation
 
 
@@ -301,22 +316,33 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
     scenario, limits = setup.scenario, setup.limits
     if len(trace) == 0:
         raise ConfigError("the trace holds no request")
-    router = ROUTERS[scenario.cluster.router]
-    pick: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-    if router == RANDOM:
-        pick = stream(scenario.seed, "router", replication).integers(0, 2**62, size=len(trace))
     if not trace.extras and trace.cached.any():  # a trace that knows only how much is cached, not what
         limits = limits._replace(prefix=0)
     shared = shared_blocks(trace, limits.block_size) if limits.prefix else None
-    req = request_columns(trace.arrival_ns, trace.prompt, trace.output, trace.max_tokens, trace.cached, pick,
-                          shared.ends if shared else None)
-    counts = reach(limits, "max_num_batched_tokens" in setup.policy.knobs, int(trace.prompt.max()),
-                   int(trace.max_tokens.max()), len(trace))
-    check_reach(setup.cost, counts, len(trace))
+    pools = _pools(setup, limits)
+    group, groups = groups_of(scenario, trace) if setup.pools else ((), ())
+    req = request_columns(trace.arrival_ns, trace.prompt, trace.output, trace.max_tokens, trace.cached,
+                          picks(scenario, trace, replication), shared.ends if shared else None,
+                          group if len(groups) > 1 else ())
+    for pool in pools:
+        counts = reach(pool.lim, "max_num_batched_tokens" in setup.policy.knobs, int(trace.prompt.max()),
+                       int(trace.max_tokens.max()), len(trace))
+        check_reach(pool.cost, counts, len(trace))
     make = array_job if compiled else list_job
-    job = make(req, limits, setup.cost, scenario.cluster.replicas, log, shared.numbers if shared else ())
-    job.router, job.load, job.width = router, LOADS[scenario.load.kind], scenario.load.width
+    job = make(req, *pools[0][:3], log, shared.numbers if shared else (), pools[1:], groups)
+    job.router = ROUTERS[scenario.cluster.router]
+    job.load, job.width = LOADS[scenario.load.kind], scenario.load.width
     if setup.speculation:
         job.acceptance = acceptance_of(setup.speculation, scenario.seed, replication, compiled)
     job.until = LAST_TICK if scenario.horizon_s is None else to_ticks(scenario.horizon_s)
     return job
+
+
+def _pools(setup: Setup, limits: Limits) -> list[Pool]:
+    """The pools as engines take them; `limits` those of a fleet of one kind."""
+    if not setup.pools:
+        return [Pool(limits, setup.cost, setup.scenario.cluster.replicas)]
+    made = list(setup.pools.values())
+    speeds = pool_speeds([each.cost for each in made])
+    return [Pool(each.limits._replace(prefix=each.limits.prefix and limits.prefix), each.cost,
+                 each.scenario.cluster.replicas, speed) for each, speed in zip(made, speeds, strict=True)]

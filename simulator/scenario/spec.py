@@ -99,11 +99,52 @@ class KvSpec(Section):
                                         "tokens are the same; default: as the engine does")
 
 
+class ServesSpec(Section):
+    """Which requests a pool takes; all of them by default."""
+
+    classes: list[str] | None = Field(default=None, min_length=1)
+    min_prompt_tokens: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
+    max_prompt_tokens: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
+
+
+class PoolSpec(Section):
+    """Replicas that are alike. Sections and keys not given are those of the scenario."""
+
+    replicas: int = Field(default=1, ge=1, le=4096)
+    serves: ServesSpec = ServesSpec()
+    model: str | None = None
+    hardware: HardwareSpec | None = None
+    engine: EngineSpec | None = None
+    host: HostSpec | None = None
+    policy: PolicySpec | None = None
+    kv: KvSpec | None = None
+    max_model_len: int | None = Field(default=None, ge=2, le=LARGEST_COUNT)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_forms(cls, data: Any) -> Any:
+        return short_forms(data)
+
+
 class ClusterSpec(Section):
-    """Identical replicas behind a router."""
+    """Identical replicas behind a router, or pools of them."""
 
     replicas: int = Field(default=1, ge=1, le=4096)
     router: str = "round_robin"
+    pools: dict[str, PoolSpec] = Field(default={}, description="unlike replicas behind one router, by name")
+
+    @property
+    def size(self) -> int:
+        """Replicas of all pools."""
+        return sum(pool.replicas for pool in self.pools.values()) if self.pools else self.replicas
+
+
+def short_forms(data: Any) -> Any:
+    """`engine: vllm-0.24` for `engine: {name: vllm-0.24}`; policy, host, hardware (its gpu), load (its kind)."""
+    if isinstance(data, Mapping):
+        short = SHORT_FORMS
+        return {k: {short[k]: v} if k in short and isinstance(v, str) else v for k, v in data.items()}
+    return data
 
 
 class Scenario(Section):
@@ -133,11 +174,7 @@ class Scenario(Section):
     @model_validator(mode="before")
     @classmethod
     def _short_forms(cls, data: Any) -> Any:
-        """`engine: vllm-0.24` for `engine: {name: vllm-0.24}`; policy, host, hardware (its gpu), load (its kind)."""
-        if isinstance(data, Mapping):
-            short = SHORT_FORMS
-            return {k: {short[k]: v} if k in short and isinstance(v, str) else v for k, v in data.items()}
-        return data
+        return short_forms(data)
 
     @model_validator(mode="after")
     def _consistent(self) -> "Scenario":
@@ -147,7 +184,9 @@ class Scenario(Section):
             raise ValueError("load.width has no effect on an open load; it belongs to closed and grouped")
         if self.kv.layout == "paged" and self.kv.reserve_tokens is not None:
             raise ValueError("kv.reserve_tokens has no effect on paged memory; it belongs to layout: contiguous")
-        slots = self.cluster.replicas * (self.policy.max_num_seqs or 1)
+        if self.cluster.pools and "replicas" in self.cluster.model_fields_set:
+            raise ValueError("cluster.replicas has no effect beside cluster.pools, which have their own")
+        slots = self.cluster.size * (self.policy.max_num_seqs or 1)
         if slots > MOST_SLOTS:
             raise ValueError(f"cluster.replicas x policy.max_num_seqs must be <= {MOST_SLOTS:,} slots, got {slots:,}")
         if self.hardware.expert_parallel and self.hardware.tensor_parallel == 1:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
+from policies.registry import POLICIES, Policy
 from simulator.config import Section
 from simulator.engines.world import Acceptance
 from simulator.errors import ConfigError
@@ -62,6 +63,17 @@ def speculation_of(spec: SpeculationSpec, base: Path, textbook: bool) -> Specula
     elif spec.method != NGRAM and not textbook:
         raise ConfigError(f"{spec.method} needs draft: the draft model's name or config.json")
     return Speculation(spec.method, spec.tokens, spec.chances, draft)
+
+
+def check_engine(policy: Policy, engine: str, layout: str, cost_model: str) -> None:
+    """Raise ConfigError where drafts are not modelled."""
+    if not policy.drafts or layout != "paged":
+        names = ", ".join(each.name for each in POLICIES.values() if each.drafts)
+        raise ConfigError(f"needs layout: paged and a policy that plans drafts ({names}), got {layout} and {policy.name}")
+    if engine not in ("vllm", "unit"):
+        raise ConfigError(f"is modelled as vLLM does it, not {engine}")
+    if cost_model == "roofline":
+        raise ConfigError("the step times of drafts are not modelled (cost_model: roofline)")
 
 
 def check_budget(speculation: Speculation | None, budget: int, seqs: int) -> None:

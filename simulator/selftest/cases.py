@@ -180,12 +180,15 @@ def some_chains(choose: Choose, prompt: list[int], output: list[int], block_size
                  for t, f, leave in zip(talk, full, leaves, strict=True))  # fmt: skip
 
 
-def job(case: Case, compiled: bool, log: bool = True, others: Sequence[Pool] = ()) -> Job:
-    """The case as a job of one of the engines, `others` the pools beside its own."""
+def job(case: Case, compiled: bool, log: bool = True, others: Sequence[Pool] = (),
+        groups: Sequence[Sequence[int]] = ()) -> Job:
+    """The case as a job of one of the engines, `others` the pools beside its own, `groups` who may use which:
+    requests belong to them in turn."""
     ends = np.cumsum([len(chain) for chain in case.chains]) if case.limits.prefix else None
-    req = request_columns(case.arrival, case.prompt, case.output, case.limit, case.cached, case.pick, ends)
+    req = request_columns(case.arrival, case.prompt, case.output, case.limit, case.cached, case.pick, ends,
+                          np.arange(len(case.arrival)) % len(groups) if groups else ())
     chain = [number for numbers in case.chains for number in numbers]
-    made = (array_job if compiled else list_job)(req, case.limits, case.cost, case.replicas, log, chain, others)
+    made = (array_job if compiled else list_job)(req, case.limits, case.cost, case.replicas, log, chain, others, groups)
     made.router, made.load, made.width = ROUTERS[case.router], LOADS[case.load], case.width
     made.until = NEVER if case.until is None else case.until
     if case.salts:

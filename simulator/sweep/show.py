@@ -20,6 +20,12 @@ from simulator.sweep.store import part_files, read_manifest, replication_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+VERDICTS: Final = ("stable", "undecided", "overloaded")
+"""From the best to the worst: the worst of its replications is that of a point."""
+MOST_CELLS: Final = 1_000_000
+"""Cells of a heat map; two random keys of n points would make n x n."""
+MOST_LABELS: Final = 40
+"""Labels along an axis."""
 RATE_KEYS: Final = ("rate", "rate_scale")
 """Last part of the keys that say how fast requests arrive."""
 
@@ -53,12 +59,14 @@ def point_means(frame: pd.DataFrame, keys: list[str], metric: str) -> pd.DataFra
     """
     if metric not in (*COUNTS, *NUMBERS):
         raise UnknownNameError("metric", metric, (*COUNTS, *NUMBERS))
+    ranks = frame["stability.verdict"].map({verdict: k for k, verdict in enumerate(VERDICTS)}).fillna(-1).astype(int)
+    worst = ranks.groupby(frame["point"], sort=True).max().map(dict(enumerate(VERDICTS)) | {-1: ""})
     groups = frame.groupby("point", sort=True)
     values = groups[metric]
     mean = values.mean().where(values.count() == groups.size())
     table = groups[keys].first()
     return table.assign(mean=mean, sem=values.sem(), failed=groups["error"].count(),
-                        verdict=groups["stability.verdict"].agg(_worst)).reset_index()
+                        verdict=worst).reset_index()
 
 
 def best_points(means: pd.DataFrame, metric: str, count: int) -> pd.DataFrame:
@@ -98,9 +106,17 @@ def grid_of(means: pd.DataFrame, x: str, y: str, metric: str) -> pd.DataFrame:
             raise ConfigError(f"{key} is not swept; swept: {', '.join(_swept(means))}")
     if x == y:
         raise ConfigError(f"--keys needs two different keys, got {x} twice")
+    if not fits(means, x, y):
+        raise ConfigError(f"--keys {x},{y}: a heat map of {means[x].nunique():,} x {means[y].nunique():,} cells; "
+                          f"accepted: keys with at most {MOST_CELLS:,} cells")
     cells = means.groupby([y, x])["mean"]
     best = cells.max() if higher_is_better(metric) else cells.min()
     return best.unstack(x)
+
+
+def fits(means: pd.DataFrame, x: str, y: str) -> bool:
+    """Whether a heat map of the two keys has at most MOST_CELLS cells."""
+    return int(means[x].nunique() * means[y].nunique()) <= MOST_CELLS
 
 
 def heat_keys(swept: Sequence[str]) -> tuple[str, str] | None:
@@ -138,8 +154,9 @@ def heat_map(grid: pd.DataFrame, metric: str, folded: Sequence[str] = ()) -> "Fi
     colours = colormaps["viridis_r" if higher_is_better(metric) else "viridis"].with_extremes(bad="0.85")
     values = np.ma.masked_invalid(grid.to_numpy(dtype=float))
     image = axes.imshow(values, aspect="auto", cmap=colours, origin="lower", norm=_scale(values))
-    axes.set_xticks(range(columns), [_text(v) for v in grid.columns], rotation=45 if columns > 8 else 0)
-    axes.set_yticks(range(rows), [_text(v) for v in grid.index])
+    across, down = range(0, columns, 1 + columns // MOST_LABELS), range(0, rows, 1 + rows // MOST_LABELS)
+    axes.set_xticks(across, [_text(grid.columns[k]) for k in across], rotation=45 if columns > 8 else 0)
+    axes.set_yticks(down, [_text(grid.index[k]) for k in down])
     axes.set_xlabel(str(grid.columns.name))
     axes.set_ylabel(str(grid.index.name))
     figure.suptitle(_wrapped(_heading(metric, folded), size[0]), fontsize=10)
@@ -184,11 +201,6 @@ def _part(path: Path) -> pa.Table:
     table = pq.read_table(path, partitioning=None)
     replication = np.full(len(table), replication_of(path), dtype=np.int64)
     return table.add_column(1, "replication", pa.array(replication))
-
-
-def _worst(verdicts: "pd.Series[Any]") -> str:
-    found = set(verdicts.dropna())
-    return next((v for v in ("overloaded", "undecided", "stable") if v in found), "")
 
 
 def _swept(means: pd.DataFrame) -> list[str]:

@@ -58,6 +58,9 @@ def run_sweep(spec: SweepSpec, base: Scenario, out: str | Path, *, jobs: int | N
     traces = None if dask else str(place / "traces")
     work = Work(_plain_base(base), str(base.base.resolve()), traces)
     manifest = _manifest(spec, work, points)
+    if dask:
+        with dask_pool(dask):
+            pass  # an address where nobody answers leaves no folder
     claim(folder, manifest["identity"], resume)
     store = Store(folder, points, manifest["keys"])
     with locked(folder):

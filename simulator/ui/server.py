@@ -7,6 +7,7 @@ other machine, and no page of another site, can reach it.
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from simulator.errors import ConfigError
 from simulator.profiles.gpu import list_gpus
@@ -45,6 +46,7 @@ def serve(plan: Path | None, port: int, open_browser: bool) -> None:
                           f"or pip install 'servecast[ui]' ({error})") from error
     start, spec = settings_from(plan)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(NAMES))
+    app.add_middleware(OwnOrigin)
 
     @ui.page("/")
     def page() -> None:
@@ -60,6 +62,38 @@ def serve(plan: Path | None, port: int, open_browser: bool) -> None:
         dark=None,
         show_welcome_message=False,
     )
+
+
+class OwnOrigin:
+    """Refuses requests and sockets that a page of another site has opened: browsers name it in `Origin`.
+
+    The host name alone does not tell: any page may open a WebSocket to 127.0.0.1 (RFC 6455, 10.2).
+    """
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """The ASGI call."""
+        origins = [value.decode("latin-1") for name, value in scope.get("headers", ()) if name == b"origin"]
+        if all(is_own(origin, scope) for origin in origins):
+            await self.app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            await send({"type": "http.response.start", "status": 403, "headers": [(b"content-type", b"text/plain")]})
+            await send({"type": "http.response.body", "body": b"pages of other sites are not answered"})
+
+
+def is_own(origin: str, scope: Any) -> bool:
+    """Whether an Origin is this page: http, a name of this computer, and the port that is asked."""
+    try:
+        parts = urlsplit(origin)
+        server = scope.get("server") or (HOST, None)
+        return parts.scheme == "http" and parts.hostname in NAMES and (parts.port or 80) == server[1]
+    except ValueError:
+        return False
 
 
 class Page:

@@ -14,7 +14,7 @@ from simulator.errors import TraceError
 from simulator.reading import ReadError, read_json
 
 from .extras import Extras
-from .trace import COLUMN_TYPES, Trace, TraceMeta
+from .trace import COLUMN_TYPES, Trace, TraceMeta, checked
 
 META_FILE: Final = "trace.json"
 VERSION: Final = 1
@@ -47,9 +47,9 @@ def save_columns(trace: Trace, directory: str | os.PathLike[str]) -> Path:
 
 
 def open_columns(directory: str | os.PathLike[str]) -> Trace:
-    """Open what save_columns wrote; columns are read-only views of memory maps and nothing is read yet.
+    """Open what save_columns wrote; columns are read-only views of memory maps, read once to check them.
 
-    Raises TraceError for a missing, foreign or damaged folder. The values were checked when they were saved.
+    Raises TraceError for a missing, foreign or damaged folder, and for values that no trace has.
     """
     folder = Path(directory)
     text = _meta(folder)
@@ -59,9 +59,27 @@ def open_columns(directory: str | os.PathLike[str]) -> Trace:
                   if name in KEPT}
         meta = TraceMeta(**text["meta"] | {"not_used": tuple(text["meta"].get("not_used", ()))})
         extras = Extras(**beside, hash_block=int(text.get("hash_block", 0)))
-        return Trace(**columns, class_names=tuple(text["class_names"]), meta=meta, extras=extras)
+        trace = Trace(**columns, class_names=tuple(text["class_names"]), meta=meta, extras=extras)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise TraceError(f"{folder / META_FILE}: not the description of a saved trace: {error}") from error
+    try:
+        _check_extras(extras, len(trace))
+        return checked(trace)
+    except TraceError as error:
+        raise TraceError(f"{folder}: saved columns: {error}") from None
+
+
+def _check_extras(extras: Extras, rows: int) -> None:
+    """Raise TraceError where what stands beside the requests is not theirs."""
+    for name, column in extras.columns():
+        if column is not None and name != "hash_ids" and column.size != rows:
+            raise TraceError(f"{name} must hold {rows} rows, got {column.size}")
+    if (extras.hash_ids is None) != (extras.hash_ends is None):
+        raise TraceError("hash_ids and hash_ends belong together")
+    if extras.hash_ids is not None and extras.hash_ends is not None:
+        ends = np.concatenate(([0], extras.hash_ends))
+        if np.any(np.diff(ends) < 0) or ends[-1] != extras.hash_ids.size or extras.hash_block < 1:
+            raise TraceError(f"hash_ends must rise from 0 to {extras.hash_ids.size}, hash_block be at least 1")
 
 
 def _plain(meta: TraceMeta) -> dict[str, Any]:

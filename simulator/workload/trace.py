@@ -196,10 +196,21 @@ def make_trace(
     )
     _check(trace)
     if ids is not None:
-        row = first_repeat(trace.id)
-        if row is not None:
-            raise TraceError(f"row {row + 1}: id must be unique, got {int(trace.id[row])} again")
+        _check_ids(trace)
     return _ordered(trace, sort)
+
+
+def checked(trace: Trace) -> Trace:
+    """The trace, made elsewhere, if make_trace would have made it. Raises TraceError naming the row."""
+    _check(trace)
+    _check_ids(trace)
+    return _ordered(trace, sort=False)
+
+
+def _check_ids(trace: Trace) -> None:
+    row = first_repeat(trace.id)
+    if row is not None:
+        raise TraceError(f"row {row + 1}: id must be unique, got {int(trace.id[row])} again")
 
 
 def first_repeat(ids: Int64s) -> int | None:

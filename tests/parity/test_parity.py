@@ -143,10 +143,11 @@ def test_cases_are_hard() -> None:
 
 
 def _pools(case: Case, engine: str) -> dict[str, Any]:
-    """The case with a second pool whose limits and step times differ, replicas taken in turn."""
+    """The case with a second pool whose limits and step times differ, and requests for one of them only."""
     other = Pool(case.limits._replace(max_num_seqs=2, num_blocks=case.limits.num_blocks * 2, max_num_batched_tokens=9),
-                 case.cost._replace(dense_ns=case.cost.dense_ns[:, :1] * 3 + 1), 2)
-    made = job(case, engine != "reference", others=(other,))
+                 case.cost._replace(dense_ns=case.cost.dense_ns[:, :1] * 3 + 1), 2, 3)
+    made = job(case, engine != "reference", others=(other,),
+               groups=((0, 1), (1,), (0,)) if case.pick[0] % 2 else ())
     if engine == "reference":
         return outcome(run_reference(made, POLICIES[case.policy]))
     run_fast(made, POLICIES[case.policy], leaps=engine == "fast")

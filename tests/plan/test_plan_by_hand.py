@@ -12,7 +12,7 @@ from simulator.planning.price import Fleet, bound_key, fleet_of, rank_key
 from simulator.planning.search import Outcome
 from simulator.planning.spec import Candidate, PlanSpec, plan_from
 from simulator.planning.traffic import busiest_hour_rate, mean_rate, share_of_replica
-from simulator.planning.whatif import Overlay, _changed, _run, transformed
+from simulator.planning.whatif import Overlay, _changed, transformed
 from simulator.run import Result, simulate
 from simulator.scenario.setup import prepare
 from simulator.scenario.spec import Scenario, scenario_from
@@ -135,9 +135,3 @@ def test_a_shorter_prompt_has_no_more_cached_than_it_is_long() -> None:
     shorter = transformed(trace, Overlay(name="half", prompt_scale=0.5, traffic=2.0))
     assert shorter.prompt.tolist() == [50, 5] and shorter.cached.tolist() == [50, 0]
     assert (shorter.arrival_ns - shorter.arrival_ns[0]).tolist() == [0, 2.5 * S]  # twice the traffic
-
-
-def test_throughput_counts_from_the_first_arrival() -> None:
-    """A prompt at 100 s, an answer of 4 tokens in 4 steps of 1 s: 1 token a second."""
-    found = _run(textbook({"output": [4], "arrival_s": [100.0]}), None, 0)
-    assert found["values"]["output tokens/s"] == pytest.approx(1.0)

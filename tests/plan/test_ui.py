@@ -1,5 +1,6 @@
 """The local page: what it shows, that it listens to this computer only, and clicking through it in a browser."""
 
+import http.client
 import os
 import shutil
 import socket
@@ -91,6 +92,32 @@ def test_only_this_computer_is_served(page: str) -> None:
         if not str(address).startswith("127."):
             with pytest.raises(OSError):
                 socket.create_connection((str(address), port), 1)
+
+
+def answer_to(page: str, path: str, **headers: str) -> int:
+    """Status of a GET as a browser sends it."""
+    asked = http.client.HTTPConnection("127.0.0.1", int(page.rsplit(":", 1)[1]), timeout=10)
+    try:
+        asked.request("GET", path, headers=headers)
+        return asked.getresponse().status
+    finally:
+        asked.close()
+
+
+def test_pages_of_other_sites_get_no_answer_and_no_socket(page: str) -> None:
+    """A WebSocket to 127.0.0.1 may be opened by any page: its Origin tells (RFC 6455, 10.2); 101 would be accepted."""
+    upgrade = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13",
+               "Sec-WebSocket-Key": "x3JJHMbDL1EzLkh9GBhXDw=="}  # fmt: skip
+    socket_path = "/_nicegui_ws/socket.io/?EIO=4&transport=websocket"
+    polling = "/_nicegui_ws/socket.io/?EIO=4&transport=polling"
+    port = page.rsplit(":", 1)[1]
+    for origin in ("https://evil.example", "http://127.0.0.1:1", "null", f"http://evil.example:{port}"):
+        assert answer_to(page, "/", Origin=origin) == 403
+        assert answer_to(page, polling, Origin=origin) == 403
+        assert answer_to(page, socket_path, Origin=origin, **upgrade) == 403
+    for origin in (page, f"http://localhost:{port}"):
+        assert answer_to(page, "/", Origin=origin) == 200
+        assert answer_to(page, socket_path, Origin=origin, **upgrade) == 101
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 
 from simulator.config import Document
 from simulator.errors import ConfigError
-from simulator.planning.whatif import _cell, asked_for, compare, load_overlays, transformed
+from simulator.planning.whatif import _cell, _run, asked_for, compare, load_overlays, transformed
 from simulator.report.plan.whatif import amount, change_text, render_whatif, whatif_tables
 from simulator.scenario.spec import Scenario, scenario_from
 from simulator.workload.build import build_trace
@@ -158,3 +158,10 @@ def test_shipped_overlays_run(name: str, assignments: list[str]) -> None:
     assert all(row["error"] is None for row in data["rows"])
     assert change_text(data["rows"][1]["cells"]["E2E mean"]).startswith(("+", "-", "×", "same"))
     assert "<script>" in render_whatif(data)["report.html"]
+
+
+def test_throughput_counts_from_the_first_arrival() -> None:
+    """A prompt at 100 s, an answer of 4 tokens in 4 steps of 1 s: 1 token a second."""
+    requests = {"output": [4], "arrival_s": [100.0]}
+    found = _run(scenario_from({"workload": {"requests": requests}, "hardware": "unit"}), None, 0)
+    assert found["values"]["output tokens/s"] == pytest.approx(1.0)

@@ -75,3 +75,4 @@ def test_no_scheduler_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.Mo
     spec = make([{"grid": {"policy.max_num_seqs": [1]}}])
     with pytest.raises(ConfigError, match=r"--dask tcp://127\.0\.0\.1:9: no scheduler answers"):
         run_sweep(spec, base_of(spec), tmp_path / "out", dask="tcp://127.0.0.1:9")
+    assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,7 @@
 """Best points and the heat map, from tables written by hand; and both commands end to end."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +162,28 @@ def test_bad_options_are_one_line_and_write_nothing(tmp_path: Path, capsys: pyte
 def test_show_of_a_folder_without_a_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "show", str(tmp_path)]) == 2
     assert "holds no sweep" in capsys.readouterr().err
+
+
+def many(points: int, replications: int = 2) -> pd.DataFrame:
+    """Rows of a sweep over a square of two keys; the last replication of every tenth point is overloaded."""
+    point = np.repeat(np.arange(points), replications)
+    last = np.tile(np.arange(replications) == replications - 1, points)
+    verdict = np.where((point % 10 == 0) & last, "overloaded", "stable")
+    return pd.DataFrame({"point": point, "replication": np.tile(np.arange(replications), points), "x": point % 317,
+                         "y": point // 317, "ttft_s.p99": point * 1.0, "error": None, "stability.verdict": verdict})
+
+
+def test_a_hundred_thousand_points_are_shown_in_seconds() -> None:
+    started = time.process_time()
+    means = point_means(many(100_000), ["x", "y"], "ttft_s.p99")
+    grid = grid_of(means, "x", "y", "ttft_s.p99")
+    figure = heat_map(grid, "ttft_s.p99")
+    assert time.process_time() - started < 10
+    assert means["verdict"].tolist()[:11] == ["overloaded", *["stable"] * 9, "overloaded"]
+    assert grid.shape == (316, 317) and len(figure.axes[0].get_xticks()) <= 40
+
+
+def test_a_heat_map_of_too_many_cells_is_refused_before_it_is_made() -> None:
+    means = point_means(many(2_000, 1).assign(x=np.arange(2_000), y=np.arange(2_000)), ["x", "y"], "ttft_s.p99")
+    with pytest.raises(ConfigError, match=r"--keys x,y: a heat map of 2,000 x 2,000 cells; accepted"):
+        grid_of(means, "x", "y", "ttft_s.p99")

@@ -163,3 +163,15 @@ def test_a_signal_in_a_callback_of_the_compiler_is_not_lost(number: int) -> None
         assert signal.getsignal(number) is stop
     finally:
         signal.signal(number, before)
+
+
+def test_code_of_versions_not_used_for_a_month_is_removed(tmp_path: Path) -> None:
+    names = (f"{'a' * 16}-{'0' * 8}", f"{'b' * 16}-{'0' * 8}", "x")
+    old, used, foreign = (tmp_path / "compiled" / name for name in names)
+    for folder in (old, used, foreign):
+        CodeCache(folder).save("engine-x", "key", b"code")
+    for folder in (old, used, foreign):
+        os.utime(folder, (0, 0))
+    assert CodeCache(used).load("engine-x", "key") == b"code"  # that is a use
+    CodeCache(tmp_path / "compiled" / f"{'c' * 16}-{'0' * 8}").save("engine-x", "key", b"code")
+    assert not old.exists() and used.exists() and foreign.exists()

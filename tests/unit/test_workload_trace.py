@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from simulator.workload import (
     save_columns,
     superpose,
 )
+from simulator.workload.extras import Extras
+from simulator.workload.trace import COLUMN_TYPES
 from simulator.workload.transform import scale_rate, window
 
 S = 10**9
@@ -175,6 +178,25 @@ def test_damaged_saved_columns_are_refused(tmp_path: Path) -> None:
         open_columns(folder)
     with pytest.raises(TraceError):
         load_trace(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "values", "words"), [
+    ("arrival_ns", [5, 4], r"row 2: arrival 4 ns is before the row above"), ("arrival_ns", [-1, 0], r"arrival_ns must"),
+    ("prompt", [1, -7], r"row 2: prompt must be 1\.\."), ("output", [0, 1], r"row 1: output must be 1\.\."),
+    ("cached", [0, 99], r"row 2: cached must be 0\.\.prompt"), ("cls", [0, 5], r"cls must index"),
+    ("id", [3, 3], r"unique"),
+    ("max_tokens", [1, 2**40], r"max_tokens must be"), ("session", [0, 1, 2], r"rows|must hold"),
+    ("hash_ends", [9, 1], r"hash_ends must rise"),
+])  # fmt: skip
+def test_saved_columns_that_are_no_trace_are_refused(tmp_path: Path, name: str, values: Any, words: str) -> None:
+    extras = Extras(session=np.array([0, 1]), hash_ids=np.array([7, 8, 9]), hash_ends=np.array([1, 3]), hash_block=16)
+    trace = replace(small([0, 1]), extras=extras)
+    folder = save_columns(trace, tmp_path / "saved")
+    assert len(open_columns(folder)) == 2
+    np.save(folder / f"{name}.npy", np.array(values, dtype=COLUMN_TYPES.get(name, np.int64)))
+    with pytest.raises(TraceError, match=words) as refused:
+        open_columns(folder)
+    assert str(folder) in str(refused.value)
 
 
 def test_inspect_figures_worked_by_hand() -> None:

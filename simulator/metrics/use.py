@@ -1,0 +1,141 @@
+"""How slots, GPU time and KV memory were used, of a run or of one of its pools."""
+
+from typing import Any
+
+import numpy as np
+
+from simulator.metrics.pools import parts
+from simulator.result import Result
+from simulator.units import NEVER, NS_PER_S
+
+Block = dict[str, Any]
+
+
+def ratio(above: float, below: float) -> float | None:
+    """above / below, None where there is nothing below."""
+    return above / below if below else None
+
+
+def total(result: Result, name: str) -> int:
+    """Sum of one total over the replicas, as an unbounded integer."""
+    return sum(result.totals[name].tolist())
+
+
+
+def use(result: Result, span: int) -> Block:
+    """Shares of slots, GPU and time. A step cut by the horizon may reach past it: shares end at 1."""
+    wall, whole = total(result, "wall"), span * len(result.totals)
+    slots = sum(total(part, "wall") * part.setup.limits.max_num_seqs for part in _alike(result))
+    gpu, busy = ratio(total(result, "gpu"), whole), ratio(wall, whole)
+    return {
+        "steps": total(result, "steps"),
+        "slot_utilization": ratio(total(result, "rows"), slots),
+        "gpu_utilization": None if gpu is None else min(1.0, gpu),
+        "busy_share": None if busy is None else min(1.0, busy),
+    }
+
+
+def batch(result: Result) -> Block:
+    held = result.rows_time.tolist()
+    whole = sum(held)
+    used = [rows for rows, ns in enumerate(held) if ns]
+    reached = np.cumsum([held[rows] / whole for rows in used])
+
+    def share(q: float) -> int | None:
+        """Smallest batch size that is not exceeded for a share q of the time."""
+        return used[min(int(np.searchsorted(reached, q - 1e-12)), len(used) - 1)] if used else None
+
+    wall = total(result, "wall")
+    return {
+        "mean_running": ratio(total(result, "running"), wall),
+        "mean_scheduled": ratio(total(result, "rows"), wall),
+        "p50": share(0.5),
+        "p99": share(0.99),
+        "max": used[-1] if used else None,
+        "distribution": [[rows, held[rows] / whole] for rows in used],
+    }
+
+
+def queue(result: Result) -> Block:
+    mean = ratio(total(result, "waiting"), total(result, "wall_short"))
+    return {"mean_waiting": mean, "max_waiting": int(result.totals["peak_waiting"].max())}
+
+
+def kv(result: Result) -> Block:
+    if result.setup.pools:
+        return _kv_of_pools(result)
+    limits, capacity = result.setup.limits, result.setup.capacity
+    held, time = total(result, "blocks"), total(result, "wall_short") * limits.num_blocks
+    filled = ratio(total(result, "kv_tokens"), held * limits.block_size)
+    refused = total(result, "fragmented")
+    sizes = (
+        {}
+        if capacity is None
+        else {
+            name: int(value)
+            for name, value in vars(capacity).items()
+            if name.endswith("_bytes") or name == "kv_bytes_per_token"
+        }
+    )
+    return {
+        "num_gpu_blocks": limits.num_blocks + (0 if limits.contiguous else 1),
+        "block_size": limits.block_size,
+        "tokens_capacity": limits.num_blocks * limits.block_size,
+        "mean_use": ratio(held, time),
+        "peak_use": int(result.totals["peak_blocks"].max()) / limits.num_blocks,
+        # tokens in shared blocks are counted once a holder, so nothing can be said where blocks are shared
+        "internal_fragmentation": None if filled is None or result.requests.found.any() else 1 - filled,
+        "external_fragmentation": ratio(total(result, "gaps"), time - held)
+        if limits.contiguous
+        else 0.0,
+        "refused_by_fragmentation": refused,
+        "breakdown": sizes or None,
+        "prefix_cache": _prefix_cache(result),
+    }
+
+
+def _alike(result: Result) -> list[Result]:
+    """The result in parts of one kind of replica."""
+    return list(parts(result).values()) or [result]
+
+
+def _kv_of_pools(result: Result) -> Block:
+    """Shares over all pools; sizes and what is inside blocks differ from pool to pool (summary key `pools`)."""
+    own = _alike(result)
+    held = sum(total(part, "blocks") for part in own)
+    time = sum(total(part, "wall_short") * part.setup.limits.num_blocks for part in own)
+    peaks = [int(part.totals["peak_blocks"].max()) / part.setup.limits.num_blocks for part in own]
+    unlike = ("num_gpu_blocks", "block_size", "tokens_capacity", "internal_fragmentation", "external_fragmentation",
+              "breakdown")
+    return dict.fromkeys(unlike) | {
+        "mean_use": ratio(held, time), "peak_use": max(peaks), "refused_by_fragmentation": total(result, "fragmented"),
+        "prefix_cache": _prefix_cache(result)}
+
+
+def _prefix_cache(result: Result) -> Block:
+    """Prompt tokens found in the prefix cache when requests were first admitted; without one, those the trace names."""
+    req = result.requests
+    on, admitted = req.found.size > 0, req.scheduled != NEVER
+    block = result.setup.limits.block_size
+    found = req.found if on else np.minimum(req.cached, req.prompt - 1) // block * block
+    tokens, prompts = int(found[admitted].sum()), int(req.prompt[admitted].sum())
+    rate = ratio(tokens, prompts) if on or tokens else None
+    return {"simulated": on, "found_tokens": tokens, "prompt_tokens": prompts, "hit_rate": rate}
+
+
+def time_spent(result: Result) -> Block:
+    def seconds(name: str) -> float:
+        return total(result, name) / NS_PER_S
+
+    exposed = max(0, total(result, "wall") - total(result, "gpu"))
+    return {
+        "gpu_s": seconds("gpu"),
+        "dense_s": seconds("dense"),
+        "decode_attention_s": seconds("decode_attention"),
+        "prefill_attention_s": seconds("prefill_attention"),
+        "exposed_cpu_s": exposed / NS_PER_S,
+        "eager_steps": total(result, "eager"),
+        "wasted_rows": total(result, "wasted"),
+        "pad_rows": total(result, "pad_rows"),
+        "pad_tokens": total(result, "pad_tokens"),
+    }
