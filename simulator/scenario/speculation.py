@@ -69,7 +69,8 @@ def check_engine(policy: Policy, engine: str, layout: str, cost_model: str) -> N
     """Raise ConfigError where drafts are not modelled."""
     if not policy.drafts or layout != "paged":
         names = ", ".join(each.name for each in POLICIES.values() if each.drafts)
-        raise ConfigError(f"needs layout: paged and a policy that plans drafts ({names}), got {layout} and {policy.name}")
+        raise ConfigError(f"needs layout: paged and a policy that plans drafts ({names}), got {layout} and "
+                          f"{policy.name}")
     if engine not in ("vllm", "unit"):
         raise ConfigError(f"is modelled as vLLM does it, not {engine}")
     if cost_model == "roofline":
