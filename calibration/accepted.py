@@ -13,7 +13,7 @@ from simulator.errors import CalibrationError
 
 ENGINE_ONLY: Final[Mapping[str, tuple[object, ...]]] = {
     "quantization": (None, "fp8"),
-    "scheduling_policy": (None, "fcfs"),
+    "scheduling_policy": (None, "fcfs", "priority"),
     "enable_chunked_prefill": (None, True),
 }
 """engine.KEY -> the values that are simulated; any other is refused."""
@@ -66,9 +66,13 @@ def check_keys(content: Mapping[str, Any], engine: Iterable[str], path: Path) ->
         )
 
 
-def check_columns(columns: Iterable[str], required: Iterable[str], kind: str, path: Path) -> None:
-    """Refuse columns of requests.csv that are not simulated under this kind of arrivals, and unknown ones."""
-    known = (*required, *RESULT_COLUMNS, *(SESSION_COLUMNS if kind == "sessions" else ()))
+def check_columns(columns: Iterable[str], required: Iterable[str], kind: str, ranked: bool, path: Path) -> None:
+    """Refuse columns of requests.csv that are not simulated under this kind of arrivals, and unknown ones.
+
+    `ranked`: the engine schedules by priority.
+    """
+    known = (*required, *RESULT_COLUMNS, *(SESSION_COLUMNS if kind == "sessions" else ()),
+             *(("priority",) if ranked else ()))
     for column in columns:
         if column in INPUT_COLUMNS and column not in known:
             raise NotModelledError(f"{path}: column {column!r} is not modelled; accepted: {', '.join(known)}")

@@ -59,6 +59,7 @@ class EngineSettings:
     kv_cache_dtype: str = "bfloat16"
     quantization: str | None = None
     enable_prefix_caching: bool = False
+    scheduling_policy: str | None = None
     enable_expert_parallel: bool | None = None
     cuda_graphs: bool = True
     speculative: dict[str, Any] | None = None
@@ -118,7 +119,10 @@ def load_run(folder: Path) -> MeasuredRun:
     check_keys(content, EngineSettings.__dataclass_fields__, path)
     engine = _engine(section, path)
     kind, width = _arrivals(arrivals, path)
-    requests = _requests(folder, kind)
+    ranked = engine.scheduling_policy == "priority"
+    requests = _requests(folder, kind, ranked)
+    if ranked and "priority" not in requests:
+        raise CalibrationError(f"{folder}: engine.scheduling_policy priority needs a column priority of the requests")
     if kind == "sessions" and not {"session", "turn"} <= set(requests):
         raise CalibrationError(f"{folder / 'requests.csv'}: arrivals.kind sessions needs columns session and turn")
     log = next((folder / name for name in STEP_LOGS if (folder / name).is_file()), None)
@@ -188,10 +192,10 @@ def _model(folder: Path, name: str) -> Path:
     return found
 
 
-def _requests(folder: Path, kind: str) -> pd.DataFrame:
+def _requests(folder: Path, kind: str, ranked: bool) -> pd.DataFrame:
     if (folder / "requests.csv").is_file():
         table = _table(folder / "requests.csv", REQUEST_COLUMNS)
-        check_columns(table.columns, REQUEST_COLUMNS, kind, folder / "requests.csv")
+        check_columns(table.columns, REQUEST_COLUMNS, kind, ranked, folder / "requests.csv")
         return table
     detailed = sorted(folder.glob("*.json"))
     if len(detailed) != 1:

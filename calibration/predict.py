@@ -8,7 +8,7 @@ import pandas as pd
 
 from calibration.accepted import NotModelledError
 from calibration.measured import MeasuredRun, metrics_of
-from policies.registry import policy_named
+from policies.registry import Policy, policy_named
 from simulator.cost.calibrated import calibrated_cost
 from simulator.cost.moe import Routing
 from simulator.cost.step import Cost
@@ -127,7 +127,7 @@ def predict(
         run.engine.num_gpu_blocks_override or blocks,
         log,
     )
-    run_fast(job, policy_named(setup.engine.policy))
+    run_fast(job, _policy(run, setup))
     refused = np.flatnonzero(job.req.status != FINISHED)
     if refused.size:
         raise CalibrationError(f"{run.name}: request {refused[0]} does not finish under the run's settings")
@@ -145,6 +145,11 @@ def predict(
         last,
         job.log if log else None,
     )
+
+
+def _policy(run: MeasuredRun, setup: Profiles) -> Policy:
+    """The engine's policy, or its queue in order of priority."""
+    return policy_named("priority" if run.engine.scheduling_policy == "priority" else setup.engine.policy)
 
 
 def _ordered(run: MeasuredRun) -> pd.DataFrame:
@@ -168,8 +173,10 @@ def _job(run: MeasuredRun, setup: Profiles, cost: Cost, blocks: int, log: bool) 
     known = run.engine.enable_prefix_caching and not cached.any()  # else what was found is given, not what it was
     limits = limits_of(run, setup.engine, blocks)._replace(prefix=int(known))
     shared = shared_blocks(make_trace(arrival, prompt, output, extras=extras), limits.block_size)
+    policy = _policy(run, setup)
+    asks = {name: table[name].to_numpy(dtype=np.int64) for name in policy.needs}
     columns = request_columns(arrival, prompt, output, output, cached, np.zeros(0, dtype=np.int64),
-                              shared.ends if limits.prefix else None)
+                              shared.ends if limits.prefix else None, asks=asks, ordered=policy.ordered)
     job = array_job(columns, limits, cost, 1, log, shared.numbers)
     if run.speculation:
         job.acceptance = acceptance_of(run.speculation, SEED, 0, arrays=True)

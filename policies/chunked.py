@@ -10,15 +10,19 @@ Sources: Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM Inference wi
 algorithm 3 (stall-free batching); vLLM 0.24 vllm/v1/core/sched/scheduler.py, Scheduler.schedule.
 """
 
+from collections.abc import Callable
+
 from policies.queues import (
     admit,
     held,
+    last_admitted,
     must_see_all,
     plan,
-    preempt_last,
+    preempt,
     run_lane,
     slots_for,
-    take_after,
+    take_head,
+    unplan,
     wanted,
     wanted_with_drafts,
 )
@@ -27,17 +31,61 @@ from simulator.kv import fits, grow
 from simulator.prefix import borrowed, find, make_room, remember
 from simulator.state import Column, Limits, Replica, Requests
 
+Victim = Callable[[Requests, Replica, Limits], int]
 
-@jitable
-def schedule(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
-    """Fill rep.batch and rep.tokens for the next step; may admit and preempt."""
-    if held(rep) > lim.max_num_batched_tokens and must_see_all(rep):
-        return  # single decodes go without a token
-    if not run_lane(rep, lim, 0):
-        return
-    budget, preempted = _continue_running(req, rep, lim, lim.max_num_batched_tokens - rep.c.lane)
-    if not preempted:
-        _admit_waiting(req, rep, lim, budget)
+
+def scheduler(victim: Victim) -> Callable[[Requests, Replica, Limits, Column], None]:
+    """A policy's `schedule`; `victim` says who is preempted when KV memory is out, by the place in rep.running."""
+
+    @jitable
+    def schedule(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
+        """Fill rep.batch and rep.tokens for the next step; may admit and preempt."""
+        if held(rep) > lim.max_num_batched_tokens and must_see_all(rep):
+            return  # single decodes go without a token
+        if not run_lane(rep, lim, 0):
+            return
+        again = True
+        while again:
+            budget, preempted = continue_running(req, rep, lim, lim.max_num_batched_tokens - rep.c.lane)
+            if not preempted:
+                admit_waiting(req, rep, lim, budget)
+            # who has preempted itself ends the plan: with nothing in flight the engine asks again at once
+            again = preempted and rep.c.n_batch == 0 and rep.c.n_flight == 0 and rep.c.singles == 0
+
+    @jitable
+    def continue_running(req: Requests, rep: Replica, lim: Limits, budget: int) -> tuple[int, bool]:
+        """Plan running sequences in order; returns what is left of the budget and whether any was preempted.
+
+        Who is preempted may have been planned before: its tokens go back to the budget.
+        """
+        k = 0
+        preempted = False
+        while k < rep.c.n_running and budget > 0:
+            i = rep.running[k]
+            ready = wanted(req, i) if lim.draft_tokens == 0 else wanted_with_drafts(req, lim, i)
+            tokens = _chunk(lim, ready, budget)
+            if tokens > 0:
+                gone = False
+                slots = slots_for(lim, req.computed[i] + tokens)
+                while not gone and not grow(req, rep, lim, i, slots, 0):
+                    if must_see_all(rep):
+                        return budget, True
+                    place = victim(req, rep, lim)
+                    back = unplan(rep, rep.running[place])
+                    budget += back
+                    if back > 0:
+                        k -= 1
+                    gone = preempt(req, rep, lim, place) == i
+                    preempted = True
+                if gone:
+                    break
+                plan(rep, i, tokens)
+                remember(req, rep, lim, i, req.computed[i] + tokens)
+                budget -= tokens
+            k += 1
+        return budget, preempted
+
+    return schedule
 
 
 @jitable
@@ -49,32 +97,7 @@ def _chunk(lim: Limits, tokens: int, budget: int) -> int:
 
 
 @jitable
-def _continue_running(req: Requests, rep: Replica, lim: Limits, budget: int) -> tuple[int, bool]:
-    """Plan running sequences in order; returns what is left of the budget and whether any was preempted."""
-    k = 0
-    preempted = False
-    while k < rep.c.n_running and budget > 0:
-        i = rep.running[k]
-        ready = wanted(req, i) if lim.draft_tokens == 0 else wanted_with_drafts(req, lim, i)
-        tokens = _chunk(lim, ready, budget)
-        if tokens > 0:
-            slots = slots_for(lim, req.computed[i] + tokens)
-            while k < rep.c.n_running and not grow(req, rep, lim, i, slots, 0):
-                if must_see_all(rep):
-                    return budget, True
-                preempt_last(req, rep, lim)
-                preempted = True
-            if k >= rep.c.n_running:
-                break
-            plan(rep, i, tokens)
-            remember(req, rep, lim, i, req.computed[i] + tokens)
-            budget -= tokens
-        k += 1
-    return budget, preempted
-
-
-@jitable
-def _admit_waiting(req: Requests, rep: Replica, lim: Limits, budget: int) -> None:
+def admit_waiting(req: Requests, rep: Replica, lim: Limits, budget: int) -> None:
     """Admit from the head of the queue while slots, budget and KV blocks last."""
     while rep.c.n_waiting > 0 and budget > 0 and held(rep) < lim.max_num_seqs:
         i = rep.c.head
@@ -87,9 +110,12 @@ def _admit_waiting(req: Requests, rep: Replica, lim: Limits, budget: int) -> Non
             break
         if not make_room(req, rep, lim, i, start, slots_for(lim, start + tokens), keep_free):
             break
-        take_after(req, rep, -1)
+        take_head(req, rep)
         req.computed[i] = start
         admit(req, rep, i)
         plan(rep, i, tokens)
         remember(req, rep, lim, i, start + tokens)
         budget -= tokens
+
+
+schedule = scheduler(last_admitted)

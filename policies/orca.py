@@ -8,7 +8,7 @@ Source: Yu et al., "Orca: A Distributed Serving System for Transformer-Based Gen
 algorithm 1 (`max_tokens` reserved in n_rsrv, section 4.2).
 """
 
-from policies.queues import admit, held, plan, run_lane, take_after, wanted
+from policies.queues import admit, held, plan, run_lane, take_head, wanted
 from simulator.jit import jitable
 from simulator.kv import grow
 from simulator.prefix import find
@@ -22,7 +22,7 @@ def schedule(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
         i = rep.c.head
         if not grow(req, rep, lim, i, req.prompt[i] + req.limit[i], 0):
             break
-        take_after(req, rep, -1)
+        take_head(req, rep)
         req.computed[i] = find(req, rep, lim, i, req.prompt[i])
         admit(req, rep, i)
     run_lane(rep, lim, 0)

@@ -1,9 +1,11 @@
 """The waiting queue and the slots of a replica: the verbs every policy is written in.
 
 The queue is a linked list through `req.next`, so it has no capacity, and a preempted request goes back to
-its head. All functions change their arguments in place and allocate nothing.
+its head; or, where requests have a key, a heap in its order (policies.heap). All functions change their arguments
+in place and allocate nothing.
 """
 
+from policies import heap
 from simulator.jit import jitable
 from simulator.prefix import disown, give_up
 from simulator.state import RUNNING, VACANT_BITS, WAITING, Limits, Replica, Requests
@@ -50,16 +52,36 @@ def take_after(req: Requests, rep: Replica, before: int) -> int:
 
 
 @jitable
+def push(req: Requests, rep: Replica, i: int) -> None:
+    """Request i, new, joins the waiting queue."""
+    if len(req.key) == 0:
+        push_back(req, rep, i)
+    else:
+        heap.push(req, rep, i)
+
+
+@jitable
+def take_head(req: Requests, rep: Replica) -> int:
+    """Take the first of the waiting queue out of it and return it."""
+    if len(req.key) == 0:
+        return take_after(req, rep, -1)
+    return heap.pop(req, rep)
+
+
+@jitable
 def take_out(req: Requests, rep: Replica, lim: Limits, i: int) -> None:
-    """Take request i, somewhere in the waiting queue, out of it for good."""
+    """Take request i, somewhere in the waiting queue, out of it for good; its status is the caller's business."""
     disown(req, rep, lim, i)
+    rep.c.version += 1
+    if len(req.key) > 0:
+        heap.leave(req, rep, i)
+        return
     before = -1
     at = rep.c.head
     while at != i:
         before = at
         at = req.next[at]
     take_after(req, rep, before)
-    rep.c.version += 1
 
 
 @jitable
@@ -94,6 +116,22 @@ def plan(rep: Replica, i: int, tokens: int) -> None:
     rep.batch[n] = i
     rep.tokens[n] = tokens
     rep.c.n_batch = n + 1
+
+
+@jitable
+def unplan(rep: Replica, i: int) -> int:
+    """Take request i out of the step being planned; returns the tokens it was to compute, 0 when it is not in it."""
+    kept = 0
+    tokens = 0
+    for k in range(rep.c.n_batch):
+        if rep.batch[k] == i:
+            tokens = rep.tokens[k]
+        else:
+            rep.batch[kept] = rep.batch[k]
+            rep.tokens[kept] = rep.tokens[k]
+            kept += 1
+    rep.c.n_batch = kept
+    return int(tokens)
 
 
 @jitable
@@ -196,24 +234,51 @@ def vacate(req: Requests, rep: Replica, lim: Limits, i: int) -> None:
 
 
 @jitable
-def preempt_last(req: Requests, rep: Replica, lim: Limits) -> int:
-    """Preempt the last admitted sequence by recomputation and return it.
+def last_admitted(req: Requests, rep: Replica, lim: Limits) -> int:
+    """Place in `running` of the sequence admitted last."""
+    return rep.c.n_running - 1
+
+
+@jitable
+def largest_key(req: Requests, rep: Replica, lim: Limits) -> int:
+    """Place in `running` of the sequence that would be last in the waiting queue."""
+    worst = 0
+    for k in range(1, rep.c.n_running):
+        if heap.before(req, rep.running[worst], rep.running[k]):
+            worst = k
+    return worst
+
+
+@jitable
+def preempt(req: Requests, rep: Replica, lim: Limits, place: int) -> int:
+    """Preempt the sequence at this place of `running` by recomputation and return it.
 
     Its KV is dropped; its tokens, visible or still in flight, are kept and become part of what must be computed
-    again; it waits at the head of the queue. The next decision may differ from this one: HOLD is 0.
-    As vLLM 0.24 vllm/v1/core/sched/scheduler.py, Scheduler._preempt_request.
+    again; it waits at the head of the queue, or where its key puts it. The next decision may differ from this one:
+    HOLD is 0. As vLLM 0.24 vllm/v1/core/sched/scheduler.py, Scheduler._preempt_request.
     """
     rep.c.hold = 0
     rep.c.version += 1
+    i = rep.running[place]
     rep.c.n_running -= 1
-    i = rep.running[rep.c.n_running]
+    for k in range(place, rep.c.n_running):
+        rep.running[k] = rep.running[k + 1]
     vacate(req, rep, lim, i)
     req.computed[i] = 0
     if lim.draft_tokens > 0:
         req.drafts[i] = 0
     req.preempted[i] += 1
-    push_front(req, rep, i)
+    if len(req.key) == 0:
+        push_front(req, rep, i)
+    else:
+        heap.push(req, rep, i)
     return i
+
+
+@jitable
+def preempt_last(req: Requests, rep: Replica, lim: Limits) -> int:
+    """Preempt the last admitted sequence and return it."""
+    return preempt(req, rep, lim, rep.c.n_running - 1)
 
 
 @jitable

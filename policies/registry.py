@@ -5,13 +5,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from policies import chunked, orca, static, vllm_v0
+from policies import (
+    by_key,
+    chunked,
+    earliest_deadline,
+    oracle_sjf,
+    orca,
+    priority,
+    shortest_predicted,
+    shortest_prompt,
+    static,
+    vllm_v0,
+)
 from policies.queues import retire_finished
 from simulator.errors import UnknownNameError
 from simulator.jit import jitable
 from simulator.state import Column, Limits, Replica, Requests
 
 Step = Callable[[Requests, Replica, Limits, Column], None]
+Key = Callable[[Requests, Limits, int], int]
+Arrived = Callable[[Requests, Replica, Limits, Column, int], None]
+ASKS: Final = ("priority", "tenant", "predicted", "target")
+"""Columns of the requests that are there only for a policy that needs them."""
 
 
 @jitable
@@ -20,15 +35,42 @@ def retire_default(req: Requests, rep: Replica, lim: Limits, aux: Column) -> Non
     retire_finished(req, rep, lim)
 
 
+@jitable
+def key_default(req: Requests, lim: Limits, i: int) -> int:
+    """Stands for a key that nobody asks for."""
+    return 0
+
+
+@jitable
+def arrived_default(req: Requests, rep: Replica, lim: Limits, aux: Column, i: int) -> None:
+    """Nothing to do."""
+
+
 @dataclass(frozen=True)
 class Policy:
-    """A scheduling policy: `schedule` plans a step, `retire` runs when sequences have ended."""
+    """A scheduling policy: `schedule` plans a step, `retire` runs when sequences have ended.
+
+    Hooks, all optional: `key` puts the waiting queue in its order (smaller first, ties by index), computed when a
+    request enters it; `arrived` runs when a request has joined the queue.
+    """
 
     name: str
     module: Any
     schedule: Step
     knobs: tuple[str, ...]
     retire: Step = retire_default
+    key: Key = key_default
+    arrived: Arrived = arrived_default
+    engine: str = ""
+    """Name of the compiled engine where policies share one; '' = one of its own."""
+    needs: tuple[str, ...] = ()
+    """Of ASKS: columns that must be filled."""
+    aux: int = 1
+    """Numbers that it keeps per replica (the column aux)."""
+    lane: bool = True
+    """Whether it knows the lane (engines/lane.py): False sees every sequence in `running`."""
+    streams: bool = True
+    """Whether tokens are sent as they come, unless the knob `stream` says otherwise."""
     whole_prompt: bool = False
     watermark: float | None = None
     """Share of KV blocks kept free when admitting, where the policy has its own default."""
@@ -36,6 +78,11 @@ class Policy:
     """Whether it looks for known blocks when admitting."""
     drafts: bool = False
     """Whether it plans drafted tokens."""
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the waiting queue is in order of a key."""
+        return self.key is not key_default
 
     @property
     def summary(self) -> str:
@@ -50,18 +97,29 @@ class Policy:
 
 _SEQS = "max_num_seqs"
 _BUDGET = "max_num_batched_tokens"
+_CHUNKED = (_SEQS, _BUDGET, "long_prefill_token_threshold", "watermark", "reserve_full_prompt")
+
+
+def _by_key(module: Any, needs: tuple[str, ...], *knobs: str) -> Policy:
+    """A policy that is no more than a key."""
+    return Policy(module.__name__.rpartition(".")[2], module, by_key.schedule, (*_CHUNKED, *knobs), key=by_key.key,
+                  engine="by_key", needs=needs, prefix_cache=True)
+
 
 POLICIES: Final = {
     p.name: p
     for p in (
-        Policy("static", static, static.schedule, 
-               (_SEQS, "batch_window_s", "length_bucket", "stream", "padding"), retire=static.retire),
+        Policy("static", static, static.schedule, (_SEQS, "batch_window_s", "length_bucket", "stream", "padding"),
+               retire=static.retire, streams=False),
         Policy("orca", orca, orca.schedule, (_SEQS,)),
         Policy("vllm_v0", vllm_v0, vllm_v0.schedule, (_SEQS, _BUDGET, "watermark"), whole_prompt=True,
                watermark=0.01),  # vLLM 0.6 vllm/core/block_manager_v2.py, BlockSpaceManagerV2.__init__
-        Policy("chunked", chunked, chunked.schedule,
-               (_SEQS, _BUDGET, "long_prefill_token_threshold", "watermark", "reserve_full_prompt"), prefix_cache=True,
-               drafts=True),
+        Policy("chunked", chunked, chunked.schedule, _CHUNKED, prefix_cache=True, drafts=True),
+        _by_key(priority, ("priority",), "aging_s"),
+        _by_key(shortest_prompt, ()),
+        _by_key(shortest_predicted, ("predicted",), "prediction_error"),
+        _by_key(earliest_deadline, ("target",)),
+        _by_key(oracle_sjf, ()),
     )
 }
 

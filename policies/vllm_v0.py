@@ -12,7 +12,7 @@ Source: vLLM 0.6 vllm/core/scheduler.py, Scheduler._schedule_default (chunked pr
 vllm/core/block_manager_v2.py, can_allocate and can_append_slots.
 """
 
-from policies.queues import admit, held, must_see_all, plan, preempt_last, run_lane, take_after, wanted
+from policies.queues import admit, held, must_see_all, plan, preempt_last, run_lane, take_head, wanted
 from simulator.jit import jitable
 from simulator.kv import grow, reservation
 from simulator.prefix import find
@@ -44,7 +44,7 @@ def _prefill(req: Requests, rep: Replica, lim: Limits) -> None:
             keep_free = 0
         if not grow(req, rep, lim, i, whole, keep_free):
             break
-        take_after(req, rep, -1)
+        take_head(req, rep)
         req.computed[i] = start
         admit(req, rep, i)
         plan(rep, i, whole - start)

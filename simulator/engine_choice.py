@@ -49,7 +49,7 @@ def choose(setup: Setup, trace: Trace) -> Literal["fast", "reference"]:
     Raises ConfigError when $SERVECAST_COMPILE is none of MODES.
     """
     wanted, policy = mode(), setup.policy.name
-    if wanted == "wait" or code_cache().has(code_name(policy)) or not is_small(setup, trace):
+    if wanted == "wait" or code_cache().has(code_name(setup.policy)) or not is_small(setup, trace):
         return "fast"
     started = wanted == "background" and compile_later(policy)
     if wanted == "background" and not started and _attempts(policy) >= ATTEMPTS:
@@ -116,7 +116,7 @@ def work(policy: str) -> None:
         os.nice(19)
     cache = code_cache()
     with cache.alone(_queue(policy), 0) as first, cache.alone("background", LIMIT_S if first else 0):
-        if not first or cache.has(code_name(policy)):
+        if not first or cache.has(_code(policy)):
             return
         os.write(1, _STARTED)
         jit.waits_for_others = False  # and nobody waits for this process, which may be slow
@@ -128,19 +128,24 @@ def work(policy: str) -> None:
 
 def compile_now(policy: str) -> None:
     """Compile the engine of a policy, or load it: a run of one token."""
-    scenario = scenario_from({"name": policy, "workload": {"requests": {"output": [1]}}, "hardware": "unit",
-                              "policy": policy})
+    asks = {"output": [1], "priority": 0, "predicted": 1, "ttft_target_s": 1.0}
+    scenario = scenario_from({"name": policy, "workload": {"requests": asks}, "hardware": "unit", "policy": policy})
     setup = prepare(scenario)
     run_fast(build_job(setup, build_trace(scenario.parsed_workload(), 0), True, False), setup.policy)
 
 
+def _code(policy: str) -> str:
+    """What the engine of a policy is called; a user's own policy, which nobody compiles here, has its name."""
+    return code_name(POLICIES[policy]) if policy in POLICIES else f"engine-{policy}"
+
+
 def _queue(policy: str) -> str:
     """Name of the lock that a background process for this policy holds, waiting or compiling."""
-    return f"{code_name(policy)}-queue"
+    return f"{_code(policy)}-queue"
 
 
 def _log_name(policy: str) -> str:
-    return f"{code_name(policy)}.log"
+    return f"{_code(policy)}.log"
 
 
 def _attempts(policy: str) -> int:

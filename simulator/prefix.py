@@ -79,11 +79,17 @@ def remember(req: Requests, rep: Replica, lim: Limits, i: int, tokens: int) -> N
 
 @jitable
 def give_up(req: Requests, rep: Replica, lim: Limits, i: int) -> None:
-    """Request i, running or just ended, returns its KV blocks."""
+    """Request i, running or just ended, returns its KV blocks.
+
+    One that has ended was also known up to its last output but one: vLLM notes that when the output comes
+    (v1/core/sched/async_scheduler.py, _update_request_with_output, cache_blocks).
+    """
     if lim.prefix == 0:
         release(req, rep, lim, i)
+    elif req.status[i] == RUNNING:
+        put_back(req, rep, lim, i, req.settled[i], True)
     else:
-        put_back(req, rep, lim, i, req.settled[i], req.status[i] == RUNNING)
+        put_back(req, rep, lim, i, req.prompt[i] + req.done[i] - 1, False)
 
 
 @jitable

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from simulator.scenario.own import is_own, sha256_of
 from simulator.state import Requests
 from simulator.version import __version__
 
@@ -63,4 +64,4 @@ class Result:
             "host": {"name": setup.host.name, "mark": setup.host.mark, "cpu_scale": setup.host.cpu_scale},
             "cost_model": "unit" if setup.gpu.name == "unit" else self.scenario.cost_model,
             "policy": setup.policy.name, "policy_reference": setup.policy.reference,
-        }
+        } | ({"policy_sha256": sha256_of(setup.policy)} if is_own(setup.policy) else {})

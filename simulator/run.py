@@ -13,6 +13,8 @@ from simulator.cost.reach import LAST_TICK
 from simulator.cost.step import Cost
 from simulator.engines.job import Job
 from simulator.errors import ConfigError, NoProgressError
+from simulator.scenario.guard import TRIAL, guarded
+from simulator.scenario.own import is_own
 from simulator.scenario.setup import Setup, build_job, in_submission_order, prepare
 from simulator.scenario.spec import Scenario
 from simulator.state import RUNNING
@@ -63,11 +65,19 @@ def simulate(scenario: Scenario, engine: Engine = "fast", *, trace: Trace | None
         from simulator.engine_choice import choose
 
         engine = choose(ready, trace)
+    if is_own(ready.policy):
+        ready = _watched(ready, engine, trace, replication)
     job = build_job(ready, trace, engine == "fast", log, replication)
     if engine == "fast":
         from simulator.engines.fast import run_fast
 
-        run_fast(job, ready.policy, leaps, progress)
+        try:
+            run_fast(job, ready.policy, leaps, progress)
+        except Exception as error:
+            if not is_own(ready.policy) or not type(error).__module__.startswith("numba"):
+                raise
+            raise ConfigError(f"{ready.policy.module.__file__}: cannot be compiled, --engine reference runs it: "
+                              f"{' '.join(str(error).split())[:300]}") from error
     else:
         from simulator.engines.reference import run_reference
 
@@ -79,6 +89,21 @@ def simulate(scenario: Scenario, engine: Engine = "fast", *, trace: Trace | None
     return Result(ready, trace, job.req, job.stats, job.itl, job.rows_time.sum(axis=0),
                   _sorted_log(job) if log else None, replication,
                   job.rows_time if ready.pools else None)
+
+
+def _watched(ready: Setup, engine: Engine, trace: Trace, replication: int) -> Setup:
+    """A user's own policy is watched on SimPy, for a while before it runs compiled.
+
+    Raises ConfigError for what it does wrong, NoProgressError when it stands still.
+    """
+    from simulator.engines.reference import run_reference
+
+    careful = replace(ready, policy=guarded(ready.policy))
+    if engine != "fast":
+        return careful
+    first = trace.take(slice(0, TRIAL))
+    _check_progress(run_reference(build_job(careful, first, False, False, replication), careful.policy))
+    return ready
 
 
 def _check_progress(job: Job) -> None:

@@ -52,11 +52,19 @@ class Requests(NamedTuple):
     known: Column        # [blocks] of the shared ones that are registered while it runs [prefix]
     settled: Column      # [tokens] computed and visible when last planned: full blocks are known [prefix, engine]
     own: Column          # node with its private blocks since it was preempted, -1 = none [prefix]
+    # What a policy asks for by name (registry.Policy.needs); each is empty unless it does.
+    priority: Column     # smaller goes first [input]
+    tenant: Column       # index of the tenant [input]
+    predicted: Column    # [tokens] predicted output length [input]
+    target: Column       # [ns]     time to first token that the client wants [input]
+    # The waiting queue in another order than first come, first served; both are empty unless it is.
+    key: Column          # smaller goes first, ties by index [engine]
+    child: Column        # first child in the heap, its siblings are linked by next, -1 = none [heap]
 
 
 COUNT_FIELDS: Final = ("prompt", "output", "limit", "cached", "group", "computed", "planned", "done", "blocks",
                        "extent", "slot", "replica", "preempted", "status", "next", "drafts", "found", "known",
-                       "settled", "own")
+                       "settled", "own", "tenant", "predicted", "child")
 """Columns that fit int32; the others are ticks (int64)."""
 LARGEST_COUNT: Final = 2**31 - 1
 """Most tokens of a request, and most KV blocks of a replica; checked where they come in."""
@@ -310,6 +318,8 @@ class Limits(NamedTuple):
     draft_tokens: int = 0               # [tokens] drafted for a sequence after each of its steps, 0 = no speculation
     lookahead: int = 0                  # [tokens] KV slots kept for the next drafts
     rehearse: int = 0                   # 1 = the draft needs hidden states of the last block of a prefix found
+    order: int = 0                      # policies in order of a key: which key (policies.by_key.KEYS)
+    aging: int = 0                      # [ns] of waiting that count as one priority; 0 = none
 
 
 @dataclass(slots=True)

@@ -36,6 +36,8 @@ DropOption = Annotated[bool, typer.Option(
     "--drop-bad-rows", help="Leave out and count trace rows that cannot be used, instead of refusing the file.")]
 WhereOption = Annotated[list[str] | None, typer.Option(
     "--where", metavar="COLUMN=TEXT", help="Only trace rows whose column holds this text; repeatable.")]
+AllowOption = Annotated[bool, typer.Option(
+    "--allow-code", help="Run the Python file that the scenario names as its policy (policy.file).")]
 UnitOption = Annotated[str | None, typer.Option("--time-unit", help="Unit of the arrivals: s, ms, us, ns or iso.")]
 
 MARKS: Final = {"sweep": "axes", "plan": "candidates", "whatif": "overlays"}
@@ -177,10 +179,10 @@ class TraceChoice:
 
 
 def read_scenario(name: str, assignments: Sequence[str] = (), flags: Mapping[str, Any] | None = None,
-                  trace: TraceChoice | None = None) -> "Scenario":
+                  trace: TraceChoice | None = None, allow_code: bool = False) -> "Scenario":
     """Scenario file, overridden by `--set` assignments, overridden by explicit flags. Raises ConfigError.
 
-    `flags` maps dotted keys to values, None = not given. `trace` replaces the workload.
+    `flags` maps dotted keys to values, None = not given. `trace` replaces the workload. `allow_code` runs policy.file.
     """
     from simulator.scenario.spec import load_scenario
 
@@ -189,7 +191,7 @@ def read_scenario(name: str, assignments: Sequence[str] = (), flags: Mapping[str
     before, after = chosen.assignments(path)
     after += [f"{key}={json.dumps(value)}" for key, value in (flags or {}).items() if value is not None]
     try:
-        return load_scenario(path, [*before, *assignments, *after])
+        return load_scenario(path, [*before, *assignments, *after], allow_code)
     except ConfigError as error:
         raise ConfigError(_other_command(name, path) or str(chosen.explained(error))) from error
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from simulator.cli.common import (
+    AllowOption,
     ColumnOption,
     DropOption,
     JsonOption,
@@ -71,10 +72,12 @@ def run(scenario: ScenarioArgument,
         columns: ColumnOption = None, time_unit: UnitOption = None, drop: DropOption = False, where: WhereOption = None,
         engine: EngineOption = EngineName.auto, report: ReportOption = True, png: PngOption = False,
         log: LogOption = None, seed: SeedOption = None, num_gpu_blocks: BlocksOption = None,
+        allow_code: AllowOption = False,
         as_json: JsonOption = False, quiet: QuietOption = False) -> None:
     """Replay a scenario and print its latencies, throughput and verdict; with --out also write them."""
     flags = {"seed": seed, "kv.num_gpu_blocks": num_gpu_blocks}
-    chosen = read_scenario(scenario, assignments or (), flags, TraceChoice(trace, columns, time_unit, drop, where))
+    chosen = read_scenario(scenario, assignments or (), flags, TraceChoice(trace, columns, time_unit, drop, where),
+                           allow_code)
     check_out(out)
     result = simulate_scenario(chosen, engine, wants_log(log, report, out), quiet)
     note_traces([result.trace.meta], quiet)

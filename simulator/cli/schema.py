@@ -33,7 +33,9 @@ def _workload() -> Schema:
     lengths = {"anyOf": [{"type": "integer", "minimum": 1}, _lengths()]}
     parts: Schema = {"prompt": lengths, "output": lengths, "cached": lengths, "joint": sample}
     one = {"type": "object", "additionalProperties": False,
-           "properties": {**parts, "weight": {"type": "number", "exclusiveMinimum": 0}}}
+           "properties": {**parts, "weight": {"type": "number", "exclusiveMinimum": 0},
+                          "priority": {"type": "integer"},
+                          "ttft_target_s": {"type": "number", "exclusiveMinimum": 0}}}
     generated = {**parts, "arrivals": _section(Arrivals), "max_tokens": {"type": "integer", "minimum": 1},
                  "classes": {"type": "object", "additionalProperties": one, "minProperties": 1}}
     return {"title": "workload", "oneOf": [

@@ -4,7 +4,7 @@ Event order at one tick: COMPLETE < ARRIVE < TIMER < SCHEDULE, then by replica o
 cause an arrival at the same tick, and a step sees every arrival of its tick.
 """
 
-from policies.queues import held, push_back, take_out
+from policies.queues import held, push, take_out
 from simulator.cost.step import (
     Cost,
     decode_attention_time,
@@ -59,7 +59,7 @@ def enqueue(req: Requests, rep: Replica, lim: Limits, i: int, r: int) -> bool:
     if code != FUTURE:
         req.status[i] = code
         return False
-    push_back(req, rep, i)
+    push(req, rep, i)
     rep.c.version += 1
     rep.front.outstanding += 1
     rep.front.work += req.prompt[i] + req.limit[i]

@@ -5,7 +5,6 @@ on its own up to the tick that matters: the next arrival. Sequences that only de
 `quiet` runs steps of the lane alone without asking the policy.
 """
 
-import functools
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Final, NamedTuple
@@ -115,19 +114,6 @@ def next_replica(world: World, fronts: Column, mode: Mode, limit: int, code: int
 
 
 @jitable
-def arrive(world: World, rep: Replica, r: int, i: int, tick: int) -> None:
-    """Request i enters the queue of replica r and wakes it, or is refused."""
-    count_routed(world.req, i, world.routing)
-    if enqueue(world.req, rep, world.lim, i, r):
-        rep.front.bound = 0
-        if rep.front.event_phase == TIMER:
-            rep.front.event_tick = tick
-            rep.front.event_phase = SCHEDULE
-    else:
-        on_ended(world.req, world.clients, i, tick + world.cost.frontend_out_ns)
-
-
-@jitable
 def set_event(rep: Replica, ahead: int, planned: bool) -> None:
     """The replica's next event after a SCHEDULE."""
     if planned and rep.c.n_flight <= ahead:
@@ -161,6 +147,28 @@ def _row_readers() -> tuple[Callable[..., Limits], Callable[..., Cost]]:
                     *to_fixed_tuple(rows.numbers[p], COST_NUMBERS))
 
     return limits_at, cost_at
+
+
+def _arrive(key: Callable[..., int], arrived: Callable[..., None]) -> Callable[..., None]:
+    """What an arrival does under a policy."""
+
+    @jitable
+    def arrive(world: World, rep: Replica, r: int, i: int, tick: int) -> None:
+        """Request i enters the queue of replica r and wakes it, or is refused."""
+        req = world.req
+        count_routed(req, i, world.routing)
+        if len(req.key) > 0:
+            req.key[i] = key(req, world.lim, i)
+        if enqueue(req, rep, world.lim, i, r):
+            arrived(req, rep, world.lim, rep.aux, i)
+            rep.front.bound = 0
+            if rep.front.event_phase == TIMER:
+                rep.front.event_tick = tick
+                rep.front.event_phase = SCHEDULE
+        else:
+            on_ended(req, world.clients, i, tick + world.cost.frontend_out_ns)
+
+    return arrive
 
 
 def _step_functions(schedule: Callable[..., None],
@@ -236,10 +244,11 @@ def _advance(complete: Callable[..., None], plan: Callable[..., bool]) -> Callab
     return advance
 
 
-def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]) -> Callable[..., int]:
-    """Compile the engine around one policy; the policy is captured, so the cache on disk knows it."""
+def _build(policy: Policy) -> Callable[..., int]:
+    """Compile the engine around one policy; its functions are captured, so the cache on disk knows them."""
     limits_at, cost_at = _row_readers()
-    advance = _advance(*_step_functions(schedule, retire))
+    advance = _advance(*_step_functions(policy.schedule, policy.retire))
+    arrive = _arrive(policy.key, policy.arrived)
 
     def run(shared: World, rows: PoolRows, control: Column, reps: Column, given: Mode) -> int:
         # numba cannot return a record from a function: the views of one row are made here
@@ -291,17 +300,22 @@ def _build(name: str, schedule: Callable[..., None], retire: Callable[..., None]
                 if why != DONE:
                     return why
 
-    return compiled(run, name)
+    return compiled(run, code_name(policy))
 
 
-def code_name(policy: str) -> str:
+def code_name(policy: Policy) -> str:
     """What the compiled engine of a policy is called in the code cache."""
-    return f"engine-{policy}"
+    return f"engine-{policy.engine or policy.name}"
 
 
-@functools.cache
+_engines: dict[str, Callable[..., int]] = {}
+
+
 def _engine(policy: Policy) -> Callable[..., int]:
-    return _build(code_name(policy.name), policy.schedule, policy.retire)
+    name = code_name(policy)
+    if name not in _engines:
+        _engines[name] = _build(policy)
+    return _engines[name]
 
 
 def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[int], None] | None = None) -> None:
@@ -310,8 +324,9 @@ def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[i
     total = len(job.req.arrival)
     slice_size = max(10_000, total // 100) if progress else total
     # see lane._leave on `settled`
-    lane = leaps and not any(pool.lim.draft_tokens > 0 or (pool.lim.prefix == 1 and pool.lim.schedule_ahead > 1)
-                             for pool in job.pools)
+    lane = leaps and policy.lane and not any(pool.lim.draft_tokens > 0 or (pool.lim.prefix == 1 and
+                                                                           pool.lim.schedule_ahead > 1)
+                                             for pool in job.pools)
     mode = Mode(job.replicas, job.router, job.until, slice_size, lane, lane)
     rows = pool_rows(job.pools)
     while True:

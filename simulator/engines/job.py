@@ -1,12 +1,14 @@
 """A simulation ready to run: columns, limits, cost, load and the accumulators an engine fills."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from policies.registry import ASKS
 from simulator.cost.step import Cost
 from simulator.engines.clients import OPEN, Clients
 from simulator.engines.future import Future
@@ -41,10 +43,11 @@ from simulator.units import NEVER, NS_PER_S
 
 PEAKS: Final = ("wall", "peak_running", "peak_waiting", "peak_blocks")
 """Totals that bound the sums over time."""
-AUX_SIZE = 8
-"""int64 numbers that a policy may keep per replica."""
 CACHE_COLUMNS = ("chain_end", "found", "known", "settled", "own")
 """Columns of the requests that only a prefix cache needs."""
+ORDER_COLUMNS = ("key", "child")
+"""Columns of the requests that only a waiting queue in order of a key needs."""
+NOTHING: Final[Mapping[str, Column]] = MappingProxyType({})
 ID_COLUMNS = tuple(name for name in Replica._fields if name not in ("steps", "seats", "stats", "front", "prefix",
                                                                    "c"))
 """Columns of a replica that hold whole numbers, not records."""
@@ -109,14 +112,18 @@ def no_acceptance(arrays: bool) -> Acceptance:
 
 
 def request_columns(arrival: Column, prompt: Column, output: Column, limit: Column, cached: Column,
-                    pick: Column, chain_ends: Column | None = None, group: Column = ()) -> Requests:
+                    pick: Column, chain_ends: Column | None = None, group: Column = (),
+                    asks: Mapping[str, Column] = NOTHING, ordered: bool = False) -> Requests:
     """Requests as numpy columns, shape (N,); inputs are copied, counts become int32. Raises TraceError beyond it.
 
     `chain_ends`: with a prefix cache, where each request's shared blocks end (workload.shared); the columns of the
-    cache are empty without. `group`: index of the pools each may go to, empty where there is one group.
+    cache are empty without. `group`: index of the pools each may go to, empty where there is one group. `asks`: those
+    of registry.ASKS that the policy needs, the others are empty. `ordered`: the waiting queue is in order of a key.
     """
     n = len(arrival)
-    given = {"arrival": arrival, "prompt": prompt, "output": output, "limit": limit, "cached": cached}
+    given = {"arrival": arrival, "prompt": prompt, "output": output, "limit": limit, "cached": cached, **asks}
+    absent = {*(name for name in ASKS if name not in asks), *(ORDER_COLUMNS if not ordered else ()),
+              *(CACHE_COLUMNS if chain_ends is None else ())}
     for name in COUNT_FIELDS:
         if name in given and n and not 0 <= np.min(given[name]) <= np.max(given[name]) <= LARGEST_COUNT:
             raise TraceError(f"{name} must be 0..{LARGEST_COUNT} tokens, got {np.min(given[name])} to "
@@ -128,25 +135,29 @@ def request_columns(arrival: Column, prompt: Column, output: Column, limit: Colu
             columns[name] = np.array(given[name], dtype=dtype)
         elif name in ("pick", "group"):
             columns[name] = np.asarray(pick if name == "pick" else group, dtype=dtype)
-        elif name == "drafts" or (name in CACHE_COLUMNS and chain_ends is None):
+        elif name == "drafts" or name in absent:
             columns[name] = np.zeros(0, dtype=dtype)
         elif name == "chain_end":
             columns[name] = np.array(chain_ends, dtype=np.int64)
         else:
             start = {"queued": NEVER, "scheduled": NEVER, "first": NEVER, "last": NEVER, "slot": -1, "replica": -1,
-                     "next": -1, "own": -1}.get(name, 0)
+                     "next": -1, "own": -1, "child": -1}.get(name, 0)
             columns[name] = np.full(n, start, dtype=dtype)
     return Requests(**columns)
 
 
 def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, chain: Column = (),
-              others: Sequence[Pool] = (), groups: Sequence[Sequence[int]] = ()) -> Job:
-    """A job on numpy columns, for the compiled engine; `chain` are the numbers of shared blocks (workload.shared),
-    `others` the pools beside the first, `groups` the pools that requests of each group may use."""
+              others: Sequence[Pool] = (), groups: Sequence[Sequence[int]] = (),
+              aux: int = 1) -> Job:
+    """A job on numpy columns, for the compiled engine.
+
+    `chain` are the numbers of shared blocks (workload.shared), `others` the pools beside the first, `groups` the pools
+    that requests of each group may use; `aux` is how many numbers the policy keeps.
+    """
     pools = (Pool(lim, cost, replicas), *others)
     of, total = pool_of(pools), sum(pool.replicas for pool in pools)
     most = max(pool.lim.max_num_seqs for pool in pools)
-    s = min(most, max(1, len(req.arrival)))  # no more can ever hold a slot
+    s = slots_held(pools, len(req.arrival))
     depth = max(pool.lim.schedule_ahead for pool in pools) + 1
     drafts = any(pool.lim.draft_tokens > 0 for pool in pools)
     gains = (depth, s) if drafts else (1, 1)
@@ -168,7 +179,7 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
         tokens=table(total, s), flight=ids(total, depth, s), gains=table(total, *gains),
         steps=records(StepInFlight, total, depth),
         phase=table(total, max(pool.lim.block_size for pool in pools)), calendar=table(total, CALENDAR, fill=-1),
-        gap_step=table(total, GAPS), gap_ns=table(total, GAPS), aux=table(total, AUX_SIZE),
+        gap_step=table(total, GAPS), gap_ns=table(total, GAPS), aux=table(total, max(aux, 1)),
         stats=records(Totals, total), front=as_records([_front(p, pools[p]) for p in of], Front),
         prefix=_prefix(req, pools, np.asarray(chain, dtype=np.int64)),
         c=as_records([empty_replica_counters(pools[p].lim.num_blocks) for p in of], Counters),
@@ -179,6 +190,12 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
 
 def _front(p: int, pool: Pool) -> Front:
     return Front(pool=p, speed=pool.speed, blocks=pool.lim.num_blocks)
+
+
+def slots_held(pools: Sequence[Pool], requests: int) -> int:
+    """Slots of a replica that can be held at a time: no more than there are requests, and each holds a block that it
+    shares with nobody."""
+    return max(min(pool.lim.max_num_seqs, pool.lim.num_blocks, max(1, requests)) for pool in pools)
 
 
 def _all_vacant(slots: int) -> npt.NDArray[np.int64]:
@@ -223,9 +240,10 @@ def check_sums(job: Job) -> None:
 
 
 def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, chain: Column = (),
-             others: Sequence[Pool] = (), groups: Sequence[Sequence[int]] = ()) -> Job:
+             others: Sequence[Pool] = (), groups: Sequence[Sequence[int]] = (),
+             aux: int = 1) -> Job:
     """The same job on plain lists of Python integers, for the SimPy engine."""
-    job = array_job(req, lim, cost, replicas, log, chain, others, groups)
+    job = array_job(req, lim, cost, replicas, log, chain, others, groups, aux)
     columns = Requests(*(column.tolist() for column in job.req))
     numbers, held = job.reps.prefix.chain.tolist(), job.reps.prefix.held.tolist()
     of = pool_of(job.pools)

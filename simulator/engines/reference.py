@@ -116,8 +116,12 @@ class _Run:
                 rep.front.used_blocks = rep.front.blocks - rep.c.free_blocks
         r = route(job.router, job.req, [rep.front for rep in job.reps], i, job.routing)
         count_routed(job.req, i, job.routing)
-        world = self.worlds[job.reps[r].front.pool]
-        if enqueue(job.req, job.reps[r], world.lim, i, r):
+        rep = job.reps[r]
+        world = self.worlds[rep.front.pool]
+        if job.req.key:
+            job.req.key[i] = self.policy.key(job.req, world.lim, i)
+        if enqueue(job.req, rep, world.lim, i, r):
+            self.policy.arrived(job.req, rep, world.lim, rep.aux, i)
             if not self.bells[r].triggered:
                 self.bells[r].succeed()
         else:

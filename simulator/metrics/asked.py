@@ -3,6 +3,7 @@
 from typing import Any
 
 from simulator.result import Result
+from simulator.scenario.own import is_own
 
 Block = dict[str, Any]
 
@@ -12,7 +13,8 @@ def resolved_scenario(result: Result) -> Block:
     setup, limits = result.setup, result.setup.limits
     data: Block = result.scenario.model_dump(mode="json")
     limited = {"max_num_seqs": limits.max_num_seqs, "max_num_batched_tokens": setup.token_budget}
-    data["policy"] |= {"name": setup.policy.name} | {k: v for k, v in limited.items() if k in setup.policy.knobs}
+    named = {} if is_own(setup.policy) else {"name": setup.policy.name}
+    data["policy"] |= named | {k: v for k, v in limited.items() if k in setup.policy.knobs}
     data["kv"]["block_size"] = limits.block_size
     data["max_model_len"] = limits.max_model_len
     return data

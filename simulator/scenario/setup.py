@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from policies.registry import POLICIES, Policy, policy_named
+from policies.by_key import KEYS
+from policies.registry import POLICIES, Policy
 from policies.routers import ROUTERS
 from policies.static import PADDINGS
 from simulator.cost.calibrated import calibrated_cost
@@ -18,15 +19,17 @@ from simulator.cost.roofline import roofline_cost
 from simulator.cost.step import Cost
 from simulator.cost.unit import unit_cost
 from simulator.engines.clients import CLOSED, GROUPED, OPEN
-from simulator.engines.job import Job, array_job, list_job, request_columns
+from simulator.engines.job import Job, array_job, list_job, request_columns, slots_held
 from simulator.engines.pools import Pool
 from simulator.errors import ConfigError, ServecastError, TraceError
+from simulator.memory import check_slots
 from simulator.profiles.capacity import KvCapacity, kv_capacity
 from simulator.profiles.engine import EngineProfile, load_engine
 from simulator.profiles.gpu import Gpu, load_gpu
 from simulator.profiles.host import Host, host_times, load_host
 from simulator.profiles.model import KV_BYTES, ModelShape, dtype_name, load_model
 from simulator.profiles.speculation import Speculation
+from simulator.scenario.asks import asked
 from simulator.scenario.fleet import (
     alike_in_front,
     check_pools,
@@ -102,7 +105,7 @@ def _prepare_pool(scenario: Scenario, shorten: bool) -> Setup:
     if not scenario.engine.cuda_graphs:
         engine = engine.replace(graph_tokens_max=0)
     host, model = _host(scenario), _model(scenario)
-    policy = policy_named(scenario.policy.name or engine.policy)
+    policy = scenario.chosen_policy(engine.policy)
     speculation = _speculation(scenario, engine, policy, model)
     if speculation and not speculation.ahead:
         engine = engine.replace(schedule_ahead=0)
@@ -263,9 +266,10 @@ def _limits(scenario: Scenario, engine: EngineProfile, policy: Policy, seqs: int
         reserve_prompt=full, block_size=block_size, num_blocks=usable, max_model_len=max_model_len,
         contiguous=int(contiguous), reserve_tokens=kv.reserve_tokens or 0,
         batch_window=to_ticks(knobs.batch_window_s or 0.0), length_bucket=knobs.length_bucket or 0,
-        stream=0 if policy.name == "static" and not knobs.stream else 1,
+        stream=int(policy.streams if knobs.stream is None else knobs.stream),
         schedule_ahead=engine.schedule_ahead, whole_prompt=int(policy.whole_prompt),
-        prefix=int(_prefix_cache(scenario, engine, policy)), padding=PADDINGS[knobs.padding or "naive"])
+        prefix=int(_prefix_cache(scenario, engine, policy)), padding=PADDINGS[knobs.padding or "naive"],
+        order=KEYS.get(policy.name, 0), aging=to_ticks(knobs.aging_s or 0.0))
 
 
 def _prefix_cache(scenario: Scenario, engine: EngineProfile, policy: Policy) -> bool:
@@ -323,13 +327,16 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
     group, groups = groups_of(scenario, trace) if setup.pools else ((), ())
     req = request_columns(trace.arrival_ns, trace.prompt, trace.output, trace.max_tokens, trace.cached,
                           picks(scenario, trace, replication), shared.ends if shared else None,
-                          group if len(groups) > 1 else ())
+                          group if len(groups) > 1 else (), asked(setup.policy, scenario, trace, replication),
+                          setup.policy.ordered)
     for pool in pools:
         counts = reach(pool.lim, "max_num_batched_tokens" in setup.policy.knobs, int(trace.prompt.max()),
                        int(trace.max_tokens.max()), len(trace))
         check_reach(pool.cost, counts, len(trace))
+    check_slots(scenario.cluster.size, slots_held(pools, len(trace)), "cluster.replicas")
     make = array_job if compiled else list_job
-    job = make(req, *pools[0][:3], log, shared.numbers if shared else (), pools[1:], groups)
+    job = make(req, *pools[0][:3], log, shared.numbers if shared else (), pools[1:], groups,
+               setup.policy.aux)
     job.router = ROUTERS[scenario.cluster.router]
     job.load, job.width = LOADS[scenario.load.kind], scenario.load.width
     if setup.speculation:

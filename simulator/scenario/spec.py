@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from policies.registry import policy_named
+from policies.registry import Policy, policy_named
 from policies.routers import ROUTERS
 from simulator.config import SHORT_FORMS, Document, Section, placed, validate
 from simulator.errors import ConfigError, ServecastError, UnknownNameError
@@ -20,15 +20,14 @@ from simulator.state import LARGEST_COUNT
 from simulator.workload.build import inline_trace
 from simulator.workload.spec import Inline, Workload, parse_workload
 
-LOOKED_UP = ("workload", "model", "engine.name", "engine.speculation", "host.name", "hardware.gpu",
+LOOKED_UP = ("workload", "policy", "model", "engine.name", "engine.speculation", "host.name", "hardware.gpu",
              "hardware.weight_dtype", "hardware.kv_dtype", "hardware.tensor_parallel", "max_model_len",
-             "hardware.expert_parallel", "hardware.expert_skew", "hardware.expert_shares", "kv.prefix_caching")
+             "hardware.expert_parallel", "hardware.expert_skew", "hardware.expert_shares", "kv.prefix_caching",
+             "policy.file")
 """Keys whose values are looked up or read later (setup.prepare, build_workload); their lines are kept for the
 messages."""
 MOST: Final = 2**40
 """Largest accepted count of requests: products with other counts stay inside int64."""
-MOST_SLOTS: Final = 2**24
-"""Most sequences that all replicas may hold at a time: their tables then take less than 1 GiB."""
 
 
 class LoadSpec(Section):
@@ -77,6 +76,7 @@ class PolicySpec(Section):
     """The scheduling policy and its knobs; `servecast policies` lists which knob belongs to which."""
 
     name: str | None = None
+    file: str | None = Field(default=None, description="a policy of your own, a Python file; run with --allow-code")
     max_num_seqs: int | None = Field(default=None, ge=1, le=65536)
     max_num_batched_tokens: int | None = Field(default=None, ge=1, le=2**22)
     long_prefill_token_threshold: int | None = Field(default=None, ge=0, le=LARGEST_COUNT)
@@ -86,6 +86,8 @@ class PolicySpec(Section):
     length_bucket: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
     stream: bool | None = None
     padding: Literal["naive", "fastertransformer", "removed"] | None = None
+    aging_s: float | None = Field(default=None, gt=0, le=1e6)
+    prediction_error: float | None = Field(default=None, ge=0, le=5)
 
 
 class KvSpec(Section):
@@ -170,6 +172,7 @@ class Scenario(Section):
     _base: Path = PrivateAttr(default=Path())
     _parsed: Workload | None = PrivateAttr(default=None)
     _places: dict[str, str] = PrivateAttr(default_factory=dict)
+    _own_policy: Policy | None = PrivateAttr(default=None)
 
     @model_validator(mode="before")
     @classmethod
@@ -186,9 +189,6 @@ class Scenario(Section):
             raise ValueError("kv.reserve_tokens has no effect on paged memory; it belongs to layout: contiguous")
         if self.cluster.pools and "replicas" in self.cluster.model_fields_set:
             raise ValueError("cluster.replicas has no effect beside cluster.pools, which have their own")
-        slots = self.cluster.size * (self.policy.max_num_seqs or 1)
-        if slots > MOST_SLOTS:
-            raise ValueError(f"cluster.replicas x policy.max_num_seqs must be <= {MOST_SLOTS:,} slots, got {slots:,}")
         if self.hardware.expert_parallel and self.hardware.tensor_parallel == 1:
             raise ValueError("hardware.expert_parallel has no effect on one GPU; it needs tensor_parallel of 2 or more")
         if self.hardware.expert_shares and self.hardware.expert_skew:
@@ -231,6 +231,15 @@ class Scenario(Section):
         """`file:line: key` of one of LOOKED_UP, for the start of a message; the key alone for plain data."""
         return f"{self._places[key]}: {key}" if key in self._places else key
 
+    def chosen_policy(self, default: str) -> Policy:
+        """The policy named or, allowed when the scenario was loaded, read from a file; else the one called `default`.
+
+        Raises UnknownNameError, ConfigError for a file that was not allowed.
+        """
+        if self.policy.file is not None and self._own_policy is None:
+            raise _not_allowed(self.place("policy.file"), self.policy.file)
+        return self._own_policy or policy_named(self.policy.name or default)
+
     def parsed_workload(self) -> Workload:
         """The workload section as typed description."""
         if self._parsed is None:
@@ -242,30 +251,31 @@ class Scenario(Section):
         document = Document.of_data(self.model_dump(mode="python", exclude_unset=True), f"{self.name} (changed)")
         for key, value in changes.items():
             document.assign(tuple(key.split(".")), value)
-        made = _finish(document, self._base)
+        made = _finish(document, self._base, self._own_policy is not None)
         made._places |= {key: place for key, place in self._places.items()
                          if not any(key == changed or key.startswith(f"{changed}.") for changed in changes)}
         return made
 
 
-def load_scenario(path: str | Path, overrides: Iterable[str] = ()) -> Scenario:
-    """Read a scenario file; `overrides` are `key=value` assignments that beat it.
+def load_scenario(path: str | Path, overrides: Iterable[str] = (), allow_code: bool = False) -> Scenario:
+    """Read a scenario file; `overrides` are `key=value` assignments that beat it. `allow_code` runs policy.file.
 
     Raises ConfigError (also for the workload section) with file, line, key, value and what is accepted.
     """
-    return _finish(Document.of_file(path, overrides), Path(path).parent)
+    return _finish(Document.of_file(path, overrides), Path(path).parent, allow_code)
 
 
-def scenario_from(data: Mapping[str, Any], base: str | Path = ".", name: str = "scenario") -> Scenario:
-    """A scenario from plain data, e.g. a dict written in Python. Raises ConfigError."""
-    return _finish(Document.of_data(data, name), Path(base))
+def scenario_from(data: Mapping[str, Any], base: str | Path = ".", name: str = "scenario",
+                  allow_code: bool = False) -> Scenario:
+    """A scenario from plain data, e.g. a dict written in Python; `allow_code` runs policy.file. Raises ConfigError."""
+    return _finish(Document.of_data(data, name), Path(base), allow_code)
 
 
-def _finish(document: Document, base: Path) -> Scenario:
+def _finish(document: Document, base: Path, allow_code: bool) -> Scenario:
     scenario = validate(Scenario, document)
     scenario._base = base
     scenario._places = {key: document.where(tuple(key.split("."))) for key in LOOKED_UP}
-    _check_policy(scenario, document)
+    _check_policy(scenario, document, allow_code)
     try:
         workload = scenario.parsed_workload()
         if isinstance(workload, Inline):
@@ -275,15 +285,29 @@ def _finish(document: Document, base: Path) -> Scenario:
     return scenario
 
 
-def _check_policy(scenario: Scenario, document: Document) -> None:
-    name = scenario.policy.name
-    if name is None:
+def _not_allowed(place: str, file: str) -> ConfigError:
+    return ConfigError(f"{place}: {file} is Python code, which is run only when you allow it: servecast run "
+                       "--allow-code, in Python allow_code=True")
+
+
+def _check_policy(scenario: Scenario, document: Document, allow_code: bool) -> None:
+    name, file = scenario.policy.name, scenario.policy.file
+    if file is not None:
+        place = f"{document.where(('policy', 'file'))}: policy.file"
+        if name is not None:
+            raise ConfigError(f"{place} has no effect beside policy.name; remove one of them")
+        if not allow_code:
+            raise _not_allowed(place, file)
+        from simulator.scenario.own import load_policy
+
+        scenario._own_policy = load_policy(scenario.base / file)
+    elif name is None:
         return
     try:
-        policy = policy_named(name)
+        policy = scenario.chosen_policy("")
     except UnknownNameError as error:
         raise ConfigError(f"{document.where(('policy', 'name'))}: policy.name: {error}") from None
-    for knob, value in scenario.policy.model_dump(exclude={"name"}).items():
+    for knob, value in scenario.policy.model_dump(exclude={"name", "file"}).items():
         if value is not None and knob not in policy.knobs:
-            raise ConfigError(f"{document.where(('policy', knob))}: policy.{knob} has no effect under {name}; "
+            raise ConfigError(f"{document.where(('policy', knob))}: policy.{knob} has no effect under {policy.name}; "
                               f"its knobs: {', '.join(policy.knobs)}")

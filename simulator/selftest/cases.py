@@ -12,7 +12,8 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from policies.registry import POLICIES
+from policies.by_key import KEYS
+from policies.registry import ASKS, POLICIES
 from policies.routers import ROUTERS
 from simulator.cost.check import check_cost
 from simulator.cost.step import Cost
@@ -52,6 +53,8 @@ class Case:
     until: int | None = None
     chains: tuple[tuple[int, ...], ...] = ()
     """Numbers of each request's shared leading blocks; given when the prefix cache is on."""
+    asks: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Columns that the policy needs (registry.ASKS)."""
     salts: tuple[int, ...] = ()
     chances: tuple[int, ...] = ()
     """Of engines.world.Acceptance; given when drafts are made."""
@@ -113,10 +116,13 @@ TABLE: Final[tuple[Row, ...]] = (
     ("padding", lambda c, d: c.among(0, 1, 2) if d.policy == "static" else 0),
     ("schedule_ahead", lambda c, d: c.among(0, 1, 1, 2)),
     ("whole_prompt", lambda c, d: int(POLICIES[d.policy].whole_prompt)),
-    ("prefix", lambda c, d: c.among(0, 1) if d.policy == "chunked" and not d.contiguous else 0),
-    ("draft_tokens", lambda c, d: c.among(0, 0, 1, 2, 4) if d.policy == "chunked" and not d.contiguous else 0),
+    ("prefix", lambda c, d: c.among(0, 1) if POLICIES[d.policy].prefix_cache and not d.contiguous else 0),
+    ("draft_tokens", lambda c, d: c.among(0, 0, 1, 2, 4) if POLICIES[d.policy].drafts and not d.contiguous else 0),
     ("lookahead", lambda c, d: c.among(0, d.draft_tokens)),
     ("rehearse", lambda c, d: c.among(0, 1) if d.draft_tokens else 0),
+    ("order", lambda c, d: KEYS.get(d.policy, 0)),
+    ("aging", lambda c, d: c.among(0, 0, 3, 20) * d.tick if d.policy == "priority" else 0),
+    ("asks", lambda c, d: some_asks(c, d.policy, d.n, d.tick)),
     # the run
     ("salts", lambda c, d: c.numbers(2, 0, 2**32 - 1) if d.draft_tokens else ()),
     ("chances", lambda c, d: sorted((c.among(0, 2**30, 2**31, 2**32) for _ in range(d.draft_tokens)), reverse=True)),
@@ -180,15 +186,24 @@ def some_chains(choose: Choose, prompt: list[int], output: list[int], block_size
                  for t, f, leave in zip(talk, full, leaves, strict=True))  # fmt: skip
 
 
+def some_asks(choose: Choose, policy: str, n: int, tick: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """The columns that the policy needs: few values, so that many are equal."""
+    low, most = {"priority": -1}, {"priority": 3, "tenant": 2, "predicted": 9, "target": 9 * tick}
+    return tuple((name, tuple(choose.numbers(n, low.get(name, 0), choose.among(1, most[name]))))
+                 for name in ASKS if name in POLICIES[policy].needs)
+
+
 def job(case: Case, compiled: bool, log: bool = True, others: Sequence[Pool] = (),
         groups: Sequence[Sequence[int]] = ()) -> Job:
     """The case as a job of one of the engines, `others` the pools beside its own, `groups` who may use which:
     requests belong to them in turn."""
     ends = np.cumsum([len(chain) for chain in case.chains]) if case.limits.prefix else None
     req = request_columns(case.arrival, case.prompt, case.output, case.limit, case.cached, case.pick, ends,
-                          np.arange(len(case.arrival)) % len(groups) if groups else ())
+                          np.arange(len(case.arrival)) % len(groups) if groups else (),
+                          dict(case.asks), POLICIES[case.policy].ordered)
     chain = [number for numbers in case.chains for number in numbers]
-    made = (array_job if compiled else list_job)(req, case.limits, case.cost, case.replicas, log, chain, others, groups)
+    made = (array_job if compiled else list_job)(req, case.limits, case.cost, case.replicas, log, chain, others, groups,
+                                              POLICIES[case.policy].aux)
     made.router, made.load, made.width = ROUTERS[case.router], LOADS[case.load], case.width
     made.until = NEVER if case.until is None else case.until
     if case.salts:

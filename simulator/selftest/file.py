@@ -24,7 +24,7 @@ TABLES: Final = ("dense_ns", "cpu_ns", "prep_ns", "eager")
 
 
 class RequestColumns(Section):
-    """One number a request; `chains` are the numbers of its shared leading blocks."""
+    """One number a request; `chains` are the numbers of its shared leading blocks, `asks` columns of registry.ASKS."""
 
     arrival: list[Tick] = Field(min_length=1, max_length=10_000)
     prompt: list[Annotated[int, Field(ge=1, le=MOST)]]
@@ -33,6 +33,7 @@ class RequestColumns(Section):
     cached: list[Count]
     pick: list[Count]
     chains: list[list[Count]] = Field(default=[])
+    asks: dict[str, list[Annotated[int, Field(ge=-MOST, le=10**12)]]] = Field(default={})
 
 
 class CaseFile(Section):
@@ -55,9 +56,12 @@ def case_text(case: Case) -> str:
     """The case as YAML."""
     cost = {name: value.tolist() if isinstance(value, np.ndarray) else int(value)
             for name, value in case.cost._asdict().items()}
-    columns = {name: list(getattr(case, name)) for name in RequestColumns.model_fields if name != "chains"}
+    columns: dict[str, Any] = {name: list(getattr(case, name)) for name in RequestColumns.model_fields
+                               if name not in ("chains", "asks")}
     if case.limits.prefix:
         columns["chains"] = [list(chain) for chain in case.chains]
+    if case.asks:
+        columns["asks"] = {name: list(column) for name, column in case.asks}
     limits = dict(case.limits._asdict())
     data: dict[str, Any] = {"policy": case.policy, "requests": columns, "limits": limits, "cost": cost}
     data |= {name: getattr(case, name) for name in ("replicas", "router", "load", "width", "until")}
@@ -83,8 +87,13 @@ def _case(given: CaseFile) -> Case:
     _all_of("limits", given.limits, Limits)
     _all_of("cost", given.cost, Cost)
     columns: dict[str, Any] = given.requests.model_dump()
-    chains = columns.pop("chains")
+    chains, asks = columns.pop("chains"), columns.pop("asks")
+    if set(asks) != set(POLICIES[given.policy].needs):
+        needs = ", ".join(POLICIES[given.policy].needs)
+        raise ConfigError(f"requests: asks must hold what {given.policy} needs ({needs or 'nothing'}), got "
+                          f"{', '.join(asks) or 'nothing'}")
     lengths = {name: len(column) for name, column in columns.items()} | ({"chains": len(chains)} if chains else {})
+    lengths |= {f"asks.{name}": len(column) for name, column in asks.items()}
     if len(set(lengths.values())) > 1:
         raise ConfigError(f"requests: columns must be of one length, got {lengths}")
     if min(given.limits[name] for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "num_blocks")) < 1:
@@ -98,7 +107,8 @@ def _case(given: CaseFile) -> Case:
     rest |= {name: getattr(given, name) for name in ("policy", "replicas", "router", "load", "width", "until")}
     return Case(limits=Limits(**given.limits), cost=check_cost(Cost(**cost)),
                 chains=tuple(tuple(chain) for chain in chains), salts=tuple(given.salts),
-                chances=tuple(given.chances), **rest)
+                chances=tuple(given.chances), asks=tuple((name, tuple(column)) for name, column in asks.items()),
+                **rest)
 
 
 def _all_of(section: str, given: dict[str, Any], kind: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from policies.by_key import KEYS
 from simulator import state as s
 from simulator.engines.job import Job
 from simulator.selftest.cases import Case
@@ -112,7 +113,7 @@ def steps_keep_the_limits(case: Case, done: Job) -> Holds:
     yield np.all(rows["blocks"] <= lim.num_blocks)
     if lim.prefix == 0:
         yield np.all(rows["kv_tokens"] <= rows["blocks"] * lim.block_size)
-    if case.policy == "chunked":
+    if case.policy == "chunked" or case.policy in KEYS:
         yield np.all(rows["decode"] + rows["drafts"] + rows["prefill_tokens"] <= lim.max_num_batched_tokens)
         yield np.all(rows["drafts"] <= rows["decode"] * lim.draft_tokens)
     yield done.stats["accepted"].sum() <= done.stats["drafts"].sum() <= rows["drafts"].sum()

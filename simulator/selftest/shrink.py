@@ -61,7 +61,8 @@ def _fewer(case: Case) -> Iterator[Case]:
                 columns: dict[str, Any] = {name: getattr(case, name) for name in COLUMNS}
                 fewer: dict[str, Any] = {name: tuple(column[k] for k in kept) if column else ()
                                          for name, column in columns.items()}
-                yield replace(case, **fewer)
+                asks = tuple((name, tuple(column[k] for k in kept)) for name, column in case.asks)
+                yield replace(case, asks=asks, **fewer)
         size //= 2
 
 

@@ -9,8 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.errors import ConfigError, TraceError
+from simulator.state import LARGEST_COUNT
 from simulator.units import column_to_ticks
 
+from .asks import MOST_PRIORITY, Asks
 from .generate import Generated, generate_trace
 from .spec import Inline, TraceFile, Workload, parse_workload
 from .trace import DEFAULT_CLASS, Trace, TraceMeta, content_sha256, make_trace
@@ -51,6 +53,38 @@ def _check_arrivals(arrival_s: npt.NDArray[np.float64]) -> None:
                               f"got {value} after {arrival_s[k - 1]}")
 
 
+def _asks(spec: Inline, n: int) -> Asks:
+    """What written-out requests ask for. Raises ConfigError."""
+    columns: dict[str, npt.NDArray[np.int64]] = {}
+    accepted = {"priority": (-MOST_PRIORITY, MOST_PRIORITY), "predicted": (1, LARGEST_COUNT)}
+    for name, (low, high) in accepted.items():
+        given = getattr(spec, name)
+        if given is not None:
+            columns[name] = _as_long(name, given, n)
+            if not low <= columns[name].min() <= columns[name].max() <= high:
+                raise ConfigError(f"workload.requests.{name} must be {low}..{high}, got {columns[name].min()} to "
+                                  f"{columns[name].max()}")
+    if spec.ttft_target_s is not None:
+        targets = _as_long("ttft_target_s", spec.ttft_target_s, n)
+        if not targets.min() > 0:
+            raise ConfigError(f"workload.requests.ttft_target_s must be > 0, got {targets.min()}")
+        columns["target_ns"] = column_to_ticks(targets)
+    tenants = tuple(dict.fromkeys(spec.tenant or ()))
+    if spec.tenant is not None:
+        columns["tenant"] = _as_long("tenant", [tenants.index(name) for name in spec.tenant], n)
+    return Asks(**columns, tenants=tenants)
+
+
+def _as_long(name: str, given: Any, n: int) -> npt.NDArray[Any]:
+    """One value a request; one number stands for all. Raises ConfigError."""
+    column = np.asarray(given)
+    if column.ndim == 0:
+        column = np.repeat(column, n)
+    if column.shape != (n,):
+        raise ConfigError(f"workload.requests.{name} must be one value or a list of {n} like output, got {len(column)}")
+    return column
+
+
 def inline_trace(spec: Inline) -> Trace:
     """Columns of an Inline. Raises ConfigError naming the first entry that is not accepted."""
     n = len(spec.output)
@@ -69,6 +103,7 @@ def inline_trace(spec: Inline) -> Trace:
             cached=spec.cached,
             cls=codes,
             class_names=names,
+            asks=_asks(spec, n),
         )
     except (TraceError, OverflowError) as error:
         raise ConfigError(f"workload.requests: {error}") from error

@@ -10,7 +10,8 @@ from simulator.errors import ConfigError, TraceError, UnknownNameError
 
 from .published import FORMATS, NEEDED, UNUSABLE, Failure, Format
 
-FIELDS: Final = ("arrival", "prompt", "output", "max_tokens", "cached", "cls", "id", "session", "turn", "delay")
+FIELDS: Final = ("arrival", "prompt", "output", "max_tokens", "cached", "cls", "id", "session", "turn", "delay",
+                 "priority", "tenant", "predicted", "ttft_target")
 """Parts a column can play; `class` is accepted for `cls`. session, turn and delay are kept, not yet simulated."""
 UNITS_NS: Final[Mapping[str, int]] = MappingProxyType({"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1})
 """Nanoseconds of one unit; `iso` (ISO 8601 text) is the fifth accepted unit."""
@@ -88,7 +89,7 @@ def resolve_layout(
     untimed = _untimed_text(where, header) if late else ""
     unit = time_unit or (_unit_of(chosen, layout) if "arrival" in chosen else None)
     if layout is None:
-        return Layout("generic", chosen, unit, untimed=untimed, delay_unit=_suffix(chosen.get("delay", "")) or "s")
+        return Layout("generic", chosen, unit, untimed=untimed, delay_unit=suffix(chosen.get("delay", "")) or "s")
     return Layout(
         layout.name, chosen, unit, layout.failed, layout.sort, layout.clock, untimed,
         tuple(_rule(rule, known) for rule in layout.failures if plain(rule.column) in known),
@@ -112,7 +113,7 @@ def _overrides(where: str, columns: Mapping[str, str]) -> dict[str, str]:
         if part not in FIELDS:
             raise ConfigError(
                 f"{where}: columns.{part} is not a part of a request; accepted: arrival, prompt, output, "
-                "max_tokens, cached, class, id, session, turn, delay"
+                "max_tokens, cached, class, id, session, turn, delay, priority, tenant, predicted, ttft_target"
             )
     return own
 
@@ -159,12 +160,13 @@ def _unit_of(chosen: Mapping[str, str], layout: Format | None) -> str | None:
     ...)."""
     if layout and plain(chosen["arrival"]) in map(plain, layout.names("arrival")):
         return layout.unit
-    return _suffix(chosen["arrival"])
+    return suffix(chosen["arrival"])
 
 
-def _suffix(name: str) -> str | None:
-    suffix = name.lower().rpartition("_")[2]
-    return suffix if suffix in UNITS_NS else None
+def suffix(name: str) -> str | None:
+    """Unit that a column's name ends with (_s, _ms, ...), None when it names none."""
+    last = name.lower().rpartition("_")[2]
+    return last if last in UNITS_NS else None
 
 
 def _missing_text(where: str, missing: Sequence[str], header: Sequence[str], layout: Format | None) -> str:

@@ -6,12 +6,16 @@ from typing import Any
 import numpy as np
 
 from simulator.errors import ConfigError
+from simulator.units import MAX_TICKS, NS_PER_S, to_ticks
 
 from .arrivals import Arrivals, sample_arrivals
+from .asks import MOST_PRIORITY, Asks
 from .lengths import Lengths, sample_lengths
 from .streams import stream
 from .trace import DEFAULT_CLASS, Int64s, Trace, TraceMeta, content_sha256, make_trace
 from .transform import cap_output
+
+LONGEST_S = MAX_TICKS / NS_PER_S
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,8 @@ class ClassSpec:
     joint    a trace whose rows give prompt and output together (their correlation is kept), drawn with
              replacement
     cached   prompt tokens found in the prefix cache, cut to the prompt's length (default none)
+    priority smaller goes first, for policies in that order (default 0 when another class has one)
+    ttft_target_s   [s] wanted time to first token
     """
 
     name: str = DEFAULT_CLASS
@@ -31,10 +37,17 @@ class ClassSpec:
     output: Lengths | None = None
     joint: Trace | None = None
     cached: Lengths | None = None
+    priority: int | None = None
+    ttft_target_s: float | None = None
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.weight) and self.weight > 0):
             raise ConfigError(f"class {self.name!r}: weight must be > 0, got {self.weight}")
+        if abs(self.priority or 0) > MOST_PRIORITY:
+            raise ConfigError(f"class {self.name!r}: priority must be within +-{MOST_PRIORITY}, got {self.priority}")
+        if self.ttft_target_s is not None and not 0 < self.ttft_target_s <= LONGEST_S:
+            raise ConfigError(f"class {self.name!r}: ttft_target_s must be > 0 and <= {LONGEST_S:.0f}, got "
+                              f"{self.ttft_target_s}")
         pair = self.prompt is not None and self.output is not None
         single = self.prompt is not None or self.output is not None
         if pair == (self.joint is not None) or single != pair:
@@ -77,8 +90,20 @@ def generate_trace(workload: Generated, seed: int, replication: int = 0) -> Trac
     trace = make_trace(arrival, **columns, cls=cls, class_names=names)
     if workload.max_tokens is not None:
         trace = cap_output(trace, workload.max_tokens)
+    trace = replace(trace, asks=_asks(workload.classes, cls))
     meta = TraceMeta("generated", workload.arrivals.kind, content_sha256(trace), len(trace))
     return replace(trace, meta=meta)
+
+
+def _asks(classes: tuple[ClassSpec, ...], cls: Int64s) -> Asks:
+    """What the class of each request asks for."""
+    columns: dict[str, Any] = {}
+    if any(spec.priority is not None for spec in classes):
+        columns["priority"] = np.array([spec.priority or 0 for spec in classes], dtype=np.int64)[cls]
+    if any(spec.ttft_target_s is not None for spec in classes):
+        targets = [-1 if spec.ttft_target_s is None else to_ticks(spec.ttft_target_s) for spec in classes]
+        columns["target_ns"] = np.array(targets, dtype=np.int64)[cls]
+    return Asks(**columns)
 
 
 def _choose_class(classes: tuple[ClassSpec, ...], n: int, seed: int, replication: int) -> Int64s:

@@ -50,7 +50,8 @@ def load_trace(
 
     format         auto | a name of published.FORMATS | sharegpt | generic | columns (folder)
     columns        part -> column name, over the format's own: arrival, prompt, output, max_tokens, cached,
-                   class, id, session, turn, delay; nested JSON by dotted names
+                   class, id, session, turn, delay, priority, tenant, predicted, ttft_target; nested JSON by
+                   dotted names
     time_unit      s | ms | us | ns | iso, when the format or the column's name (arrival_ms) does not say
     sort           sort stably by arrival instead of refusing a file that is out of order
     where          column -> text: only rows that hold it
@@ -215,6 +216,7 @@ def _trace(
 ) -> Trace:
     _check_ids(collector, values)
     extras, not_used = collector.extras(values)
+    asks = collector.asks(values)
     meta = TraceMeta(path.name, layout.name, file_sha256(path), collector.rows, collector.dropped, origin,
                      unit=collector.unit if "arrival" in layout.columns else "", untimed=layout.untimed,
                      not_used=not_used)
@@ -231,6 +233,7 @@ def _trace(
             ids=values["id"],
             meta=meta,
             extras=extras,
+            asks=asks,
             sort=collector.sort,
         )
     except TraceError as error:

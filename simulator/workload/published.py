@@ -203,7 +203,8 @@ _LIST = (
     Format(
         "servecast",
         {"arrival": "arrival_s", "prompt": "prompt_tokens", "output": "output_tokens", "max_tokens": "max_tokens",
-         "cached": "cached_tokens", "cls": "class", "id": "id"},
+         "cached": "cached_tokens", "cls": "class", "id": "id", "priority": "priority", "tenant": "tenant",
+         "predicted": "predicted_tokens", "ttft_target": "ttft_target_s"},
         "s",
         "this project's own requests table",
     ),

@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 from simulator.config import shown
 from simulator.errors import TraceError
 
+from .asks import MOST_PRIORITY, Asks
 from .extras import NONE, Extras, rooted
-from .formats import Layout
+from .formats import Layout, suffix
 from .parse import Bools, parse_hashes, parse_labels, parse_optional, parse_times, parse_tokens
 from .published import Failure
 from .trace import DEFAULT_CLASS, MAX_TOKENS, Int64s
@@ -58,6 +59,7 @@ class Collector:
     kept: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
     class_names: list[str] = field(default_factory=list)
+    tenants: list[str] = field(default_factory=list)
     _parts: dict[str, list[npt.NDArray[Any]]] = field(default_factory=dict)
     _sessions: dict[str, int] = field(default_factory=dict)
     _first: int | None = None
@@ -93,6 +95,12 @@ class Collector:
         extras = Extras(session, turn, delay, None if ends is None else ids, ends, self.layout.hash_block)
         noted = (NOTED[part] for part, count in counts.items() if count is not None and count.max(initial=0) > 0)
         return extras, (*extras.unused(), *noted)
+
+    def asks(self, values: dict[str, npt.NDArray[Any]]) -> Asks:
+        """What requests ask of the scheduler, taken out of `values`."""
+        names = {"priority": "priority", "tenant": "tenant", "predicted": "predicted", "ttft_target": "target_ns"}
+        columns = {names[part]: values.pop(part).astype(np.int64) for part in list(values) if part in names}
+        return Asks(**columns, tenants=tuple(self.tenants))
 
     def _add(self, batch: pa.RecordBatch) -> None:
         values, checks = self._parsed(batch)
@@ -158,8 +166,19 @@ class Collector:
                 checks.append(Check(part, bad, f"must be {kind}"))
                 checks.append(Check(part, values[part] < 0, "must be >= 0"))
             elif part == "cls":
-                values[part], bad = self._classes(_filled(column) if part in self.layout.maybe else column)
+                filled = _filled(column) if part in self.layout.maybe else column
+                values[part], bad = _coded(filled, self.class_names)
                 checks.append(Check(part, bad, "must name a class"))
+            elif part == "tenant":
+                values[part], bad = _coded(column, self.tenants)
+                checks.append(Check(part, bad, "must name a tenant"))
+            elif part == "priority":
+                values[part], bad = parse_tokens(column)
+                bad = bad | (np.abs(values[part]) > MOST_PRIORITY)
+                checks.append(Check(part, bad, f"must be a whole number within +-{MOST_PRIORITY}"))
+            elif part == "ttft_target":
+                values[part], bad = parse_times(column, suffix(name) or "s")
+                checks.append(Check(part, bad | (values[part] <= 0), "must be a time > 0"))
             else:
                 values[part], bad = parse_tokens(column)
                 if part in self.layout.maybe:
@@ -175,15 +194,6 @@ class Collector:
         if "cached" in values:
             checks.append(Check("cached", values["cached"] > values["prompt"], "must be <= prompt tokens"))
         return values, checks
-
-    def _classes(self, column: pa.Array) -> tuple[npt.NDArray[np.int32], Bools]:
-        labels, codes, bad = parse_labels(column)
-        for label in labels:
-            if label and label not in self.class_names:
-                self.class_names.append(label)
-        known = {label: code for code, label in enumerate(self.class_names)}
-        table = np.array([known.get(label, 0) for label in labels] or [0], dtype=np.int32)
-        return table[codes], bad
 
     def _selected(self, batch: pa.RecordBatch) -> Bools:
         keep = np.ones(batch.num_rows, dtype=np.bool_)
@@ -254,6 +264,17 @@ class Collector:
                 f"{before[at] / 1e9:.6f} s; sort: true accepts any order"
             )
         self._last = int(arrival[rows[-1]])
+
+
+def _coded(column: pa.Array, names: list[str]) -> tuple[npt.NDArray[np.int32], Bools]:
+    """The place of each text among `names`, which grow, and a mask of rows without one."""
+    labels, codes, bad = parse_labels(column)
+    for label in labels:
+        if label and label not in names:
+            names.append(label)
+    known = {label: code for code, label in enumerate(names)}
+    table = np.array([known.get(label, 0) for label in labels] or [0], dtype=np.int32)
+    return table[codes], bad
 
 
 def _unless_empty(column: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:

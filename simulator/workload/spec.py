@@ -42,7 +42,8 @@ class TraceFile:
 @dataclass(frozen=True)
 class Inline:
     """Requests written out: `output` lists one number a request; the others are lists as long, or one
-    number for all. arrival_s in seconds, sorted; the rest in tokens; cls names a class."""
+    number for all. arrival_s in seconds, sorted; cls names a class, tenant who sent it; a smaller priority goes first;
+    ttft_target_s is the wanted time to first token [s]; the rest in tokens."""
 
     output: tuple[int, ...]
     prompt: tuple[int, ...] | int = 1
@@ -50,6 +51,10 @@ class Inline:
     max_tokens: tuple[int, ...] | int | None = None
     cached: tuple[int, ...] | int = 0
     cls: tuple[str, ...] | None = None
+    priority: tuple[int, ...] | int | None = None
+    tenant: tuple[str, ...] | None = None
+    predicted: tuple[int, ...] | int | None = None
+    ttft_target_s: tuple[float, ...] | float | None = None
 
 
 Workload = TraceFile | Inline | Generated
@@ -98,18 +103,23 @@ def _generated(data: Mapping[str, Any], base: Path, where: str) -> Generated:
 def _class(name: str, data: Mapping[str, Any], base: Path, where: str) -> ClassSpec:
     if not isinstance(data, Mapping):
         raise ConfigError(f"{where} must be a mapping, got {shown(data)}")
-    _only(data, ("weight", "prompt", "output", "joint", "cached"), where)
+    _only(data, ("weight", "prompt", "output", "joint", "cached", "priority", "ttft_target_s"), where)
     parts = {
         key: _lengths(data[key], key, base, f"{where}.{key}")
         for key in ("prompt", "output", "cached")
         if key in data
     }
     joint = _sample(data["joint"], base, f"{where}.joint") if "joint" in data else None
-    weight = data.get("weight", 1.0)
-    if isinstance(weight, bool) or not isinstance(weight, int | float):
-        raise ConfigError(f"{where}.weight must be a number > 0, got {weight!r}")
+    weight, target = data.get("weight", 1.0), data.get("ttft_target_s")
+    for key, value in (("weight", weight), ("ttft_target_s", 1.0 if target is None else target)):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ConfigError(f"{where}.{key} must be a number > 0, got {value!r}")
+    priority = data.get("priority")
+    if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
+        raise ConfigError(f"{where}.priority must be a whole number, got {priority!r}")
     try:
-        return ClassSpec(name, float(weight), joint=joint, **parts)
+        return ClassSpec(name, float(weight), joint=joint, priority=priority,
+                         ttft_target_s=None if target is None else float(target), **parts)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
 

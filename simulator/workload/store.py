@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from simulator.atomic import atomic
 from simulator.errors import TraceError
 from simulator.reading import ReadError, read_json
 
+from .asks import Asks
 from .extras import Extras
 from .trace import COLUMN_TYPES, Trace, TraceMeta, checked
 
@@ -20,6 +21,8 @@ META_FILE: Final = "trace.json"
 VERSION: Final = 1
 KEPT: Final = tuple(name for name, _ in Extras().columns())
 """Columns beside the requests that a folder may hold."""
+ASKED: Final = tuple(each.name for each in fields(Asks) if each.name != "tenants")
+"""Likewise, one row a request."""
 
 
 def save_columns(trace: Trace, directory: str | os.PathLike[str]) -> Path:
@@ -30,7 +33,7 @@ def save_columns(trace: Trace, directory: str | os.PathLike[str]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / META_FILE).unlink(missing_ok=True)
     beside = {name: column for name, column in trace.extras.columns() if column is not None}
-    for name, column in (*trace.columns(), *beside.items()):
+    for name, column in (*trace.columns(), *beside.items(), *trace.asks.columns()):
         with atomic(folder / f"{name}.npy") as part, part.open("wb") as file:
             np.lib.format.write_array(file, np.asarray(column), allow_pickle=False)
     text = {
@@ -38,6 +41,8 @@ def save_columns(trace: Trace, directory: str | os.PathLike[str]) -> Path:
         "rows": len(trace),
         "extras": {name: int(column.size) for name, column in beside.items()},
         "hash_block": trace.extras.hash_block,
+        "asks": [name for name, _ in trace.asks.columns()],
+        "tenants": trace.asks.tenants,
         "class_names": trace.class_names,
         "meta": _plain(trace.meta),
     }
@@ -59,7 +64,10 @@ def open_columns(directory: str | os.PathLike[str]) -> Trace:
                   if name in KEPT}
         meta = TraceMeta(**text["meta"] | {"not_used": tuple(text["meta"].get("not_used", ()))})
         extras = Extras(**beside, hash_block=int(text.get("hash_block", 0)))
-        trace = Trace(**columns, class_names=tuple(text["class_names"]), meta=meta, extras=extras)
+        asked = {name: _mapped(folder / f"{name}.npy", int(text["rows"])) for name in text.get("asks", ())
+                 if name in ASKED}
+        asks = Asks(**asked, tenants=tuple(text.get("tenants", ())))
+        trace = Trace(**columns, class_names=tuple(text["class_names"]), meta=meta, extras=extras, asks=asks)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise TraceError(f"{folder / META_FILE}: not the description of a saved trace: {error}") from error
     try:

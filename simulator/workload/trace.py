@@ -13,6 +13,7 @@ from simulator.errors import TraceError
 from simulator.state import LARGEST_COUNT
 from simulator.units import MAX_TICKS
 
+from .asks import Asks
 from .extras import Extras
 
 Int64s = npt.NDArray[np.int64]
@@ -86,6 +87,7 @@ class Trace:
     cached      int64  [tokens] 0..prompt, prompt tokens already in a prefix cache
     cls         int32  index into class_names
     extras      conversations and prefix hashes: kept for the same rows, not simulated
+    asks        priority, tenant, prediction, wanted time to first token: for policies that need them
     """
 
     id: Int64s
@@ -98,6 +100,7 @@ class Trace:
     class_names: tuple[str, ...] = (DEFAULT_CLASS,)
     meta: TraceMeta = field(default_factory=TraceMeta)
     extras: Extras = field(default_factory=Extras)
+    asks: Asks = field(default_factory=Asks)
 
     def __len__(self) -> int:
         return int(self.id.size)
@@ -117,7 +120,7 @@ class Trace:
         chosen: dict[str, Any] = {
             name: freeze(np.ascontiguousarray(column[rows])) for name, column in self.columns()
         }
-        return replace(self, **chosen, extras=self.extras.take(rows, len(self)))
+        return replace(self, **chosen, extras=self.extras.take(rows, len(self)), asks=self.asks.take(rows))
 
 
 def freeze(column: npt.NDArray[np.signedinteger]) -> npt.NDArray[np.signedinteger]:
@@ -169,6 +172,7 @@ def make_trace(
     ids: npt.ArrayLike | None = None,
     meta: TraceMeta | None = None,
     extras: Extras | None = None,
+    asks: Asks | None = None,
     sort: bool = False,
 ) -> Trace:
     """Columns -> checked Trace. Scalars are repeated; `max_tokens` defaults to `output`, `ids` to 0..N-1.
@@ -193,6 +197,7 @@ def make_trace(
         class_names=class_names,
         meta=meta or TraceMeta(rows_read=rows),
         extras=extras or Extras(),
+        asks=asks or Asks(),
     )
     _check(trace)
     if ids is not None:
@@ -239,6 +244,9 @@ def content_sha256(trace: Trace) -> str:
     """SHA-256 over the columns (little-endian, in COLUMN_TYPES order) and class names."""
     digest = hashlib.sha256("\0".join(trace.class_names).encode())
     for name, column in trace.columns():
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(column, dtype=column.dtype.newbyteorder("<")).data)
+    for name, column in trace.asks.columns():
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(column, dtype=column.dtype.newbyteorder("<")).data)
     return digest.hexdigest()

@@ -112,6 +112,7 @@ def superpose(trace: Trace, copies: int, shift_s: float | None = None) -> Trace:
         arrival_ns=freeze(arrival[order]),
         meta=replace(trace.meta, copies=trace.meta.copies * copies),
         extras=trace.extras.copied(order, n),
+        asks=trace.asks.take(order % n),
         **others,
     )
 

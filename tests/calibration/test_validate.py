@@ -2,10 +2,14 @@
 percent."""
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import yaml
 
 from calibration.accepted import NotModelledError
 from calibration.fit import MEASUREMENTS
@@ -33,10 +37,10 @@ def result() -> dict[str, Any]:
 
 @pytest.mark.parametrize("metric", GOALS)
 def test_mean_error_over_unused_runs_meets_the_goal(result: dict[str, Any], metric: str) -> None:
-    """Sessions, whose TTFT hangs on prefix hits, are apart: docs/calibration.md says how far they are off. Experts over
-    two GPUs have bars of their own, below."""
-    unused = [run for run in result["runs"] if not run["used_for_fit"]]
-    unused = [run for run in unused if "/sessions" not in run["run"] and "-tp2ep/" not in run["run"]]
+    """Sessions, whose TTFT hangs on prefix hits, and the priority run, whose host launches faster, are apart:
+    docs/calibration.md says how far they are off. Experts over two GPUs have bars of their own, below."""
+    apart = ("/sessions", "-priority/", "-tp2ep/")
+    unused = [run for run in result["runs"] if not run["used_for_fit"] and not any(a in run["run"] for a in apart)]
     errors = [abs(run["metrics"][metric]["error_pct"]) for run in unused if metric in run["metrics"]]
     assert len(errors) >= 18 and sum(errors) / len(errors) <= GOALS[metric]
 
@@ -44,7 +48,7 @@ def test_mean_error_over_unused_runs_meets_the_goal(result: dict[str, Any], metr
 def test_means_leave_out_the_runs_used_for_fitting(result: dict[str, Any]) -> None:
     unused = [run for run in result["runs"] if not run["used_for_fit"]]
     errors = [abs(run["metrics"]["ttft_mean_s"]["error_pct"]) for run in unused]
-    assert len(unused) == 27
+    assert len(unused) == 28
     assert result["mean_abs_error_pct"]["ttft_mean_s"] == pytest.approx(sum(errors) / len(errors), abs=0.01)
 
 
@@ -116,15 +120,42 @@ def test_speculation_meets_its_bars(result: dict[str, Any], series: str, metrics
     assert all(abs(run["metrics"]["num_gpu_blocks"]["error_pct"]) <= 1.0 for run in runs)
 
 
-def test_runs_of_what_is_not_modelled_are_listed_with_the_reason(result: dict[str, Any]) -> None:
-    reasons = {entry["run"]: entry["reason"] for entry in result["refused"]}
-    assert "engine.scheduling_policy 'priority'" in reasons["llama8b-h200-priority/conv_burst300_pri"]
-    assert not set(reasons) & {run["run"] for run in result["runs"]}
+def run_with(tmp_path: Path, **engine: Any) -> Path:
+    """A copy of a measured run with other keys of engine."""
+    folder = tmp_path / "models"
+    shutil.copytree(MEASUREMENTS / "models", folder)
+    series = shutil.copytree(MEASUREMENTS / "llama8b-h100/batch_b1", tmp_path / "series" / "run")
+    content = yaml.safe_load((series / "run.yaml").read_text())
+    content["engine"] |= engine
+    (series / "run.yaml").write_text(yaml.safe_dump(content))
+    return series
 
 
-def test_only_runs_of_what_is_not_modelled_are_an_error() -> None:
-    with pytest.raises(NotModelledError, match=r"engine.scheduling_policy .* is not modelled"):
-        validate([MEASUREMENTS / "llama8b-h200-priority"])
+def test_runs_of_what_is_not_modelled_are_listed_with_the_reason(tmp_path: Path) -> None:
+    found = validate([run_with(tmp_path, quantization="awq"), MEASUREMENTS / "llama8b-h100/batch_b8"])
+    assert [run["run"] for run in found["runs"]] == ["llama8b-h100/batch_b8"]
+    reasons = {entry["run"]: entry["reason"] for entry in found["refused"]}
+    assert list(reasons) == ["series/run"] and "engine.quantization 'awq'" in reasons["series/run"]
+
+
+def test_priorities_decide_who_goes_first_as_in_the_real_engine() -> None:
+    """A burst of 300 in four classes with 9 preemptions: first tokens come in the measured order, but for a few
+    neighbours; in order of arrival they would not."""
+    run = load_run(MEASUREMENTS / "llama8b-h200-priority/conv_burst300_pri")
+    prediction = predict(run)
+    measured = run.requests.set_index("id").loc[prediction.ids].ttft_s.to_numpy()
+    predicted = prediction.first_s - prediction.arrival_s
+    moved = np.argsort(np.argsort(measured, kind="stable")) - np.argsort(np.argsort(predicted, kind="stable"))
+    assert np.abs(moved).max() <= 2
+    assert prediction.preemptions == run.steps.preemptions.max() == 9
+    plain = predict(replace(run, engine=replace(run.engine, scheduling_policy="fcfs")))
+    first = plain.first_s - plain.arrival_s
+    assert np.abs(np.argsort(np.argsort(measured)) - np.argsort(np.argsort(first))).max() > 100
+
+
+def test_only_runs_of_what_is_not_modelled_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(NotModelledError, match=r"engine.speculative.method 'medusa' is not modelled"):
+        validate([run_with(tmp_path, speculative={"method": "medusa", "num_speculative_tokens": 2})])
 
 
 def test_result_is_plain_json(result: dict[str, Any]) -> None:

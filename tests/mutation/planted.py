@@ -26,6 +26,10 @@ SCHEDULER = ("tests/scheduler",)
 """Against what vLLM's own scheduler decided."""
 SLOW = ("tests/parity/test_slow_gpus.py",)
 QUEUES = ("tests/unit/test_queues.py",)
+HEAP = ("tests/policies/test_heap.py",)
+KEYS = ("tests/policies/test_by_key.py",)
+
+
 READINGS = ("tests/unit/test_readings.py",)
 LEVELS = ("tests/plan/test_plan_levels.py", "-k", "at_the_limit or cut_down or without_data")
 """Service levels by hand on SimPy: nothing to compile."""
@@ -67,7 +71,7 @@ BUGS = (
     Bug("watermark holds on an empty replica", CHUNKED, WATERMARK, "keep_free = lim.watermark_blocks", ORACLE),
     Bug("token budget off by one", CHUNKED, "return min(tokens, budget)", "return min(tokens, budget + 1)", RULES),
     Bug("token budget not spent on the running", CHUNKED,
-        "            budget -= tokens\n        k += 1", "        k += 1", RULES),
+        "                budget -= tokens\n            k += 1", "            k += 1", RULES),
     Bug("prefill threshold ignored", CHUNKED, "tokens = lim.long_prefill_token_threshold", "tokens = tokens", RULES),
     Bug("whole prompt not reserved", CHUNKED, "lim.reserve_prompt == 1 and", "lim.reserve_prompt == 2 and", RULES),
     Bug("admits after preempting", CHUNKED, "if not preempted:", "if preempted or not preempted:", RULES),
@@ -108,8 +112,8 @@ BUGS = (
     Bug("prefix: outputs in flight are known", PREFIX, "min(tokens, req.prompt[i] + req.done[i])", "tokens", SCHEDULER),
     Bug("prefix: answers are forgotten", PREFIX, "    learn(req, rep, lim, i, tokens)\n    full = min(",
         "    learn(req, rep, lim, i, min(tokens, req.prompt[i]))\n    full = min(", ORACLE),
-    Bug("prefix: a preempted request does not find its own blocks", PREFIX, "req.status[i] == RUNNING)", "False)",
-        SCHEDULER),
+    Bug("prefix: a preempted request does not find its own blocks", PREFIX, "req.settled[i], True)",
+        "req.settled[i], False)", SCHEDULER),
     Bug("prefix: taken blocks are not forgotten", PREFIX, "            _forget(rep, at)\n", "", POOL),
     Bug("prefix: the newest free block is taken first", PREFIX, "at = rep.c.oldest\n        node",
         "at = rep.c.newest\n        node", POOL),
@@ -126,15 +130,29 @@ BUGS = (
     Bug("static leaps over growing padding", STATIC, "            rep.c.hold = 0  #", "            pass  #", PADDING),
     Bug("static clients go on before their answer", STATIC, "            rep.c.n_ended = 0\n",
         "            rep.c.n_ended += 0\n", RULES),
-    Bug("admission order reversed", BOOKING, "import held, push_back, take_out\n",
-        "import held, push_front as push_back, take_out\n", ORACLE),
-    Bug("preempted goes to the back", QUEUE_FILE, "    push_front(req, rep, i)\n    return i",
-        "    push_back(req, rep, i)\n    return i", QUEUES),
+    Bug("admission order reversed", QUEUE_FILE, "        push_back(req, rep, i)\n", "        push_front(req, rep, i)\n",
+        ORACLE),
+    Bug("preempted goes to the back", QUEUE_FILE, "        push_front(req, rep, i)\n",
+        "        push_back(req, rep, i)\n", QUEUES),
+    Bug("preempts the first", QUEUE_FILE, "return preempt(req, rep, lim, rep.c.n_running - 1)",
+        "return preempt(req, rep, lim, 0)", QUEUES),
+    Bug("the heap forgets a child", "policies/heap.py", "            left = req.next[other]\n",
+        "            left = -1\n", HEAP),
+    Bug("of equal keys the newer goes first", "policies/heap.py", "and i < j)", "and i > j)", HEAP),
+    Bug("who left the queue is taken all the same", "policies/heap.py",
+        "    _clear_head(req, rep)\n    rep.c.n_waiting", "    rep.c.n_waiting", HEAP),
+    Bug("the planned tokens of a victim stay spent", CHUNKED, "budget += back", "budget += 0", KEYS),
+    Bug("a victim planned before leaves a gap", CHUNKED, "                        k -= 1\n",
+        "                        k -= 0\n", SCHEDULER),
+    Bug("stands still after preempting itself", CHUNKED, "again = preempted and", "again = False and", SCHEDULER),
+    Bug("the smallest key is preempted", QUEUE_FILE, "if heap.before(req, rep.running[worst], rep.running[k]):",
+        "if heap.before(req, rep.running[k], rep.running[worst]):", SCHEDULER),
+    Bug("aging counts for nothing", "policies/priority.py", "lim.aging + req.queued[i])", "lim.aging)", KEYS),
+    Bug("the last output of who ended is not known", PREFIX, "req.prompt[i] + req.done[i] - 1, False)",
+        "req.settled[i], False)", SCHEDULER),
     Bug("a slot given back is not the next taken", QUEUE_FILE, "min(rep.c.vacant_from, at)",
         "rep.c.vacant_from", QUEUES),
     Bug("another slot of the word is taken", QUEUE_FILE, "lowest = word & -word", "lowest = word", QUEUES),
-    Bug("preempts the first", QUEUE_FILE, "    i = rep.running[rep.c.n_running]\n",
-        "    i = rep.running[0]\n    rep.running[0] = rep.running[rep.c.n_running]\n", QUEUES),
     Bug("preemption drops tokens in flight", QUEUE_FILE, "    req.computed[i] = 0\n",
         "    req.computed[i] = 0\n    req.planned[i] = req.done[i]\n", ORACLE),
     Bug("output of a preempted request is dropped", BOOKING, "if req.status[i] > RUNNING:",
@@ -147,8 +165,8 @@ BUGS = (
         SCHEDULER),
     Bug("watermark holds on an empty replica, real scheduler", CHUNKED, WATERMARK, "keep_free = lim.watermark_blocks",
         SCHEDULER),
-    Bug("preempts the first, real scheduler", QUEUE_FILE, "    i = rep.running[rep.c.n_running]\n",
-        "    i = rep.running[0]\n    rep.running[0] = rep.running[rep.c.n_running]\n", SCHEDULER),
+    Bug("preempts the first, real scheduler", QUEUE_FILE, "    return rep.c.n_running - 1\n", "    return 0\n",
+        SCHEDULER),
     Bug("a token in flight counted at readmission", CHUNKED, "req.prompt[i] + req.done[i]",
         "req.prompt[i] + req.planned[i]", RULES),
     Bug("an output comes after the arrivals of its tick", STATE, "COMPLETE: Final = 0",

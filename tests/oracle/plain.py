@@ -171,7 +171,8 @@ class SharedMemory(Memory):
         return True
 
     def give_back(self, seq: Seq) -> None:
-        self.pool.learn(self.has[seq], self.names(seq, seq.settled))
+        tokens = seq.prompt + seq.done - 1 if seq.state == "finished" else seq.settled
+        self.pool.learn(self.has[seq], self.names(seq, tokens))
         self.pool.give_back(self.has.pop(seq))
 
 

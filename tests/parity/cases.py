@@ -27,8 +27,12 @@ def _shrinking(draw: Any, given: dict[str, Any], most: int) -> Case:
     return some_case(Shrinking(draw), given, most)
 
 
-def cases(ahead: int | None = None, most: int = 20) -> st.SearchStrategy[Case]:
-    """Cases of both kinds."""
-    given = {} if ahead is None else {"schedule_ahead": ahead}
+def cases(ahead: int | None = None, most: int = 20, policies: tuple[str, ...] = ()) -> st.SearchStrategy[Case]:
+    """Cases of both kinds, of any of the `policies` (default: of all)."""
+    given: dict[str, Any] = {} if ahead is None else {"schedule_ahead": ahead}
     seeds = st.integers(0, 2**40)
-    return st.one_of(_shrinking(given, most), seeds.map(lambda seed: some_case(Uniform(seed), given, most)))
+
+    def of(given: dict[str, Any]) -> st.SearchStrategy[Case]:
+        return st.one_of(_shrinking(given, most), seeds.map(lambda seed: some_case(Uniform(seed), given, most)))
+
+    return st.one_of(*(of(given | {"policy": name}) for name in policies)) if policies else of(given)

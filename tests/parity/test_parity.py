@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from parity.cases import Case, cases, differences, job, outcome, run
 
+from policies.by_key import KEYS
 from policies.registry import POLICIES
 from policies.routers import ROUTERS
 from simulator.cost.unit import unit_cost
@@ -46,7 +47,7 @@ def long_case(policy: str, seed: int, ahead: int) -> Case:
         max_num_seqs=12, max_num_batched_tokens=256, long_prefill_token_threshold=0, watermark_blocks=1,
         reserve_prompt=1, block_size=16, num_blocks=130, max_model_len=4096, contiguous=0, reserve_tokens=0,
         batch_window=0, length_bucket=0, stream=1, schedule_ahead=ahead,
-        whole_prompt=int(policy == "vllm_v0"),
+        whole_prompt=int(policy == "vllm_v0"), order=KEYS.get(policy, 0),
     )  # fmt: skip
     cost = unit_cost(7)._replace(decode_context_fp=np.int64(2**30), prefill_token_fp=np.int64(2**32))
     return Case(
@@ -54,6 +55,7 @@ def long_case(policy: str, seed: int, ahead: int) -> Case:
         tuple(output.tolist()), tuple((output + rng.integers(0, 2, n) * 40).tolist()), (0,) * n,
         tuple(rng.integers(0, 99, n).tolist()), limits, cost, replicas=2,
         router=list(ROUTERS)[seed % len(ROUTERS)],
+        asks=tuple((name, tuple(rng.integers(1, 4, n).tolist())) for name in POLICIES[policy].needs),
     )  # fmt: skip
 
 

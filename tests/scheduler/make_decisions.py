@@ -4,7 +4,8 @@
     python tests/scheduler/make_decisions.py FOLDER
 
 writes decisions.json.gz beside this file: per scenario its limits, its requests [arrival tick, prompt, output,
-max_tokens, group, tokens of the prompt that are its group's] and, in order, every plan
+max_tokens, group, tokens of the prompt that are its group's], their priorities where it has any and, in order, every
+plan
 ["plan", [[request, tokens], ...], [preempted, ...], [[admitted request, tokens found in the cache], ...]] and output
 ["output", [[request, 1 if it ended], ...]], with speculative decoding [[request, 1 if it ended, tokens], ...]. The
 model runner is a clock: every step takes STEP ticks, launching takes none, and outputs come before arrivals of their
@@ -29,12 +30,14 @@ from simulator.engines.world import Acceptance
 STEP = 10
 END = 999
 """The token that ends an answer."""
-KINDS = {"plain": 260, "cache": 60, "cache, short of memory": 60, "drafts": 160, "drafts, cache": 40,
-         "drafts, cache, short of memory": 40}
-"""Scenarios of each kind. Those short of memory share blocks and find them again after preemption: only an engine
-with a prefix cache can follow them. With drafts, which are right is drawn as the simulator draws it."""
+KINDS = {"plain": 260, "cache": 60, "cache, short of memory": 60, "priority": 120, "priority, cache": 60, "drafts": 160,
+         "drafts, cache": 40, "drafts, cache, short of memory": 40}
+"""Scenarios of each kind. Those with a cache and short of memory share blocks and find them again after preemption:
+only an engine with a prefix cache can follow them. Those with priorities are scheduled by them. With drafts, which are
+right is drawn as the simulator draws it."""
 LOOKAHEAD = {"eagle3": 1, "draft_model": 1, "ngram": 0}
 """KV slots kept for each draft to come."""
+WITHOUT_CACHE = ("plain", "priority", "drafts")
 DATA = Path(__file__).parent / "decisions.json.gz"
 
 
@@ -45,13 +48,14 @@ def scenario(rng: random.Random, kind: str) -> dict[str, Any]:
     requests = []
     for _ in range(rng.randint(2, 9)):
         prompt, output = rng.randint(1, rng.choice((4, 30))), rng.randint(1, rng.choice((3, 20, 40)))
-        shared = rng.randint(0, prompt) if "cache" in kind else 0
+        shared = rng.randint(0, prompt) if kind not in WITHOUT_CACHE else 0
         requests.append([rng.choice((0, 0, 10, 20, 25, 60)), prompt, output, output + rng.choice((0, 0, 0, 5)),
                          rng.randrange(2), shared])  # fmt: skip
     requests.sort(key=lambda each: each[0])
     most = max(-(-(prompt + limit) // block) for _, prompt, _, limit, _, _ in requests)
     spare = 2000 if kind in ("cache", "drafts, cache") else rng.choice((0, 0, 0, 1, 2, 5, 200))
-    made = {
+    asked = {"priority": [rng.randint(-1, 2) for _ in requests]} if kind.startswith("priority") else {}
+    made = asked | {
         "kind": kind, "max_num_seqs": seqs, "max_num_batched_tokens": max(seqs, rng.choice((1, 4, 8, 16, 64, 512))),
         "long_prefill_token_threshold": rng.choice((0, 0, 3, 8)), "watermark": rng.choice((0.0, 0.0, 0.1, 0.3)),
         "reserve_full_prompt": rng.choice((True, False)), "block_size": block, "num_gpu_blocks": most + spare + 1,
@@ -94,11 +98,12 @@ def settings(made: dict[str, Any]) -> SimpleNamespace:
     return ns(
         scheduler_config=ns(
             max_num_seqs=made["max_num_seqs"], max_num_batched_tokens=made["max_num_batched_tokens"],
-            max_num_scheduled_tokens=None, policy="fcfs", enable_chunked_prefill=True, watermark=made["watermark"],
+            max_num_scheduled_tokens=None, policy="priority" if "priority" in made else "fcfs",
+            enable_chunked_prefill=True, watermark=made["watermark"],
             long_prefill_token_threshold=made["long_prefill_token_threshold"],
             scheduler_reserve_full_isl=made["reserve_full_prompt"]),
         cache_config=ns(num_gpu_blocks=made["num_gpu_blocks"], block_size=made["block_size"], mamba_cache_mode="none",
-                        enable_prefix_caching="cache" in made["kind"]),
+                        enable_prefix_caching=made["kind"] not in WITHOUT_CACHE),
         parallel_config=ns(data_parallel_index=0, decode_context_parallel_size=1, prefill_context_parallel_size=1,
                            pipeline_parallel_size=1),
         model_config=ns(is_encoder_decoder=False, is_diffusion=False, max_model_len=made.get("max_model_len", 4096),
@@ -129,7 +134,7 @@ class Drive:
             vllm_config=settings(made), kv_cache_config=cache, block_size=block, log_stats=False,
             structured_output_manager=SimpleNamespace(should_advance=lambda request: False),
             mm_registry=SimpleNamespace(supports_multimodal_inputs=lambda config: False))  # fmt: skip
-        hasher = vllm.block_hasher(block, digest) if "cache" in made["kind"] else None
+        hasher = vllm.block_hasher(block, digest) if made["kind"] not in WITHOUT_CACHE else None
         self.requests = [self.request(vllm, hasher, i, each) for i, each in enumerate(made["requests"])]
 
     def request(self, vllm: Any, hasher: Any, i: int, each: list[int]) -> Any:
@@ -139,7 +144,8 @@ class Drive:
             max_tokens=limit, min_tokens=0, eos_token_id=END, stop_token_ids=(), extra_args=None, num_logprobs=None,
             logprobs=None, prompt_logprobs=None, repetition_detection=None, skip_reading_prefix_cache=None)  # fmt: skip
         return vllm.request(request_id=str(i), prompt_token_ids=tokens, sampling_params=sampling, pooling_params=None,
-                            block_hasher=hasher, arrival_time=0.0)  # fmt: skip
+                            block_hasher=hasher, arrival_time=float(i),
+                            priority=self.made.get("priority", [0] * (i + 1))[i])  # fmt: skip
 
     def run(self) -> list[Any]:
         """The loop of EngineCore.step_with_batch_queue, on a clock."""
@@ -150,13 +156,15 @@ class Drive:
                 self.scheduler.add_request(self.requests[entered])
                 entered += 1
             if self.scheduler.has_unfinished_requests():
-                planned = self.plan()
+                planned = self.plan(bool(flight))
                 if planned.num_scheduled_tokens:
                     free = max(free, now) + STEP
                     yields = {i: not self.requests[int(i)].is_prefill_chunk for i in planned.num_scheduled_tokens}
                     flight.append((free, planned, yields))
                     if len(flight) <= self.made["schedule_ahead"]:
                         continue
+                elif planned.preempted_req_ids and not flight:
+                    continue  # who had to make room for itself ends a plan; the engine asks again at once
             if flight:
                 end, planned, yields = flight.popleft()
                 now = max(now, end)
@@ -169,12 +177,15 @@ class Drive:
             raise SystemExit(f"not all requests ended: {self.made}")
         return self.steps
 
-    def plan(self) -> Any:
+    def plan(self, in_flight: bool) -> Any:
+        """Ask for a plan; one that only preempts, with nothing in flight, counts with the next."""
         before = {request.request_id for request in self.scheduler.running}
         planned = self.scheduler.schedule()
         rows = planned.num_scheduled_tokens
         admitted = [(i, self.requests[int(i)].num_computed_tokens - n) for i, n in rows.items() if i not in before]
         preempted = sorted(int(i) for i in planned.preempted_req_ids or ())
+        if self.steps and self.steps[-1][0] == "plan" and not self.steps[-1][1] and not in_flight:
+            preempted = sorted(self.steps.pop()[2] + preempted)
         if rows or preempted:
             planned_rows, found = ([[int(i), n] for i, n in pairs] for pairs in (rows.items(), admitted))
             self.steps.append(["plan", planned_rows, preempted, found])

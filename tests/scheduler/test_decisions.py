@@ -20,12 +20,14 @@ from simulator.state import FINISHED, Limits
 
 DATA = json.loads(gzip.decompress((Path(__file__).parent / "decisions.json.gz").read_bytes()))
 
+WITHOUT_CACHE = ("plain", "priority", "drafts")
+
 
 class Watched(_Run):
     """The reference engine, noting each plan and output as make_decisions.py does."""
 
-    def __init__(self, job: Job) -> None:
-        super().__init__(job, POLICIES["chunked"])
+    def __init__(self, job: Job, policy: str) -> None:
+        super().__init__(job, POLICIES[policy])
         self.steps: list[Any] = []
 
     def plan(self, r: int) -> bool:
@@ -35,7 +37,8 @@ class Watched(_Run):
         rows = [[i, n] for i, n in zip(rep.batch, rep.tokens, strict=True)][: rep.c.n_batch]
         gone = [i for i, before in enumerate(preempted) if req.preempted[i] > before]
         if rows or gone:
-            self.steps.append(["plan", rows, gone, [[i, req.computed[i] - n] for i, n in rows if i not in running]])
+            self.steps.append(["plan", rows, gone, [[i, req.computed[i] - n] for i, n in rows
+                                                     if i not in running or i in gone]])
         return planned
 
     def complete(self, r: int) -> None:
@@ -58,7 +61,7 @@ def case(made: dict[str, Any]) -> Case:
         block_size=made["block_size"], num_blocks=made["num_gpu_blocks"] - 1,
         max_model_len=made.get("max_model_len", 4096), contiguous=0,
         reserve_tokens=0, batch_window=0, length_bucket=0, stream=1, schedule_ahead=made["schedule_ahead"],
-        whole_prompt=0, prefix=int("cache" in made["kind"]),
+        whole_prompt=0, prefix=int(made["kind"] not in WITHOUT_CACHE),
     )  # fmt: skip
     if "drafts" in made:
         drafts, limits = made["drafts"], limits._replace(draft_tokens=made["drafts"]["tokens"])
@@ -66,8 +69,9 @@ def case(made: dict[str, Any]) -> Case:
     chains = tuple(tuple(1000 * g + k for k in range(tokens // made["block_size"]))
                    for g, tokens in zip(group, shared, strict=True))  # fmt: skip
     nothing = (0,) * len(arrival)
-    return Case("chunked", arrival, prompt, output, limit, nothing, nothing, limits, unit_cost(DATA["step"]),
-                chains=chains)  # fmt: skip
+    asks = (("priority", tuple(made["priority"])),) if "priority" in made else ()
+    return Case("priority" if asks else "chunked", arrival, prompt, output, limit, nothing, nothing, limits,
+                unit_cost(DATA["step"]), chains=chains, asks=asks)  # fmt: skip
 
 
 def plans(made: dict[str, Any]) -> list[Any]:
@@ -84,11 +88,11 @@ def test_every_decision_is_the_schedulers(k: int) -> None:
     ready = job(case(made), compiled=False)
     if "drafts" in made:
         ready.acceptance = Acceptance(made["drafts"]["salts"], made["drafts"]["chances"])
-    run = Watched(ready)
+    run = Watched(ready, case(made).policy)
     run.run()
     assert run.steps == made["steps"]
     firsts = {i: start for _, _, _, admitted in reversed(plans(made)) for i, start in admitted}
-    assert "cache" not in made["kind"] or dict(enumerate(run.job.req.found)) == firsts
+    assert made["kind"] in WITHOUT_CACHE or dict(enumerate(run.job.req.found)) == firsts
 
 
 def test_the_scenarios_are_hard() -> None:
@@ -101,5 +105,9 @@ def test_the_scenarios_are_hard() -> None:
     assert sum(output < limit for made in plain for _, _, output, limit, _, _ in made["requests"]) >= 100
     cut = [n for made in plain for _, rows, _, _ in plans(made) for i, n in rows if 1 < n < made["requests"][i][1]]
     assert len(cut) >= 200
+    ranked = [made for made in DATA["scenarios"] if "priority" in made]
+    assert sum(len(gone) for made in ranked for _, _, gone, _ in plans(made)) >= 200
+    passed = [made for made in ranked if made["priority"] != sorted(made["priority"])]
+    assert len(passed) >= 100
     hits = [n for made in DATA["scenarios"] for _, _, _, admitted in plans(made) for _, n in admitted if n > 0]
     assert len(hits) >= 100
