@@ -16,7 +16,7 @@ from simulator.planning.points import Runner
 from simulator.planning.price import Fleet, bound_key, fleet_of, rank_key
 from simulator.planning.search import Outcome, OutOfBudget, Search
 from simulator.planning.spec import PlanSpec, candidates_of
-from simulator.planning.statistics import check_levels
+from simulator.planning.statistics import check_levels, check_prefixes
 from simulator.planning.traffic import at_rate, mean_rate
 from simulator.workload.trace import Trace
 
@@ -79,6 +79,7 @@ def plan(
     runner = Runner(spec, jobs, store, progress)
     trace = runner.bench.traffic.trace(0)
     check_levels(spec, at_rate(trace, spec.growth))
+    check_prefixes(spec.candidates.prefix_caching, trace)
     search = Search(spec, runner)
     found = [runner.bench.ready(candidate) for candidate in candidates_of(spec)]
     outcomes, complete = _search_all(search, found, trace)

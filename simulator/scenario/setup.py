@@ -29,6 +29,7 @@ from simulator.profiles.gpu import Gpu, load_gpu
 from simulator.profiles.host import Host, host_times, load_host
 from simulator.profiles.model import KV_BYTES, ModelShape, dtype_name, load_model
 from simulator.profiles.speculation import Speculation
+from simulator.scenario import speculation as drafting
 from simulator.scenario.asks import asked
 from simulator.scenario.fleet import (
     alike_in_front,
@@ -41,7 +42,6 @@ from simulator.scenario.fleet import (
 )
 from simulator.scenario.length import check_fits, check_positions, kv_tokens, longest_that_fits, safe_tokens
 from simulator.scenario.spec import Scenario
-from simulator.scenario.speculation import acceptance_of, check_budget, check_engine, speculation_of, with_drafts
 from simulator.state import LARGEST_COUNT, Limits
 from simulator.units import to_ticks
 from simulator.workload.shared import shared_blocks
@@ -66,12 +66,8 @@ class Setup:
     speculation: Speculation | None = None
     pools: "dict[str, Setup]" = field(default_factory=dict)
     """The setup of each pool, by name; empty for a fleet of one kind. The rest is then that of the first."""
-
-    @property
-    def token_budget(self) -> int:
-        """[tokens] max_num_batched_tokens as it is set; what drafts keep back of it is not in the limits."""
-        kept = self.speculation.slots_per_sequence * self.limits.max_num_seqs if self.speculation else 0
-        return self.limits.max_num_batched_tokens + kept
+    token_budget: int = 0
+    """[tokens] max_num_batched_tokens as it is set; what drafts keep back of it is not in the limits."""
 
 
 def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
@@ -87,8 +83,7 @@ def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
         own = pool_scenario(scenario, name)
         with named_pool(name):
             pools[name] = _prepare_pool(own, shorten)
-    if len({pool.speculation for pool in pools.values()}) > 1:
-        raise ConfigError(f"{scenario.place('engine.speculation')} must be the same in all pools")
+    drafting.check_pools(scenario.place("engine.speculation"), [pool.speculation for pool in pools.values()])
     check_pools({name: pool.limits for name, pool in pools.items()}, {p.policy.name for p in pools.values()})
     first = next(iter(pools.values()))
     pools |= {name: replace(pool, cost=alike_in_front(pool.cost, first.cost)) for name, pool in pools.items()}
@@ -106,22 +101,23 @@ def _prepare_pool(scenario: Scenario, shorten: bool) -> Setup:
         engine = engine.replace(graph_tokens_max=0)
     host, model = _host(scenario), _model(scenario)
     policy = scenario.chosen_policy(engine.policy)
-    speculation = _speculation(scenario, engine, policy, model)
+    spec = scenario.engine.speculation
+    speculation = _speculation(scenario, spec, engine, policy, model) if spec else None
     if speculation and not speculation.ahead:
         engine = engine.replace(schedule_ahead=0)
     default_seqs, default_budget = engine.default_limits(gpu)
     seqs = scenario.policy.max_num_seqs or default_seqs
     with _named(scenario, "engine.speculation"):
-        check_budget(speculation, scenario.policy.max_num_batched_tokens or default_budget, seqs)
+        drafting.check_budget(speculation, scenario.policy.max_num_batched_tokens or default_budget, seqs)
 
     def limits_at(length: int) -> tuple[KvCapacity | None, Limits]:
         # a policy that does not chunk needs room for the longest prompt: vLLM v0's default is max(max_model_len, 2048)
         default = max(length, 2048) if policy.whole_prompt else default_budget
         budget = scenario.policy.max_num_batched_tokens or default
-        capacity = None if gpu.name == "unit" else _capacity(scenario, gpu, engine, model, seqs, budget, length,
-                                                            speculation)
+        sizes = (seqs, budget, length)
+        capacity = None if gpu.name == "unit" else _capacity(scenario, gpu, engine, model, *sizes, speculation)
         limits = _limits(scenario, engine, policy, seqs, budget, length, capacity)
-        return capacity, with_drafts(limits, speculation)
+        return capacity, drafting.with_drafts(limits, speculation)
 
     if shorten and scenario.max_model_len is None and gpu.name != "unit":
         with _named(scenario, "model"):
@@ -144,7 +140,8 @@ def _prepare_pool(scenario: Scenario, shorten: bool) -> Setup:
             raise ConfigError(f"{scenario.place('hardware.gpu')}: {gpu.path}: {gpu.name} is too slow for {model.name} "
                               "to be simulated: check memory_bandwidth and peak_dense") from error
         raise
-    return Setup(scenario, gpu, engine, host, model, policy, capacity, limits, cost, speculation)
+    return Setup(scenario, gpu, engine, host, model, policy, capacity, limits, cost, speculation,
+                 token_budget=limits.max_num_batched_tokens + drafting.kept_back(speculation, seqs))
 
 
 def cost_on(setup: Setup, host: Host) -> Cost:
@@ -193,14 +190,12 @@ def _model(scenario: Scenario) -> ModelShape:
     return model
 
 
-def _speculation(scenario: Scenario, engine: EngineProfile, policy: Policy, model: ModelShape) -> Speculation | None:
-    """Who drafts, checked against model, engine and policy. Raises ConfigError where that is not modelled."""
-    spec = scenario.engine.speculation
-    if spec is None:
-        return None
+def _speculation(scenario: Scenario, spec: drafting.SpeculationSpec, engine: EngineProfile, policy: Policy,
+                 model: ModelShape) -> Speculation:
+    """Who drafts. Raises ConfigError where that is not modelled."""
     with _named(scenario, "engine.speculation"):
-        speculation = speculation_of(spec, scenario.base, engine.name == "unit")
-        check_engine(policy, engine.name, scenario.kv.layout, scenario.cost_model)
+        drafting.check_engine(policy, engine.name, scenario.kv.layout, scenario.cost_model)
+        speculation = drafting.speculation_of(spec, scenario.base, engine.name == "unit")
         speculation.check(model, scenario.hardware.tensor_parallel)
         return speculation
 
@@ -340,7 +335,7 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
     job.router = ROUTERS[scenario.cluster.router]
     job.load, job.width = LOADS[scenario.load.kind], scenario.load.width
     if setup.speculation:
-        job.acceptance = acceptance_of(setup.speculation, scenario.seed, replication, compiled)
+        job.acceptance = drafting.acceptance_of(setup.speculation, scenario.seed, replication, compiled)
     job.until = LAST_TICK if scenario.horizon_s is None else to_ticks(scenario.horizon_s)
     return job
 

@@ -1,5 +1,6 @@
 """Speculative decoding in a scenario: engine.speculation -> who drafts, the limits it brings, the draws of a run."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -77,9 +78,20 @@ def check_engine(policy: Policy, engine: str, layout: str, cost_model: str) -> N
         raise ConfigError("the step times of drafts are not modelled (cost_model: roofline)")
 
 
+def check_pools(place: str, speculations: Sequence[Speculation | None]) -> None:
+    """Raise ConfigError where pools draft in different ways: the draws of a run are for one."""
+    if len(set(speculations)) > 1:
+        raise ConfigError(f"{place} must be the same in all pools")
+
+
+def kept_back(speculation: Speculation | None, seqs: int) -> int:
+    """[tokens] of the budget kept back for drafts of up to `seqs` sequences."""
+    return speculation.slots_per_sequence * seqs if speculation else 0
+
+
 def check_budget(speculation: Speculation | None, budget: int, seqs: int) -> None:
     """Raise ConfigError where what is kept back for drafts leaves no token of the budget."""
-    if speculation and budget - speculation.slots_per_sequence * seqs < 1:
+    if speculation and budget - kept_back(speculation, seqs) < 1:
         raise ConfigError(f"{speculation.method} keeps a token of max_num_batched_tokens ({budget}) back for each of "
                           f"max_num_seqs ({seqs}) sequences, which leaves none")
 
@@ -88,7 +100,7 @@ def with_drafts(limits: Limits, speculation: Speculation | None) -> Limits:
     """The limits an engine works under when it drafts."""
     if speculation is None:
         return limits
-    budget = limits.max_num_batched_tokens - speculation.slots_per_sequence * limits.max_num_seqs
+    budget = limits.max_num_batched_tokens - kept_back(speculation, limits.max_num_seqs)
     return limits._replace(max_num_batched_tokens=budget, draft_tokens=speculation.tokens,
                            lookahead=speculation.lookahead, rehearse=int(speculation.rehearse))
 

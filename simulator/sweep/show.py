@@ -14,14 +14,13 @@ from rich.table import Table
 
 from simulator.atomic import atomic
 from simulator.errors import ConfigError, UnknownNameError
+from simulator.metrics.readings import VERDICTS
 from simulator.sweep.row import COUNTS, NUMBERS, higher_is_better
 from simulator.sweep.store import part_files, read_manifest, replication_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-VERDICTS: Final = ("stable", "undecided", "overloaded")
-"""From the best to the worst: the worst of its replications is that of a point."""
 MOST_CELLS: Final = 1_000_000
 """Cells of a heat map; two random keys of n points would make n x n."""
 MOST_LABELS: Final = 40
@@ -47,7 +46,7 @@ def load_table(folder: str | Path) -> pd.DataFrame:
     parts = part_files(Path(folder))
     if not parts:
         raise ConfigError(f"{folder}: no row of the sweep is finished yet")
-    frame: pd.DataFrame = pa.concat_tables([_part(path) for path in parts]).to_pandas()
+    frame: pd.DataFrame = pa.concat_tables([_part(path) for path in parts], promote_options="default").to_pandas()
     return frame.sort_values(["point", "replication"], ignore_index=True)
 
 
@@ -59,7 +58,8 @@ def point_means(frame: pd.DataFrame, keys: list[str], metric: str) -> pd.DataFra
     """
     if metric not in (*COUNTS, *NUMBERS):
         raise UnknownNameError("metric", metric, (*COUNTS, *NUMBERS))
-    ranks = frame["stability.verdict"].map({verdict: k for k, verdict in enumerate(VERDICTS)}).fillna(-1).astype(int)
+    said = "banner.verdict" if "banner.verdict" in frame.columns else "stability.verdict"  # older sweeps have no banner
+    ranks = frame[said].map({verdict: k for k, verdict in enumerate(VERDICTS)}).fillna(-1).astype(int)
     worst = ranks.groupby(frame["point"], sort=True).max().map(dict(enumerate(VERDICTS)) | {-1: ""})
     groups = frame.groupby("point", sort=True)
     values = groups[metric]

@@ -63,32 +63,27 @@ def no_command(spec: PlanSpec, setup: Setup) -> str:
         return f"commands are written for NVIDIA GPUs only, not for {setup.gpu.name}"
     weights = setup.model.weight_format(scenario.hardware.weight_dtype)
     if weights.method == "load" and weights.dtype in CHECKPOINTS:
-        return f"{weights.dtype} weights need {CHECKPOINTS[weights.dtype]}, and {spec.model} names none"
+        return f"{weights.dtype} weights need {CHECKPOINTS[weights.dtype]}, and {scenario.model} names none"
     drafts = scenario.engine.speculation
-    for model in (spec.model, drafts.draft if drafts else None):
-        if model is not None and _repository(model) is None:
+    for model in (scenario.model, drafts.draft if drafts else None):
+        if model is not None and _checkpoint(model) is None:
             return f"{model} is a shape, not the folder of a checkpoint"
     return ""
 
 
-def _checkpoint(spec: PlanSpec) -> str | None:
+def _checkpoint(model: str) -> str | None:
     """What to serve: a repository or a folder with weights; None for a file that holds a shape alone."""
-    return _repository(spec.model)
-
-
-def _repository(name: str) -> str | None:
-    """The same for any model's name."""
-    path = Path(name)
-    if name in HUGGING_FACE:
-        return HUGGING_FACE[name]
+    path = Path(model)
+    if model in HUGGING_FACE:
+        return HUGGING_FACE[model]
     if path.suffix == ".json":
         return str(path.parent) if path.name == "config.json" else None
-    return name
+    return model
 
 
 def vllm_flags(spec: PlanSpec, setup: Setup) -> list[str]:
     """Arguments after `vllm serve`, one replica; empty where `no_command` has a reason."""
-    model = _checkpoint(spec)
+    model = _checkpoint(setup.scenario.model)
     if model is None or no_command(spec, setup):
         return []
     scenario, limits = setup.scenario, setup.limits
@@ -113,6 +108,8 @@ def vllm_flags(spec: PlanSpec, setup: Setup) -> list[str]:
         flags.append(f"--long-prefill-token-threshold={limits.long_prefill_token_threshold}")
     if scenario.kv.num_gpu_blocks:
         flags.append(f"--num-gpu-blocks-override={scenario.kv.num_gpu_blocks}")
+    if scenario.kv.prefix_caching is not None:
+        flags.append("--enable-prefix-caching" if scenario.kv.prefix_caching else "--no-enable-prefix-caching")
     if setup.engine.schedule_ahead != usual.schedule_ahead:
         flags.append("--async-scheduling" if setup.engine.schedule_ahead else "--no-async-scheduling")
     if not scenario.engine.cuda_graphs:
@@ -128,7 +125,7 @@ def speculative_config(setup: Setup) -> str:
     assert drafts and spec
     config: dict[str, Any] = {"method": drafts.method, "num_speculative_tokens": drafts.tokens}
     if spec.draft:
-        config["model"] = _repository(spec.draft)
+        config["model"] = _checkpoint(spec.draft)
     if drafts.method == NGRAM:
         config |= {"prompt_lookup_min": 2, "prompt_lookup_max": 4}
     return json.dumps(config)
