@@ -68,7 +68,7 @@ def plan_command(
 ) -> None:
     """Find the cheapest fleet that meets the service levels: how many GPUs, at what cost, how near the wall."""
     from simulator.planning.cache import default_folder
-    from simulator.planning.plan import plan
+    from simulator.planning.plan import INTERRUPTED, plan
     from simulator.planning.spec import load_plan
     from simulator.report.folder import check_target
 
@@ -86,6 +86,8 @@ def plan_command(
     with counter("planning", quiet) as progress:
         found = plan(spec, jobs=jobs, cache=default_folder() if cache else None, explain=not quick, progress=progress)
     _deliver(found, out, as_json, quiet)
+    if found.stopped == INTERRUPTED:
+        raise typer.Exit(130)
     if found.best is None:
         raise typer.Exit(3)
 

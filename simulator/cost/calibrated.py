@@ -18,7 +18,7 @@ from simulator.cost.device import Device
 from simulator.cost.draft import Drafting, searching
 from simulator.cost.gpu_times import gpu_times
 from simulator.cost.launch import Launch
-from simulator.cost.moe import Routing
+from simulator.cost.moe import NO_PREFERENCE, Routing
 from simulator.cost.roofline import MAX_COLUMNS, padded, to_fp
 from simulator.cost.step import Cost
 from simulator.errors import ConfigError
@@ -43,11 +43,14 @@ def calibrated_cost(
     max_num_seqs: int,
     max_num_batched_tokens: int,
     host: Host | None = None,
-    routing: Routing = Routing(),  # noqa: B008 (frozen)
+    routing: Routing = NO_PREFERENCE,
+    windowed: bool = False,
     speculation: Speculation | None = None,
 ) -> Cost:
     """Fill a `Cost` for `model` on `tp` GPUs of `host` (default: the measured one), drafting by `speculation`.
 
+    `windowed`: requests are longer than the model's attention windows, so that windowed layers are priced by what they
+    see.
     Raises ConfigError: bad limit, uneven split, overflow.
     """
     if max_num_seqs < 1 or max_num_batched_tokens < 1:
@@ -77,6 +80,7 @@ def calibrated_cost(
     )
     cpu, prep, dense, eager = launch.tables(dense, np.stack([tokens > limit for limit in limits]))
     sequence = to_ticks(launch.sequence_s)
+    full = model.windows.count(0) if windowed else model.layers
     return check_cost(
         Cost(
             dense_ns=_ns(dense),
@@ -84,16 +88,16 @@ def calibrated_cost(
             prep_ns=_ns(prep),
             eager=eager.astype(np.int64),
             slope_fp=to_fp(device.slope_s()),
-            decode_context_fp=to_fp(
-                attention.context_s(model.layers) + reading.context_s(drafting.layers * drafting.passes)
-            ),
+            decode_context_fp=to_fp(attention.context_s(full) + reading.context_s(drafting.layers * drafting.passes)),
             decode_seq_fp=to_fp(
                 times.decode_sequence_s * (model.layers + drafting.layers * drafting.passes)
                 + times.sample_sequence_s * device.vocab_share
             ),
-            prefill_pair_fp=to_fp(attention.pair_s(model.layers) + reading.pair_s(drafting.layers)),
+            prefill_pair_fp=to_fp(attention.pair_s(full) + reading.pair_s(drafting.layers)),
             prefill_token_fp=to_fp(times.prefill_token_s * (model.layers + drafting.layers) / tp),
             prefill_seq_fp=to_fp(times.sample_sequence_s * device.vocab_share),
+            seen_context_fp=to_fp(attention.context_s(model.layers - full)),
+            seen_pair_fp=to_fp(attention.pair_s(model.layers - full)),
             cpu_seq_ns=np.int64(sequence),
             prep_seq_ns=np.int64(sequence),
             frontend_in_ns=np.int64(to_ticks(cpu_times.frontend_in_s)),
@@ -107,7 +111,8 @@ def _drafting(device: Device, speculation: Speculation | None) -> Drafting:
     """The draft model of `speculation` on the same GPUs, in the format of its checkpoint."""
     if speculation is None or speculation.draft is None:
         return Drafting(None, 1, 0)
-    draft = replace(device, model=speculation.draft, weights=speculation.draft.weight_format("auto"), routing=Routing())
+    weights = speculation.draft.weight_format("auto")
+    draft = replace(device, model=speculation.draft, weights=weights, routing=NO_PREFERENCE)
     return Drafting(draft, speculation.rows, speculation.tokens)
 
 

@@ -161,6 +161,7 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
     depth = max(pool.lim.schedule_ahead for pool in pools) + 1
     drafts = any(pool.lim.draft_tokens > 0 for pool in pools)
     gains = (depth, s) if drafts else (1, 1)
+    largest = max(pool.lim.block_size for pool in pools)
 
     def table(*shape: int, fill: int = 0) -> Any:
         return np.full(shape, fill, dtype=np.int64)
@@ -178,7 +179,7 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
         seats=records(Seat, total, s), extents=ids(total, s), ended=ids(total, s), batch=ids(total, s),
         tokens=table(total, s), flight=ids(total, depth, s), gains=table(total, *gains),
         steps=records(StepInFlight, total, depth),
-        phase=table(total, max(pool.lim.block_size for pool in pools)), calendar=table(total, CALENDAR, fill=-1),
+        phase=table(total, largest), frees=table(total, largest), calendar=table(total, CALENDAR, fill=-1),
         gap_step=table(total, GAPS), gap_ns=table(total, GAPS), aux=table(total, max(aux, 1)),
         stats=records(Totals, total), front=as_records([_front(p, pools[p]) for p in of], Front),
         prefix=_prefix(req, pools, np.asarray(chain, dtype=np.int64)),

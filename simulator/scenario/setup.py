@@ -42,6 +42,7 @@ from simulator.scenario.fleet import (
 )
 from simulator.scenario.length import check_fits, check_positions, kv_tokens, longest_that_fits, safe_tokens
 from simulator.scenario.spec import Scenario
+from simulator.scenario.windowed import refuse_beside_windows, window_limits
 from simulator.state import LARGEST_COUNT, Limits
 from simulator.units import to_ticks
 from simulator.workload.shared import shared_blocks
@@ -101,14 +102,14 @@ def _prepare_pool(scenario: Scenario, shorten: bool) -> Setup:
         engine = engine.replace(graph_tokens_max=0)
     host, model = _host(scenario), _model(scenario)
     policy = scenario.chosen_policy(engine.policy)
-    spec = scenario.engine.speculation
-    speculation = _speculation(scenario, spec, engine, policy, model) if spec else None
-    if speculation and not speculation.ahead:
-        engine = engine.replace(schedule_ahead=0)
     default_seqs, default_budget = engine.default_limits(gpu)
     seqs = scenario.policy.max_num_seqs or default_seqs
     with _named(scenario, "engine.speculation"):
+        speculation = drafting.chosen(scenario.engine.speculation, scenario.base, engine.name, policy, model,
+                                      scenario.kv.layout, scenario.cost_model, scenario.hardware.tensor_parallel)
         drafting.check_budget(speculation, scenario.policy.max_num_batched_tokens or default_budget, seqs)
+    if speculation and not speculation.ahead:
+        engine = engine.replace(schedule_ahead=0)
 
     def limits_at(length: int) -> tuple[KvCapacity | None, Limits]:
         # a policy that does not chunk needs room for the longest prompt: vLLM v0's default is max(max_model_len, 2048)
@@ -116,7 +117,7 @@ def _prepare_pool(scenario: Scenario, shorten: bool) -> Setup:
         budget = scenario.policy.max_num_batched_tokens or default
         sizes = (seqs, budget, length)
         capacity = None if gpu.name == "unit" else _capacity(scenario, gpu, engine, model, *sizes, speculation)
-        limits = _limits(scenario, engine, policy, seqs, budget, length, capacity)
+        limits = _limits(scenario, engine, model, policy, *sizes, capacity)
         return capacity, drafting.with_drafts(limits, speculation)
 
     if shorten and scenario.max_model_len is None and gpu.name != "unit":
@@ -134,7 +135,8 @@ def _prepare_pool(scenario: Scenario, shorten: bool) -> Setup:
             check_positions(model, length)
             check_fits(length, kv_tokens(limits), capacity, scenario.max_model_len is not None)
     try:
-        cost = _cost(scenario, gpu, engine, host, model, seqs, limits.max_num_batched_tokens, speculation)
+        cost = _cost(scenario, gpu, engine, host, model, seqs, limits.max_num_batched_tokens, limits.window > 0,
+                     speculation)
     except ConfigError as error:
         if str(error).startswith("cost."):  # a term nobody set: what a profile of the user's own leads to
             raise ConfigError(f"{scenario.place('hardware.gpu')}: {gpu.path}: {gpu.name} is too slow for {model.name} "
@@ -148,7 +150,7 @@ def cost_on(setup: Setup, host: Host) -> Cost:
     """Step times of a scenario already looked up, on another host."""
     limits = setup.limits
     return _cost(setup.scenario, setup.gpu, setup.engine, host, setup.model, limits.max_num_seqs,
-                 setup.token_budget, setup.speculation)
+                 setup.token_budget, limits.window > 0, setup.speculation)
 
 
 def _beside(scenario: Scenario, name: str) -> str | Path:
@@ -190,22 +192,12 @@ def _model(scenario: Scenario) -> ModelShape:
     return model
 
 
-def _speculation(scenario: Scenario, spec: drafting.SpeculationSpec, engine: EngineProfile, policy: Policy,
-                 model: ModelShape) -> Speculation:
-    """Who drafts. Raises ConfigError where that is not modelled."""
-    with _named(scenario, "engine.speculation"):
-        drafting.check_engine(policy, engine.name, scenario.kv.layout, scenario.cost_model)
-        speculation = drafting.speculation_of(spec, scenario.base, engine.name == "unit")
-        speculation.check(model, scenario.hardware.tensor_parallel)
-        return speculation
-
-
 def _refuse_uncosted(scenario: Scenario, model: ModelShape, max_model_len: int) -> None:
     """Raise ConfigError for a model whose memory is counted but whose step times are not modelled, and for keys of
     experts that it has not."""
-    beyond = model.beyond_dense(max_model_len)
+    beyond = model.beyond_step_costs(max_model_len)
     if scenario.cost_model == "roofline":
-        beyond = [f"{name} (cost_model: roofline)" for name in model.beyond_roofline()] + beyond
+        beyond += [f"{name} (cost_model: roofline)" for name in model.beyond_roofline(max_model_len)]
     if beyond:
         raise ConfigError(f"{scenario.place('model')}: {model.name} has {' and '.join(beyond)}: step times are not "
                           "modelled; servecast kv counts its memory")
@@ -233,16 +225,21 @@ def _capacity(scenario: Scenario, gpu: Gpu, engine: EngineProfile, model: ModelS
                        speculation.draft if speculation else None, speculation.tokens if speculation else 0)
 
 
-def _limits(scenario: Scenario, engine: EngineProfile, policy: Policy, seqs: int, budget: int, max_model_len: int,
-            capacity: KvCapacity | None) -> Limits:
+def _limits(scenario: Scenario, engine: EngineProfile, model: ModelShape, policy: Policy, seqs: int, budget: int,
+            max_model_len: int, capacity: KvCapacity | None) -> Limits:
     knobs, kv = scenario.policy, scenario.kv
     block_size = kv.block_size or engine.block_size
     contiguous = kv.layout == "contiguous"
+    limits_of_windows = {} if capacity is None else window_limits(model, max_model_len)
+    if limits_of_windows:
+        refuse_beside_windows(scenario, model, policy)
     reserve = max(max_model_len, kv.reserve_tokens or 0)
     if kv.num_gpu_blocks:
         blocks = kv.num_gpu_blocks
     elif capacity:
-        blocks = capacity.num_gpu_blocks // capacity.layer_groups  # windows longer than any request: all groups alike
+        blocks = capacity.num_gpu_blocks
+        if not limits_of_windows:  # windows longer than any request: all groups alike
+            blocks //= capacity.layer_groups
     else:
         blocks = seqs * -(-reserve // block_size) + 1
     if blocks > LARGEST_COUNT:
@@ -263,8 +260,9 @@ def _limits(scenario: Scenario, engine: EngineProfile, policy: Policy, seqs: int
         batch_window=to_ticks(knobs.batch_window_s or 0.0), length_bucket=knobs.length_bucket or 0,
         stream=int(policy.streams if knobs.stream is None else knobs.stream),
         schedule_ahead=engine.schedule_ahead, whole_prompt=int(policy.whole_prompt),
-        prefix=int(_prefix_cache(scenario, engine, policy)), padding=PADDINGS[knobs.padding or "naive"],
-        order=KEYS.get(policy.name, 0), aging=to_ticks(knobs.aging_s or 0.0))
+        prefix=int(_prefix_cache(scenario, engine, policy) and not limits_of_windows), **limits_of_windows,
+        padding=PADDINGS[knobs.padding or "naive"], order=KEYS.get(policy.name, 0),
+        aging=to_ticks(knobs.aging_s or 0.0))
 
 
 def _prefix_cache(scenario: Scenario, engine: EngineProfile, policy: Policy) -> bool:
@@ -279,7 +277,7 @@ def _prefix_cache(scenario: Scenario, engine: EngineProfile, policy: Policy) -> 
 
 
 def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, host: Host, model: ModelShape, seqs: int,
-          budget: int, speculation: Speculation | None) -> Cost:
+          budget: int, windowed: bool, speculation: Speculation | None) -> Cost:
     hardware = scenario.hardware
     if gpu.name == "unit":
         return unit_cost(to_ticks(1.0 if hardware.step_s is None else hardware.step_s))
@@ -295,7 +293,7 @@ def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, host: Host, model
         return roofline_cost(gpu, model, hardware.tensor_parallel, weights, hardware.kv_dtype, times,
                              seqs, budget)
     return calibrated_cost(gpu, engine, model, hardware.tensor_parallel, hardware.weight_dtype, hardware.kv_dtype,
-                           seqs, budget, host, _routing(scenario), speculation)
+                           seqs, budget, host, _routing(scenario), windowed, speculation)
 
 
 def in_submission_order(trace: Trace, load: str) -> Trace:

@@ -11,7 +11,7 @@ from policies.registry import POLICIES, Policy
 from simulator.config import Section
 from simulator.engines.world import Acceptance
 from simulator.errors import ConfigError
-from simulator.profiles.model import load_model
+from simulator.profiles.model import ModelShape, load_model
 from simulator.profiles.speculation import NGRAM, Speculation, chances_of_length, check_chances, constant_chances
 from simulator.state import Limits
 from simulator.workload.streams import stream
@@ -66,6 +66,17 @@ def speculation_of(spec: SpeculationSpec, base: Path, textbook: bool) -> Specula
     return Speculation(spec.method, spec.tokens, spec.chances, draft)
 
 
+def chosen(spec: SpeculationSpec | None, base: Path, engine: str, policy: Policy, model: ModelShape, layout: str,
+           cost_model: str, tp: int) -> Speculation | None:
+    """Who drafts, with draft, engine and policy checked. Raises ServecastError where that is not modelled."""
+    if spec is None:
+        return None
+    check_engine(policy, engine, layout, cost_model)
+    speculation = speculation_of(spec, base, engine == "unit")
+    speculation.check(model, tp)
+    return speculation
+
+
 def check_engine(policy: Policy, engine: str, layout: str, cost_model: str) -> None:
     """Raise ConfigError where drafts are not modelled."""
     if not policy.drafts or layout != "paged":
@@ -97,9 +108,11 @@ def check_budget(speculation: Speculation | None, budget: int, seqs: int) -> Non
 
 
 def with_drafts(limits: Limits, speculation: Speculation | None) -> Limits:
-    """The limits an engine works under when it drafts."""
+    """The limits an engine works under when it drafts. Raises ConfigError where layers have a window in use."""
     if speculation is None:
         return limits
+    if limits.window > 0:
+        raise ConfigError("sliding windows shorter than max_model_len are not modelled together with drafts")
     budget = limits.max_num_batched_tokens - kept_back(speculation, limits.max_num_seqs)
     return limits._replace(max_num_batched_tokens=budget, draft_tokens=speculation.tokens,
                            lookahead=speculation.lookahead, rehearse=int(speculation.rehearse))

@@ -15,6 +15,9 @@ from simulator.planning.slo import Target
 from simulator.planning.spec import PlanSpec, candidates_of, plan_from
 from simulator.planning.statistics import judge
 from simulator.report.plan.budget import budget_lines, render_budget
+from simulator.report.plan.data import plain
+from simulator.report.plan.page import render_plan
+from simulator.report.plan.words import answer_lines
 from simulator.run import simulate
 from simulator.scenario.spec import scenario_from
 from tests.plan.test_load import mm1_rate
@@ -153,3 +156,28 @@ def test_good_requests_a_second() -> None:
     assert level.name == "goodput short of 40 requests/s" and level.interval.mean == pytest.approx(0.25)
     less = textbook(budget={"replicas": 1}, slo={"queue_p50_s": 10, "goodput_per_s": 20}, workload=spec.workload)
     assert judge(less, [record]).levels[-1].interval.mean == 0 and np.isfinite(record["rate"])
+
+
+def test_an_interrupted_plan_keeps_what_it_has(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C after the first of two candidates is found: it is the answer so far, and marked."""
+    spec = plan_from({"workload": CHAT, "slo": {"ttft_p50_s": 1}, "max_model_len": 2048, "search": {"replications": 2},
+                      "candidates": {"max_num_seqs": [64, 128], "replicas": [1, 2]}})  # fmt: skip
+    whole = plan(spec, jobs=1, explain=False)
+    assert whole.complete and [o.status for o in whole.outcomes] == ["feasible", "feasible"]
+    found = None
+    for after in range(1, whole.simulated):
+
+        def stop(done: int, after: int = after) -> None:
+            if done >= after:
+                raise KeyboardInterrupt
+
+        found = plan(spec, jobs=1, explain=False, progress=stop)
+        assert not found.complete and found.stopped == "an interruption"
+        if found.best is not None:
+            break
+    assert found is not None and found.best is not None
+    assert [o.status for o in found.outcomes] == ["feasible", "not finished"]
+    assert found.best.outcome.replicas == whole.outcomes[0].replicas
+    data = plain(found)
+    assert any("stopped by an interruption: this is the best so far" in line for line in answer_lines(data))
+    assert render_plan(data)

@@ -101,6 +101,7 @@ def test_folded_keys_are_named_on_the_screen_and_in_the_picture(
     drawn: list[str] = []
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, path, **_: drawn.append(
         " ".join(figure.get_suptitle().split())) or Path(path).touch())
+    monkeypatch.setattr("simulator.sweep.page.write_page", lambda *_: None)  # draws it again
     monkeypatch.setenv("COLUMNS", "200")
     keys = {"policy.max_num_seqs": [2, 64], "policy.max_num_batched_tokens": [256, 512],
             "workload.arrivals.rate": [2, 8]}

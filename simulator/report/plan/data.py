@@ -36,6 +36,7 @@ def plain(plan: Plan) -> dict[str, Any]:
         "question": question(plan),
         "feasible": plan.best is not None,
         "complete": plan.complete,
+        "stopped": plan.stopped,
         "recommended": choice(plan, plan.best) if plan.best else None,
         "runners_up": [choice(plan, c) for c in plan.choices[1:]],
         "cannot_be_told_apart": list(plan.ties),

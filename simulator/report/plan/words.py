@@ -140,7 +140,7 @@ def _unfinished(data: Data) -> list[str]:
     return (
         []
         if data["complete"]
-        else ["The search stopped at search.max_simulations: this is the best so far, not the answer."]
+        else [f"The search was stopped by {data['stopped']}: this is the best so far, not the answer."]
     )
 
 
