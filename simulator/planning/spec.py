@@ -287,7 +287,9 @@ def _finish(document: Document, base: Path) -> PlanSpec:
     spec._base = base
     named = {f"candidates.{key}": getattr(spec.candidates, key) for key in ("gpu", "policy", "router")}
     named |= {f"candidates.{key}": getattr(spec.candidates, key) for key in ("weight_dtype", "kv_dtype")}
-    named |= {"engine.name": [spec.engine.name], "host.name": [spec.host.name], "model": [spec.model]}
+    host = base / spec.host.name
+    named |= {"host.name": [host if host.suffix in (".yaml", ".yml") and host.is_file() else spec.host.name]}
+    named |= {"engine.name": [spec.engine.name], "model": [spec.model]}
     check_names(document, base, named | {"candidates.model": spec.candidates.model})
     try:
         parse_workload(spec.workload, base)
