@@ -52,6 +52,8 @@ def refusal(req: Requests, lim: Limits, i: int) -> int:
     final = req.prompt[i] + req.limit[i]
     if final > lim.max_model_len:
         return REJECTED_LENGTH
+    if lim.draft_tokens > 0:  # drafts of the steps in flight and of the next have a place, right or not
+        final = min(final + lim.draft_tokens * (1 + lim.schedule_ahead) + lim.lookahead, lim.max_model_len)
     if lim.whole_prompt == 1 and req.prompt[i] > lim.max_num_batched_tokens:
         return REJECTED_BUDGET
     if reservation(req, lim, i, req.prompt[i] if lim.hand_over == 1 else final) > lim.num_blocks:

@@ -34,6 +34,9 @@ DEFINITIONS: Final = {
     "external: free but outside the longest free run / free; refused_by_fragmentation: requests kept "
     "waiting although enough blocks were free in all",
     "exposed_cpu_s": "time in which a step runs and the GPU does not",
+    "speculation": "draft_tokens: computed beside a sequence's next token; acceptance_rate: of them right; "
+    "tokens_per_step: 1 + right ones per sequence and step with drafts. Tokens of one step reach the client together: "
+    "of their ITL gaps all but the first are 0",
     "stability": "does the number in the system grow between first and last "
     "arrival (independent of the horizon)",
     "banner": "overloaded; rejecting: over 1 % of the requests refused or given up; missing its targets: over 1 % "

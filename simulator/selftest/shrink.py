@@ -48,6 +48,8 @@ def _smaller(case: Case) -> Iterator[Case]:
     for name, value in PATIENT._asdict().items():
         if getattr(case.habits, name) != value:
             yield replace(case, habits=case.habits._replace(**{name: value}))
+    if case.limits.draft_tokens:
+        yield replace(case, limits=case.limits._replace(draft_tokens=0, lookahead=0, rehearse=0), salts=(), chances=())
     yield from _plainer_cost(case)
     for name in ("arrival", "prompt", "output", "limit", "cached", "pick"):
         yield from _lower(case, name)
