@@ -213,7 +213,8 @@ def some_habits(choose: Choose, draft: Draft) -> Habits:
         ramp_ns=choose.among(0, 7, 40) * tick if load == "closed" else 0,
         max_in_flight=choose.among(0, 1, 2, 4) if load == "open" and not draft.talk else 0, ttft_ns=ttft,
         total_ns=0 if patient else choose.among(0, ttft + choose.among(0, 5, 40) * tick),
-        attempts=1 if draft.draft_tokens else choose.among(1, 1, 2, 4), backoff_ns=backoff, longest_ns=backoff * choose.among(1, 3),
+        attempts=1 if draft.draft_tokens else choose.among(1, 1, 2, 4), backoff_ns=backoff,
+        longest_ns=backoff * choose.among(1, 3),
     )  # fmt: skip
 
 
