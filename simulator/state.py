@@ -59,11 +59,17 @@ class Requests(NamedTuple):
     # The waiting queue in another order than first come, first served; both are empty unless it is.
     key: Column          # smaller goes first, ties by index [engine]
     child: Column        # first child in the heap, its siblings are linked by next, -1 = none [heap]
+    # Requests that get their first token from one replica and the others from another; empty unless some do [handover].
+    whole: Column        # [tokens] `limit` on the second half of its way; it is 1 on the first
+    source: Column       # index of the replica of its first half, -1 before it is left
+    held: Column         # [blocks] KV blocks it holds there still
+    carried: Column      # whether its KV came with it, a code of handover
+    landed: Column       # [tick]   its KV has come to the second half
 
 
 COUNT_FIELDS: Final = ("prompt", "output", "limit", "cached", "group", "computed", "planned", "done", "blocks",
                        "extent", "slot", "replica", "preempted", "status", "next", "found", "known",
-                       "settled", "own", "tenant", "predicted", "child")
+                       "settled", "own", "tenant", "predicted", "child", "whole", "source", "held", "carried")
 """Columns that fit int32; the others are ticks (int64)."""
 LARGEST_COUNT: Final = 2**31 - 1
 """Most tokens of a request, and most KV blocks of a replica; checked where they come in."""
@@ -75,7 +81,7 @@ CONTROL: Final = 3
 TIMER: Final = 4
 SCHEDULE: Final = 5
 """Phases of a tick. Those of a replica are COMPLETE, TIMER and SCHEDULE; the others come from outside, between them.
-TRANSFER and CONTROL are kept for requests that change replicas and for changes of the fleet."""
+TRANSFER is for requests that change replicas; CONTROL is kept for changes of the fleet."""
 
 # Status of a request.
 FUTURE: Final = 0
@@ -320,6 +326,7 @@ class Limits(NamedTuple):
     padding: int = 0                    # static: what is computed for nobody (policies.static.PADDINGS), 0 = naive
     order: int = 0                      # policies in order of a key: which key (policies.by_key.KEYS)
     aging: int = 0                      # [ns] of waiting that count as one priority; 0 = none
+    hand_over: int = 0                  # 1 = computes prompts and their first tokens only, then hands requests over
 
 
 @dataclass(slots=True)

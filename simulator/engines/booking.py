@@ -43,7 +43,7 @@ def refusal(req: Requests, lim: Limits, i: int) -> int:
         return REJECTED_LENGTH
     if lim.whole_prompt == 1 and req.prompt[i] > lim.max_num_batched_tokens:
         return REJECTED_BUDGET
-    if reservation(req, lim, i, final) > lim.num_blocks:
+    if reservation(req, lim, i, req.prompt[i] if lim.hand_over == 1 else final) > lim.num_blocks:
         return REJECTED_KV
     if lim.whole_prompt == 1 and reservation(req, lim, i, req.prompt[i]) > lim.num_blocks - lim.watermark_blocks:
         return REJECTED_KV
@@ -58,6 +58,8 @@ def enqueue(req: Requests, rep: Replica, lim: Limits, i: int, r: int) -> bool:
     if code != FUTURE:
         req.status[i] = code
         return False
+    if lim.hand_over == 1:
+        req.limit[i] = 1
     push(req, rep, i)
     rep.c.version += 1
     rep.front.outstanding += 1
@@ -312,10 +314,11 @@ def _deliver(world: World, rep: Replica, flight: Column, count: int) -> int:
                 req.itl_max[i] = max(req.itl_max[i], gap)
             req.last[i] = visible
         req.done[i] = done
-        if done == req.output[i]:
+        over = done == req.output[i]
+        if over or world.lim.hand_over == 1:
             if req.status[i] == WAITING:
                 take_out(req, rep, world.lim, i)
-            req.status[i] = FINISHED
+            req.status[i] = FINISHED if over else FUTURE
             rep.ended[ended] = i
             rep.front.work -= req.prompt[i] + req.limit[i]
             ended += 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from simulator.metrics.latency import TIMES, Bools, Fates, due, fates, itl_stats, time_stats, times
-from simulator.metrics.pools import parts
+from simulator.metrics.pools import parts, routed_to, transfers
 from simulator.metrics.readings import banner, few, windows
 from simulator.metrics.stability import little, stability
 from simulator.metrics.trust import trust
@@ -92,6 +92,8 @@ def summarize(result: Result) -> Block:
         summary["per_class"] = _per_class(result, fate, span)
     if result.setup.pools:
         summary["pools"] = _pools(result, fate, span)
+    if result.scenario.cluster.hands_over:
+        summary["transfers"] = transfers(result)
     summary["trust"] = trust(result, summary)
     return summary | {"scenario": resolved_scenario(result), "provenance": result.provenance()}
 
@@ -177,8 +179,8 @@ def _pools(result: Result, fate: Fates, span: int) -> Block:
     for name, part in parts(result).items():
         first, scenario = int(sum(block["replicas"] for block in blocks.values())), part.setup.scenario
         size = scenario.cluster.replicas
-        within = (result.requests.replica >= first) & (result.requests.replica < first + size)
-        block: Block = {"replicas": size, "gpu": part.setup.gpu.name,
+        within = routed_to(result, first, first + size)
+        block: Block = {"replicas": size, "role": result.scenario.cluster.pools[name].role, "gpu": part.setup.gpu.name,
                         "tensor_parallel": scenario.hardware.tensor_parallel,
                         "requests": {kind: _count(getattr(fate, kind) & within)
                                      for kind in ("arrived", "completed", "rejected", "unfinished")}}

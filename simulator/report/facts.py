@@ -148,7 +148,8 @@ def pools(summary: dict[str, Any]) -> list[tuple[str, list[str]]]:
     found = []
     for name, own in summary.get("pools", {}).items():
         gpus = own["gpu"] if own["tensor_parallel"] == 1 else f"{own['tensor_parallel']} x {own['gpu']}"
-        cells = [f"{own['replicas']} of {gpus}", number(own["requests"]["arrived"])]
+        role = "" if own["role"] == "both" else f", {own['role']}"
+        cells = [f"{own['replicas']} of {gpus}{role}", number(own["requests"]["arrived"])]
         cells += [seconds(own[key]["p99"]) for key in ("ttft_s", "tpot_s", "e2e_s")]
         cells += [share(own["goodput"]["attained"]), share(own["busy_share"]), share(own["slot_utilization"])]
         found.append((name, [*cells, share(own["kv"]["peak_use"]), number(own["queue"]["max_waiting"])]))

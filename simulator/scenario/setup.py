@@ -38,6 +38,7 @@ from simulator.scenario.fleet import (
     pool_scenario,
     pool_speeds,
 )
+from simulator.scenario.handover import Kind, links, with_roles
 from simulator.scenario.length import check_fits, check_positions, kv_tokens, longest_that_fits, safe_tokens
 from simulator.scenario.spec import Scenario
 from simulator.scenario.windowed import refuse_beside_windows, window_limits
@@ -46,6 +47,8 @@ from simulator.units import to_ticks
 from simulator.workload.shared import shared_blocks
 from simulator.workload.trace import Trace
 
+GPUS_A_HOST = 8
+"""GPUs that one server links directly: HGX and OAM boards and PCIe servers hold up to eight."""
 LOADS = {"open": OPEN, "closed": CLOSED, "grouped": GROUPED}
 
 
@@ -82,7 +85,11 @@ def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
     check_pools({name: pool.limits for name, pool in pools.items()}, {p.policy.name for p in pools.values()})
     first = next(iter(pools.values()))
     pools |= {name: replace(pool, cost=alike_in_front(pool.cost, first.cost)) for name, pool in pools.items()}
-    return replace(first, scenario=scenario, pools=pools)
+    limits = with_roles(scenario.cluster, {
+        name: Kind(pool.limits, pool.policy.name, pool.scenario.model, pool.scenario.hardware.kv_dtype)
+        for name, pool in pools.items()})
+    pools = {name: replace(pool, limits=limits[name]) for name, pool in pools.items()}
+    return replace(first, limits=next(iter(limits.values())), scenario=scenario, pools=pools)
 
 
 def _prepare_pool(scenario: Scenario, shorten: bool) -> Setup:
@@ -174,6 +181,9 @@ def _model(scenario: Scenario) -> ModelShape:
         dtype_name(hardware.kv_dtype, KV_BYTES)
     with _named(scenario, "hardware.tensor_parallel"):
         model.check_tp(hardware.tensor_parallel)
+        if hardware.tensor_parallel > GPUS_A_HOST and hardware.gpu != "unit":
+            raise ConfigError(f"must be <= {GPUS_A_HOST}, the GPUs of one host (tensor parallelism over a network is "
+                              f"not modelled), got {hardware.tensor_parallel}")
     return model
 
 
@@ -305,7 +315,7 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
     req = request_columns(trace.arrival_ns, trace.prompt, trace.output, trace.max_tokens, trace.cached,
                           picks(scenario, trace, replication), shared.ends if shared else None,
                           group if len(groups) > 1 else (), asked(setup.policy, scenario, trace, replication),
-                          setup.policy.ordered)
+                          setup.policy.ordered, scenario.cluster.hands_over)
     for pool in pools:
         counts = reach(pool.lim, "max_num_batched_tokens" in setup.policy.knobs, int(trace.prompt.max()),
                        int(trace.max_tokens.max()), len(trace))
@@ -314,10 +324,17 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
     make = array_job if compiled else list_job
     job = make(req, *pools[0][:3], log, shared.numbers if shared else (), pools[1:], groups,
                setup.policy.aux)
+    job.links = links(scenario.cluster, _token_bytes(setup), trace, len(groups) // 2, compiled)
     job.router = ROUTERS[scenario.cluster.router]
     job.load, job.width = LOADS[scenario.load.kind], scenario.load.width
     job.until = LAST_TICK if scenario.horizon_s is None else to_ticks(scenario.horizon_s)
     return job
+
+
+def _token_bytes(setup: Setup) -> int:
+    """[bytes] of KV of a token, on all GPUs of a replica together."""
+    first = next(iter(setup.pools.values()), setup)
+    return first.model.kv_bytes_per_token(first.scenario.hardware.kv_dtype)
 
 
 def _pools(setup: Setup, limits: Limits) -> list[Pool]:

@@ -111,6 +111,8 @@ class PoolSpec(Section):
     """Replicas that are alike. Sections and keys not given are those of the scenario."""
 
     replicas: int = Field(default=1, ge=1, le=4096)
+    role: Literal["both", "prefill", "decode"] = Field(default="both", description="prefill: hands requests over to a "
+                                                       "decode pool with their first token")
     serves: ServesSpec = ServesSpec()
     model: str | None = None
     hardware: HardwareSpec | None = None
@@ -126,12 +128,44 @@ class PoolSpec(Section):
         return short_forms(data)
 
 
+class LinkSpec(Section):
+    """The link over which each replica of a prefill pool sends KV."""
+
+    gb_per_s: float = Field(gt=0, le=1e6, description="[10^9 bytes/s] of one replica, all its GPUs together")
+    latency_s: float = Field(default=0.0, ge=0, le=1e3)
+
+
 class ClusterSpec(Section):
     """Identical replicas behind a router, or pools of them."""
 
     replicas: int = Field(default=1, ge=1, le=4096)
     router: str = "round_robin"
     pools: dict[str, PoolSpec] = Field(default={}, description="unlike replicas behind one router, by name")
+    link: LinkSpec | None = Field(default=None, description="from prefill to decode pools")
+    disaggregate_from_tokens: int | None = Field(
+        default=None, ge=1, le=LARGEST_COUNT,
+        description="shorter prompts are served whole, by pools with role: both if there are any")
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether requests begin in one pool and go on in another."""
+        return any(pool.role == "prefill" for pool in self.pools.values())
+
+    @model_validator(mode="after")
+    def _roles_fit(self) -> "ClusterSpec":
+        roles = {pool.role for pool in self.pools.values()}
+        if ("prefill" in roles) != ("decode" in roles):
+            raise ValueError("cluster.pools: role: prefill and role: decode belong together, got only one of them")
+        for key in ("link", "disaggregate_from_tokens"):
+            if getattr(self, key) is not None and "prefill" not in roles:
+                raise ValueError(f"cluster.{key} has no effect without a pool with role: prefill")
+        if "prefill" in roles and self.link is None:
+            raise ValueError("cluster.link must be given where a pool has role: prefill; accepted: "
+                             "{gb_per_s: ..., latency_s: ...}")
+        if {"prefill", "both"} <= roles and self.disaggregate_from_tokens is None:
+            raise ValueError("cluster.pools: role: both beside prefill and decode pools takes prompts below "
+                             "cluster.disaggregate_from_tokens, which is not given")
+        return self
 
     @property
     def size(self) -> int:

@@ -103,6 +103,8 @@ def vllm_flags(spec: PlanSpec, setup: Setup) -> list[str]:
         flags.append(f"--long-prefill-token-threshold={limits.long_prefill_token_threshold}")
     if scenario.kv.num_gpu_blocks:
         flags.append(f"--num-gpu-blocks-override={scenario.kv.num_gpu_blocks}")
+    if hardware.expert_parallel:
+        flags.append("--enable-expert-parallel")
     if scenario.kv.prefix_caching is not None:
         flags.append("--enable-prefix-caching" if scenario.kv.prefix_caching else "--no-enable-prefix-caching")
     if setup.engine.schedule_ahead != usual.schedule_ahead:
