@@ -111,7 +111,7 @@ def steps_keep_the_limits(case: Case, done: Job) -> Holds:
     yield np.all(rows["running"] <= lim.max_num_seqs)
     yield np.all(rows["decode"] + rows["prefill"] <= rows["running"])
     yield np.all(rows["blocks"] <= lim.num_blocks)
-    if lim.prefix == 0:
+    if lim.prefix == 0 and lim.window == 0:  # a window gives blocks back whose tokens it has computed
         yield np.all(rows["kv_tokens"] <= rows["blocks"] * lim.block_size)
     if case.policy == "chunked" or case.policy in KEYS:
         yield np.all(rows["decode"] + rows["prefill_tokens"] <= lim.max_num_batched_tokens)
@@ -145,7 +145,7 @@ def work_is_conserved(case: Case, done: Job) -> Holds:
 
 def nobody_is_overtaken(case: Case, done: Job) -> Holds:
     """First come, first served: the requests of a replica are first scheduled in the order they were queued."""
-    if case.limits.length_bucket > 0:
+    if case.limits.length_bucket > 0 or case.policy in KEYS:
         return
     req = done.req
     for r in range(case.replicas):
