@@ -123,7 +123,7 @@ def steps_keep_the_limits(case: Case, done: Job) -> Holds:
     yield np.all(rows["running"] <= lim.max_num_seqs)
     yield np.all(rows["decode"] + rows["prefill"] <= rows["running"])
     yield np.all(rows["blocks"] <= lim.num_blocks)
-    if lim.prefix == 0 and lim.window == 0:
+    if lim.prefix == 0 and lim.window == 0:  # a window gives blocks back whose tokens it has computed
         yield np.all(rows["kv_tokens"] <= rows["blocks"] * lim.block_size)
     if case.policy == "chunked" or case.policy in KEYS:
         yield np.all(rows["decode"] + rows["drafts"] + rows["prefill_tokens"] <= lim.max_num_batched_tokens)
