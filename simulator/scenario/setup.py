@@ -27,7 +27,7 @@ from simulator.profiles.engine import EngineProfile, load_engine
 from simulator.profiles.gpu import Gpu, load_gpu
 from simulator.profiles.host import Host, host_times, load_host
 from simulator.profiles.model import KV_BYTES, ModelShape, dtype_name, load_model
-from simulator.scenario.asks import asked
+from simulator.scenario.asks import asked, tenants_of, weigh_tenants
 from simulator.scenario.fleet import (
     alike_in_front,
     check_pools,
@@ -303,7 +303,8 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
         check_reach(pool.cost, counts, len(trace))
     make = array_job if compiled else list_job
     job = make(req, *pools[0][:3], log, shared.numbers if shared else (), pools[1:], groups,
-               setup.policy.aux)
+               setup.policy.aux + setup.policy.aux_per_tenant * len(tenants_of(trace)))
+    weigh_tenants(scenario, trace, job)
     job.router = ROUTERS[scenario.cluster.router]
     job.load, job.width = LOADS[scenario.load.kind], scenario.load.width
     job.until = LAST_TICK if scenario.horizon_s is None else to_ticks(scenario.horizon_s)
