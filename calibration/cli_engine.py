@@ -35,7 +35,8 @@ KvOption = Annotated[str, typer.Option("--kv-dtype", help="Format of the KV cach
 def engine(
     results: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[RESULT]...", help="Result file of a benchmark client, or a folder with run.yaml."),
+        typer.Argument(metavar="[RESULT]...", help="A benchmark client's result file, a scrape of vLLM's /metrics, "
+                       "a step log (steps.csv), or a folder with run.yaml."),
     ] = None,
     model: ModelOption = "",
     hardware: HardwareOption = "",
@@ -69,7 +70,7 @@ def engine(
                    gpu_memory_utilization, num_gpu_blocks, weight_dtype, kv_dtype)
     if bool(results) == bool(url):
         raise ConfigError("calibrate engine needs a RESULT or --url; accepted: result files of a benchmark client, "
-                          "folders with run.yaml, or the address of a server to probe")
+                          "scrapes of /metrics, folders with run.yaml, or the address of a server to probe")
     if out is not None:
         from simulator.report.folder import check_target
 
@@ -108,16 +109,27 @@ def tell(observed: list["Observation"], gpu: "Gpu", results: list[Path], given: 
 
 def observations(results: list[Path], given: "Server") -> tuple[list["Observation"], "Gpu"]:
     """What the inputs tell, and the GPU they are of. Raises ConfigError where they are of several."""
-    from calibration.inputs import runs_of
+    from calibration.inputs import needed_flags, runs_of
     from calibration.observed import RequestMeans
+    from calibration.scrape import ScrapeMeans, is_scrape
+    from calibration.steplog import StepMeans, is_step_log
     from simulator.profiles.gpu import load_gpu
 
-    runs = [run for path in results for run in runs_of(path, given, note)]
-    gpus = {load_gpu(run.gpu).path: load_gpu(run.gpu) for run in runs}
+    scrapes = [path for path in results if path.is_file() and is_scrape(path)]
+    logs = [path for path in results if path.is_file() and is_step_log(path)]
+    runs = [run for path in results if path not in (*scrapes, *logs) for run in runs_of(path, given, note)]
+    observed: list[Observation] = [RequestMeans(run) for run in runs]
+    names = [run.gpu for run in runs]
+    for path in (*scrapes, *logs):
+        needed_flags(given, path)
+        names.append(given.hardware)
+    observed += [ScrapeMeans(scrapes, given)] if scrapes else []
+    observed += [StepMeans(path, given) for path in logs]
+    gpus = {load_gpu(name).path: load_gpu(name) for name in names}
     if len(gpus) > 1:
         raise ConfigError(f"runs of several GPUs ({', '.join(gpu.name for gpu in gpus.values())}) share no factor; "
                           "accepted: runs of one")
-    return [RequestMeans(run) for run in runs], next(iter(gpus.values()))
+    return observed, next(iter(gpus.values()))
 
 
 def probe(url: str, given: "Server", bounds: "Bounds", served_model: str, yes: bool

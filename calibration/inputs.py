@@ -28,14 +28,20 @@ def runs_of(path: Path, given: Server, note: Callable[[str], None]) -> list[Meas
     return runs
 
 
+def needed_flags(given: Server, path: Path) -> None:
+    """Raise ConfigError where --hardware or --model is missing beside a file that names neither."""
+    if not given.hardware:
+        raise ConfigError(f"{path}: does not say the GPU; needed: --hardware, e.g. h100")
+    if not given.model:
+        raise ConfigError(f"{path}: does not name the model; needed: --model, e.g. --model llama-3.1-8b")
+
+
 def _described(served: Served, given: Server) -> Server:
     """The flags, the model being the one that the file names where no flag does."""
-    if not given.hardware:
-        raise ConfigError(f"{served.path}: a result file does not say the GPU; needed: --hardware, e.g. h100")
-    if given.model:
+    if given.model or not served.model:
+        needed_flags(given, served.path)
         return given
-    if not served.model:
-        raise ConfigError(f"{served.path}: does not name the model; needed: --model, e.g. --model llama-3.1-8b")
+    needed_flags(dataclasses.replace(given, model=served.model), served.path)
     try:
         load_model(served.model)
     except (UnknownNameError, ConfigError) as error:

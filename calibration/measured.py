@@ -122,7 +122,7 @@ def load_run(folder: Path) -> MeasuredRun:
     if kind == "sessions" and not {"session", "turn"} <= set(requests):
         raise CalibrationError(f"{folder / 'requests.csv'}: arrivals.kind sessions needs columns session and turn")
     log = next((folder / name for name in STEP_LOGS if (folder / name).is_file()), None)
-    steps = None if log is None else _table(log, STEP_COLUMNS)
+    steps = None if log is None else read_table(log, STEP_COLUMNS)
     return MeasuredRun(
         path=folder.resolve(),
         engine=engine,
@@ -188,7 +188,7 @@ def _model(folder: Path, name: str) -> Path:
 
 def _requests(folder: Path, kind: str, ranked: bool) -> pd.DataFrame:
     if (folder / "requests.csv").is_file():
-        table = _table(folder / "requests.csv", REQUEST_COLUMNS)
+        table = read_table(folder / "requests.csv", REQUEST_COLUMNS)
         check_columns(table.columns, REQUEST_COLUMNS, kind, ranked, folder / "requests.csv")
         return table
     detailed = sorted(folder.glob("*.json"))
@@ -199,7 +199,8 @@ def _requests(folder: Path, kind: str, ranked: bool) -> pd.DataFrame:
     return load_bench(detailed[0])
 
 
-def _table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+    """The rows of a CSV that must have `columns`, numbers all. Raises CalibrationError."""
     try:
         table = pd.read_csv(path)
     except (OSError, ValueError) as error:

@@ -153,10 +153,10 @@ def _groups(run: MeasuredRun, rows: Rows) -> list[_Group]:
     prompt = table.prompt_tokens.to_numpy(dtype=np.float64)
     many = rows[table.output_tokens.to_numpy()[rows] > 1]
     beside = _concurrency(table)
-    ttft = [_Group(Mean("ttft", f"prompts of {_span(prompt[part])} tokens", len(part)), part)
-            for part in _quantiles(rows, prompt)]
-    tpot = [_Group(Mean("tpot", f"{_span(beside[part])} sequences at a time", len(part)), part)
-            for part in _quantiles(many, beside)]
+    ttft = [_Group(Mean("ttft", f"prompts of {span_text(prompt[part])} tokens", len(part)), part)
+            for part in quantile_groups(rows, prompt)]
+    tpot = [_Group(Mean("tpot", f"{span_text(beside[part])} sequences at a time", len(part)), part)
+            for part in quantile_groups(many, beside)]
     return ttft + tpot
 
 
@@ -172,12 +172,12 @@ def _parts(run: MeasuredRun, parts: Sequence[str]) -> list[_Group]:
     return groups
 
 
-def _span(values: Array) -> str:
+def span_text(values: Array) -> str:
     low, high = round(float(values.min())), round(float(values.max()))
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def _quantiles(rows: Rows, values: Array) -> list[Rows]:
+def quantile_groups(rows: Rows, values: Array) -> list[Rows]:
     """Rows in up to _MOST_GROUPS parts by value, each of _LEAST or more where there are so many; equal values stay
     together."""
     if not len(rows):

@@ -21,6 +21,7 @@ from simulator.profiles.gpu import Gpu, load_gpu
 from simulator.profiles.host import Host, load_host
 from simulator.profiles.model import ModelShape, load_model
 from simulator.scenario.setup import LOADS
+from simulator.scenario.windowed import window_limits
 from simulator.state import FINISHED, Limits
 from simulator.units import column_to_ticks, to_seconds
 from simulator.workload.extras import Extras
@@ -65,7 +66,7 @@ def setup_of(run: MeasuredRun, host: Host | None = None) -> Profiles:
     if not run.engine.cuda_graphs:
         engine = engine.replace(graph_tokens_max=0)
     model = load_model(run.model)
-    beyond = model.beyond_dense(run.engine.max_model_len or int(run.requests.prompt_tokens.max()))
+    beyond = model.beyond_step_costs(_length(run, model))
     if beyond:
         raise NotModelledError(f"{run.model}: {model.name} has {' and '.join(beyond)}: step times are not modelled")
     return Profiles(load_gpu(run.gpu), engine, model, host or load_host())
@@ -85,6 +86,7 @@ def cost_of(run: MeasuredRun, setup: Profiles) -> Cost:
         e.max_num_batched_tokens,
         setup.host,
         Routing(e.tensor_parallel_size if e.enable_expert_parallel else 1),
+        bool(window_limits(setup.model, _length(run, setup.model))),
     )
 
 
@@ -102,6 +104,7 @@ def capacity_of(run: MeasuredRun, setup: Profiles) -> KvCapacity:
         e.max_num_batched_tokens,
         e.gpu_memory_utilization,
         e.block_size,
+        e.max_model_len,
     )
 
 
@@ -165,7 +168,8 @@ def _job(run: MeasuredRun, setup: Profiles, cost: Cost, blocks: int, log: bool) 
     cached = table.cached_tokens.to_numpy(dtype=np.int64) if "cached_tokens" in table and not talks else nothing
     extras = Extras(session=table.session.to_numpy(np.int64), turn=table.turn.to_numpy(np.int64)) if talks else Extras()
     known = run.engine.enable_prefix_caching and not cached.any()  # else what was found is given, not what it was
-    limits = limits_of(run, setup.engine, blocks)._replace(prefix=int(known))
+    windows = window_limits(setup.model, _length(run, setup.model))
+    limits = limits_of(run, setup.engine, blocks)._replace(prefix=int(known and not windows), **windows)
     shared = shared_blocks(make_trace(arrival, prompt, output, extras=extras), limits.block_size)
     policy = _policy(run, setup)
     asks = {name: table[name].to_numpy(dtype=np.int64) for name in policy.needs}
@@ -174,6 +178,11 @@ def _job(run: MeasuredRun, setup: Profiles, cost: Cost, blocks: int, log: bool) 
     job = array_job(columns, limits, cost, 1, log, shared.numbers)
     job.load, job.width = LOADS["open" if run.kind == "sessions" else run.kind], run.width
     return job
+
+
+def _length(run: MeasuredRun, model: ModelShape) -> int:
+    """[tokens] longest request the engine took."""
+    return run.engine.max_model_len or model.max_positions
 
 
 def limits_of(run: MeasuredRun, engine: EngineProfile, blocks: int) -> Limits:

@@ -64,7 +64,8 @@ class Server:
             path=served.path.resolve(), engine=self.settings(int((table.prompt_tokens + table.output_tokens).max())),
             gpu=self.hardware, model=Path(self.model), kind=served.kind, width=served.width, requests=table, steps=None,
             measured={})
-        beyond = load_model(self.model).beyond_dense(self.max_model_len or int(table.prompt_tokens.max()))
+        model = load_model(self.model)
+        beyond = model.beyond_step_costs(run.engine.max_model_len or model.max_positions)
         if beyond:
             raise NotModelledError(f"--model {self.model} has {' and '.join(beyond)}: step times are not modelled")
         return run

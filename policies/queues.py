@@ -184,6 +184,8 @@ def run_lane(rep: Replica, lim: Limits, keep_free: int) -> bool:
     if need > rep.c.free_blocks - keep_free:
         rep.c.singles = 1
         return False
+    if lim.window > 0:
+        need -= rep.frees[(rep.c.lane_steps + 1) % lim.block_size]
     rep.c.free_blocks -= need
     rep.c.lane_took = need
     rep.c.with_lane = 1

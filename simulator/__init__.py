@@ -12,6 +12,7 @@ from simulator.version import __version__
 if TYPE_CHECKING:
     from simulator.planning.plan import plan
     from simulator.planning.spec import load_plan
+    from simulator.report.plots import figures
     from simulator.run import Result, simulate
     from simulator.scenario.spec import Scenario, load_scenario, scenario_from
     from simulator.workload import Trace, load_trace
@@ -20,6 +21,7 @@ _HOME = {
     "Result": "run",
     "Scenario": "scenario.spec",
     "Trace": "workload",
+    "figures": "report.plots",
     "load_plan": "planning.spec",
     "load_scenario": "scenario.spec",
     "load_trace": "workload",
@@ -33,6 +35,7 @@ __all__ = [
     "Scenario",
     "Trace",
     "__version__",
+    "figures",
     "load_plan",
     "load_scenario",
     "load_trace",

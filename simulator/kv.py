@@ -10,6 +10,7 @@ fragmentation what is free but too scattered.
 
 from simulator.jit import jitable
 from simulator.state import Limits, Replica, Requests
+from simulator.windows import admission_blocks, held_blocks
 
 
 @jitable
@@ -21,6 +22,8 @@ def blocks_for(tokens: int, block_size: int) -> int:
 @jitable
 def reservation(req: Requests, lim: Limits, i: int, tokens: int) -> int:
     """[blocks] that request i must hold so that `tokens` tokens fit, under the layout in force."""
+    if lim.window > 0:
+        return admission_blocks(lim, tokens)
     if lim.contiguous == 0:
         return blocks_for(tokens, lim.block_size)
     whole = req.prompt[i] + req.limit[i]
@@ -36,6 +39,8 @@ def fits(req: Requests, rep: Replica, lim: Limits, i: int, tokens: int, keep_fre
 @jitable
 def grow(req: Requests, rep: Replica, lim: Limits, i: int, tokens: int, keep_free: int) -> bool:
     """Make room for `tokens` tokens of request i, leaving `keep_free` blocks free; False when there is none."""
+    if lim.window > 0:
+        return grow_in_window(req, rep, lim, i, int(req.computed[i]), tokens, keep_free)
     if tokens <= req.blocks[i] * lim.block_size:
         return True
     more = reservation(req, lim, i, tokens) - req.blocks[i]
@@ -47,6 +52,23 @@ def grow(req: Requests, rep: Replica, lim: Limits, i: int, tokens: int, keep_fre
         if rep.c.scattered_for != i:  # once a request, however often it is tried
             rep.c.scattered_for = i
             rep.c.scattered += 1
+        return False
+    req.blocks[i] += more
+    rep.c.free_blocks -= more
+    return True
+
+
+@jitable
+def grow_in_window(req: Requests, rep: Replica, lim: Limits, i: int, computed: int, tokens: int,
+                   keep_free: int) -> bool:
+    """`grow` where layers have windows, `computed` tokens being there: blocks no longer seen are free first, whether
+    new ones can be had or not."""
+    if req.blocks[i] > 0:
+        kept = held_blocks(lim, computed, computed)
+        rep.c.free_blocks += req.blocks[i] - kept
+        req.blocks[i] = kept
+    more = held_blocks(lim, tokens, computed) - req.blocks[i]
+    if more > rep.c.free_blocks - keep_free:
         return False
     req.blocks[i] += more
     rep.c.free_blocks -= more

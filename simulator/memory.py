@@ -12,6 +12,12 @@ REQUEST_BYTES: Final = 320
 the results, with one copy for sorting."""
 
 
+SLOT_BYTES: Final = 128
+"""[bytes] of one slot of one replica in the engine, with two steps in flight."""
+REPLICA_BYTES: Final = 32 * 1024
+"""[bytes] of one replica beside its slots."""
+
+
 def free_bytes() -> int | None:
     """[bytes] that can be taken without swapping; None where the system does not say."""
     try:
@@ -29,3 +35,12 @@ def check_requests(count: float, what: str) -> None:
     if free is not None and count * REQUEST_BYTES > free:
         raise ConfigError(f"{what}: {count:,.0f} requests need {count * REQUEST_BYTES / GIB:,.0f} GiB of memory, "
                           f"{free / GIB:,.0f} GiB are free; accepted here: at most {free // REQUEST_BYTES:,}")
+
+
+def check_slots(replicas: int, slots: int, what: str) -> None:
+    """Raise ConfigError, starting with `what`, when the engine's tables do not fit the free memory; `slots` a replica
+    are those that can be held at a time."""
+    free, need = free_bytes(), replicas * (slots * SLOT_BYTES + REPLICA_BYTES)
+    if free is not None and need > free:
+        raise ConfigError(f"{what}: {replicas:,} replicas x {slots:,} slots that can be held at a time need "
+                          f"{need / GIB:,.0f} GiB of memory, {free / GIB:,.0f} GiB are free")

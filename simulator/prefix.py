@@ -20,7 +20,7 @@ two blocks that then hold it the newer is taken for its own, not the older.
 """
 
 from simulator.jit import jitable
-from simulator.kv import fits, grow, release
+from simulator.kv import fits, grow, grow_in_window, release
 from simulator.state import RUNNING, Limits, Replica, Requests
 
 DEAD = -1
@@ -55,6 +55,8 @@ def borrowed(req: Requests, rep: Replica, lim: Limits, i: int, start: int) -> in
 def make_room(req: Requests, rep: Replica, lim: Limits, i: int, start: int, tokens: int, keep_free: int) -> bool:
     """KV blocks for the first `tokens` tokens of waiting request i, of which `start` were found; False, and nothing
     taken, when `keep_free` would not be left."""
+    if lim.window > 0:
+        return grow_in_window(req, rep, lim, i, start, tokens, keep_free)
     if lim.prefix == 0:
         return grow(req, rep, lim, i, tokens, keep_free)
     if not fits(req, rep, lim, i, tokens, keep_free - borrowed(req, rep, lim, i, start)):

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,9 @@ from simulator.units import NEVER, NS_PER_S
 from simulator.workload.build import build_trace
 from simulator.workload.trace import Trace
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 Engine = Literal["auto", "fast", "reference"]
 Int64s = npt.NDArray[np.int64]
 Records = npt.NDArray[np.void]
@@ -36,6 +39,18 @@ class Result(result.Result):
         from simulator.metrics.summary import summarize
 
         return summarize(self)
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """One row a request, in order of submission (simulator.metrics.summary.request_columns); NaN = no such time."""
+        from simulator.metrics.summary import request_table
+
+        return request_table(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from simulator.metrics.notebook import html_table
+
+        return html_table(self.summary)
 
     @cached_property
     def host_sensitivity(self) -> list[dict[str, Any]]:

@@ -130,6 +130,8 @@ class Counters:
     lane_took: int = 0      # [blocks] taken for it
     singles: int = 0        # 1 = the policy must see every sequence: spill the lane      [policy writes]
     lane_context: int = 0   # [tokens] summed context of the lane at its next step
+    lane_seen_context: int = 0  # [tokens] of it that windowed layers see (windows.py)
+    lane_short: int = 0     # sequences of it within their window: what they see grows
     lane_steps: int = 0     # steps launched with the lane
     lane_seen: int = 0      # of them collected
     lane_ahead: int = 0     # steps in flight when the newest of them was planned
@@ -185,6 +187,8 @@ class StepInFlight:
     gap: int = 0             # [blocks] free but not in the longest free run
     lane: int = 0            # decode sequences of the lane, beside the rows of flight[k]
     lane_step: int = 0       # number of this step among those with the lane, 0 = without
+    seen_context: int = 0    # [tokens] of `context` that windowed layers see
+    seen_pairs: int = 0      # of `pairs`, those of windowed layers
     joined: int = 0          # 1 = sequences joined the lane with their token of this step
 
 
@@ -268,7 +272,8 @@ class Replica(NamedTuple):
     tokens: Column       # (S,) tokens to compute for each of them          [policy writes]
     flight: Column       # (D+1, S) per step in flight: requests that get a token from it
     steps: Column        # (D+1,) StepInFlight: counts and clocks of each
-    phase: Column        # (block_size,) sequences of the lane by Seat.crossing
+    phase: Column        # (block_size,) blocks that sequences of the lane take, by Seat.crossing
+    frees: Column        # (block_size,) blocks that they give back as their windows move, likewise
     calendar: Column     # (CALENDAR,) first slot of the lane whose Seat.end is this (mod CALENDAR), -1 = none
     gap_step: Column     # (GAPS,) step of the lane at whose output ...
     gap_ns: Column       # (GAPS,) ... a gap was longer than all later ones
@@ -308,6 +313,10 @@ class Limits(NamedTuple):
     schedule_ahead: int                 # D: steps planned before the oldest output is seen
     whole_prompt: int                   # 1 = a prompt above the token budget, or leaving no watermark, can never run
     prefix: int = 0                     # 1 = blocks of earlier requests with the same tokens are used again
+    window: int = 0                     # [tokens] that windowed layers see, 0 = every layer sees all
+    chunked: int = 0                    # 1 = of the current chunk of so many tokens
+    full_groups: int = 1                # groups of layers that hold blocks for every token
+    window_groups: int = 0              # and for those in the window
     padding: int = 0                    # static: what is computed for nobody (policies.static.PADDINGS), 0 = naive
     order: int = 0                      # policies in order of a key: which key (policies.by_key.KEYS)
     aging: int = 0                      # [ns] of waiting that count as one priority; 0 = none

@@ -9,6 +9,10 @@ UNBOUNDED: Final = "unbounded"
 """Stands for a service level that no bound can be given for."""
 
 
+SHORT: Final = "goodput short"
+"""Begins the name of a level that says which share is missing of the good requests asked for."""
+
+
 def seconds(value: float | None, missing: str = MISSING) -> str:
     """A time [s] with three significant digits and a unit that suits it: 250 µs, 41.2 ms, 3.5 s, 1,065 s."""
     if value is None:
@@ -52,6 +56,6 @@ def bounded(value: float | None) -> str:
 
 def level_value(row: Mapping[str, Any], key: str) -> str:
     """A cell of a service level: a time, or a share where requests that miss are counted; unbounded where null."""
-    if row["name"].startswith("requests that miss"):
+    if row["name"].startswith(("requests that miss", SHORT)):
         return UNBOUNDED if row[key] is None else f"{row[key]:.2%}"
     return bounded(row[key])

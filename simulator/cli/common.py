@@ -102,9 +102,9 @@ def find_scenario(name: str) -> Path:
         return path
     from scenarios import ROOT
 
-    shipped = ROOT / f"{path.stem}.yaml"
-    inside = str(path.parent) in (".", "scenarios") and path.suffix in ("", ".yaml")
-    return shipped if inside and shipped.is_file() else path
+    inside = str(path.parent) in (".", "scenarios", "questions", "scenarios/questions") and path.suffix in ("", ".yaml")
+    places = (ROOT / f"{path.stem}.yaml", ROOT / "questions" / f"{path.stem}.yaml")
+    return next((shipped for shipped in places if inside and shipped.is_file()), path)
 
 
 def command_of(path: Path) -> str:

@@ -109,7 +109,7 @@ def scenario_rows() -> list[Row]:
     order = ["run", *MARKS]
     found = [{"name": path.stem, "run_with": command_of(path),
               "what": path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")}
-             for path in ROOT.glob("*.yaml")]
+             for path in (*ROOT.glob("*.yaml"), *ROOT.glob("questions/*.yaml"))]
     return sorted(found, key=lambda row: (order.index(row["run_with"]), row["name"]))
 
 

@@ -30,6 +30,7 @@ from simulator.errors import ConfigError
 
 if TYPE_CHECKING:
     from simulator.planning.plan import Plan
+    from simulator.planning.spec import PlanSpec
 
 JobsOption = Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Processes (default: one per core).")]
 CacheOption = Annotated[
@@ -67,7 +68,7 @@ def plan_command(
 ) -> None:
     """Find the cheapest fleet that meets the service levels: how many GPUs, at what cost, how near the wall."""
     from simulator.planning.cache import default_folder
-    from simulator.planning.plan import plan
+    from simulator.planning.plan import INTERRUPTED, plan
     from simulator.planning.spec import load_plan
     from simulator.report.folder import check_target
 
@@ -79,10 +80,38 @@ def plan_command(
         raise chosen.explained(error) from error
     if out is not None:
         check_target(out)
+    if spec.budget is not None:
+        _spend(spec, out, jobs, cache, quick, as_json, quiet)
+        return
     with counter("planning", quiet) as progress:
         found = plan(spec, jobs=jobs, cache=default_folder() if cache else None, explain=not quick, progress=progress)
     _deliver(found, out, as_json, quiet)
+    if found.stopped == INTERRUPTED:
+        raise typer.Exit(130)
     if found.best is None:
+        raise typer.Exit(3)
+
+
+def _spend(
+    spec: "PlanSpec", out: Path | None, jobs: int | None, cache: bool, quick: bool, as_json: bool, quiet: bool
+) -> None:
+    """A plan with a budget: what it buys."""
+    from simulator.planning.budget import spend
+    from simulator.planning.cache import default_folder
+    from simulator.report.plan.budget import budget_tables, write_budget
+
+    with counter("planning", quiet) as progress:
+        data = spend(spec, jobs=jobs, cache=default_folder() if cache else None, explain=not quick, progress=progress)
+    if out is not None:
+        write_budget(data, out)
+    if as_json:
+        print_json(data)
+    elif not quiet:
+        show(*budget_tables(data))
+    note(f"{data['simulated']} points simulated ({data['requests']:,} requests)", quiet)
+    if out is not None:
+        note(f"report in {out / 'report.html'}", quiet)
+    if data["best"] is None:
         raise typer.Exit(3)
 
 

@@ -63,6 +63,7 @@ def register(app: typer.Typer) -> None:
     app.command("run")(run)
 
 
+MetricsOption = Annotated[bool, typer.Option("--openmetrics", help="Print OpenMetrics text instead of tables.")]
 ScenarioArgument = Annotated[str, typer.Argument(
     metavar="SCENARIO", help="YAML file, or a shipped one by name.")]
 
@@ -73,7 +74,7 @@ def run(scenario: ScenarioArgument,
         engine: EngineOption = EngineName.auto, report: ReportOption = True, png: PngOption = False,
         log: LogOption = None, seed: SeedOption = None, num_gpu_blocks: BlocksOption = None,
         allow_code: AllowOption = False,
-        as_json: JsonOption = False, quiet: QuietOption = False) -> None:
+        as_json: JsonOption = False, metrics: MetricsOption = False, quiet: QuietOption = False) -> None:
     """Replay a scenario and print its latencies, throughput and verdict; with --out also write them."""
     flags = {"seed": seed, "kv.num_gpu_blocks": num_gpu_blocks}
     chosen = read_scenario(scenario, assignments or (), flags, TraceChoice(trace, columns, time_unit, drop, where),
@@ -87,6 +88,10 @@ def run(scenario: ScenarioArgument,
         write_result(result, out, report=report, plot_format="png" if png else "svg")
     if as_json:
         print_json(result.summary | {"host_sensitivity": result.host_sensitivity})
+    elif metrics:
+        from simulator.report.openmetrics import openmetrics
+
+        typer.echo(openmetrics(result.summary), nl=False)
     elif not quiet:
         print_result(result)
     if out is not None:

@@ -5,12 +5,23 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from simulator.config import SHORT_FORMS
+from simulator.scenario.limits import LONGEST_S
 from simulator.scenario.spec import Scenario
-from simulator.workload.arrivals import Arrivals
+from simulator.workload.arrivals import MAX_REQUESTS, Arrivals
 from simulator.workload.lengths import Lengths
 from simulator.workload.spec import Inline, TraceFile
+from simulator.workload.trace import MAX_TOKENS
 
 Schema = dict[str, Any]
+
+_SPREAD, _COUNT = (0, 1e6), (1, MAX_TOKENS)
+BOUNDS: Final[dict[type, dict[str, tuple[float, float]]]] = {
+    Arrivals: {"requests": (1, MAX_REQUESTS), "duration_s": (0, LONGEST_S), "start_s": (0, LONGEST_S),
+               "cv": (1e-3, 1e3), "amplitude": (0, 1)},
+    Lengths: {"value": _COUNT, "min": _COUNT, "max": _COUNT, "mean": (0, MAX_TOKENS), "median": (0, MAX_TOKENS),
+              "cv": _SPREAD, "sigma": _SPREAD},
+}
+"""Least and largest numbers that these classes accept."""
 
 _SAMPLE: Final = ("path", "format", "columns", "where")
 """Options of a file that lengths are drawn from."""
@@ -50,8 +61,10 @@ def _only(properties: Schema, needed: str) -> Schema:
 
 
 def _section(kind: type, keys: tuple[str, ...] | None = None) -> Schema:
-    """Schema of a dataclass, other keys refused; `keys` leaves only those."""
+    """Schema of a dataclass with the bounds of its numbers, other keys refused; `keys` leaves only those."""
     schema: Schema = TypeAdapter(kind).json_schema()
+    for key, (least, most) in BOUNDS.get(kind, {}).items():
+        schema["properties"][key] |= {"minimum": least, "maximum": most}
     if keys is not None:
         schema["properties"] = {key: schema["properties"][key] for key in keys}
     return {**schema, "additionalProperties": False}

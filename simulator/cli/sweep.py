@@ -72,8 +72,9 @@ def _closing_line(outcome: "SweepOutcome") -> str:
 
 def show_sweep(folder: FolderArgument, metric: MetricOption = "ttft_s.p99", keys: KeysOption = None,
                top: TopOption = 10, plot: PlotOption = None, quiet: QuietOption = False) -> None:
-    """List the best points and draw a metric over two of the keys."""
+    """List the best points, draw a metric over two of the keys, and write both as a page."""
     from simulator.sweep import show as table
+    from simulator.sweep.page import write_page
 
     swept = table.sweep_keys(folder)
     pair = _pair(keys, swept)
@@ -83,6 +84,7 @@ def show_sweep(folder: FolderArgument, metric: MetricOption = "ttft_s.p99", keys
     failed = table.errors_table(frame)
     if failed is not None:
         console(stderr=True).print(failed)
+    grid = None
     if pair is not None and keys is None and not table.fits(means, *pair):
         note(f"no heat map: {pair[0]} and {pair[1]} have too many values; --keys X,Y names others", quiet)
     elif pair is not None:
@@ -92,6 +94,9 @@ def show_sweep(folder: FolderArgument, metric: MetricOption = "ttft_s.p99", keys
         path = plot or folder / "heatmap.png"
         table.save_heat_map(grid, metric, path, folded)
         note(f"heat map in {path}", quiet)
+    page = folder / "report.html"
+    write_page(page, folder.resolve().name, frame, means, swept, metric, grid, max(top, 20))
+    note(f"open {page}", quiet)
 
 
 def _pair(keys: str | None, swept: list[str]) -> tuple[str, str] | None:

@@ -15,7 +15,7 @@ from simulator.cost.check import check_cost
 from simulator.cost.device import Device
 from simulator.cost.gpu_times import gpu_times
 from simulator.cost.launch import Launch
-from simulator.cost.moe import Routing
+from simulator.cost.moe import NO_PREFERENCE, Routing
 from simulator.cost.roofline import MAX_COLUMNS, to_fp
 from simulator.cost.step import Cost
 from simulator.errors import ConfigError
@@ -39,10 +39,13 @@ def calibrated_cost(
     max_num_seqs: int,
     max_num_batched_tokens: int,
     host: Host | None = None,
-    routing: Routing = Routing(),  # noqa: B008 (frozen)
+    routing: Routing = NO_PREFERENCE,
+    windowed: bool = False,
 ) -> Cost:
     """Fill a `Cost` for `model` on `tp` GPUs of `host` (default: the measured one).
 
+    `windowed`: requests are longer than the model's attention windows, so that windowed layers are priced by what they
+    see.
     Raises ConfigError: bad limit, uneven split, overflow.
     """
     if max_num_seqs < 1 or max_num_batched_tokens < 1:
@@ -65,6 +68,7 @@ def calibrated_cost(
     )
     cpu, prep, dense, eager = launch.tables(dense, np.stack([tokens > limit for limit in limits]))
     sequence = to_ticks(launch.sequence_s)
+    full = model.windows.count(0) if windowed else model.layers
     return check_cost(
         Cost(
             dense_ns=_ns(dense),
@@ -72,13 +76,15 @@ def calibrated_cost(
             prep_ns=_ns(prep),
             eager=eager.astype(np.int64),
             slope_fp=to_fp(device.slope_s()),
-            decode_context_fp=to_fp(attention.context_s(model.layers)),
+            decode_context_fp=to_fp(attention.context_s(full)),
             decode_seq_fp=to_fp(
                 times.decode_sequence_s * model.layers + times.sample_sequence_s * device.vocab_share
             ),
-            prefill_pair_fp=to_fp(attention.pair_s(model.layers)),
+            prefill_pair_fp=to_fp(attention.pair_s(full)),
             prefill_token_fp=to_fp(times.prefill_token_s * model.layers / tp),
             prefill_seq_fp=to_fp(times.sample_sequence_s * device.vocab_share),
+            seen_context_fp=to_fp(attention.context_s(model.layers - full)),
+            seen_pair_fp=to_fp(attention.pair_s(model.layers - full)),
             cpu_seq_ns=np.int64(sequence),
             prep_seq_ns=np.int64(sequence),
             frontend_in_ns=np.int64(to_ticks(cpu_times.frontend_in_s)),

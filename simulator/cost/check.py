@@ -15,7 +15,7 @@ MAX_TABLE_NS: Final = 2**50
 LARGEST_COEFFICIENT: Final = 2**62
 """[2^-32 ns] 1 s a unit; what a run makes of it is checked with its counts (`cost.reach`)."""
 _COEFFICIENTS: Final = ("slope_fp", "decode_context_fp", "decode_seq_fp", "prefill_pair_fp", "prefill_token_fp",
-                        "prefill_seq_fp")
+                        "prefill_seq_fp", "seen_context_fp", "seen_pair_fp")
 _TABLES: Final = ("dense_ns", "cpu_ns", "prep_ns", "eager")
 _TIMES: Final = ("cpu_seq_ns", "prep_seq_ns", "frontend_in_ns", "frontend_each_ns", "frontend_out_ns")
 

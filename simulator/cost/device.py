@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from simulator.cost.collective import all_reduce_s
 from simulator.cost.gpu_times import GpuTimes
-from simulator.cost.moe import Routing
+from simulator.cost.moe import NO_PREFERENCE, Routing
 from simulator.cost.roofline import padded
 from simulator.profiles.gpu import Gpu
 from simulator.profiles.model import ACTIVATION_BYTES, ModelShape
@@ -38,7 +38,7 @@ class Device:
     model: ModelShape
     tp: int
     weights: WeightFormat
-    routing: Routing = Routing()  # noqa: RUF009 (frozen)
+    routing: Routing = NO_PREFERENCE
 
     @property
     def vocab_share(self) -> float:
@@ -59,9 +59,9 @@ class Device:
         return self.gpu.peak_flops(self.weights.dtype) / self.gpu.peak_flops("bf16")
 
     def elementwise_bytes(self, width: int) -> float:
-        """[bytes per token and layer]: two norms with residual (read and write x and the residual each), rotary in
-        place, the new keys and values copied to the cache, the activation of an MLP of `width` on one GPU. Latent
-        attention writes and reads queries and outputs in the latent space besides."""
+        """[bytes per token and layer]: two norms with residual (read and write x and the residual each; further norms
+        x alone), rotary in place, the new keys and values copied to the cache, the activation of an MLP of `width` on
+        one GPU. Latent attention writes and reads queries and outputs in the latent space besides."""
         model = self.model
         query = model.heads // self.tp * model.head_dim
         kv = model.kv_heads_per_gpu(self.tp) * model.head_dim
@@ -70,7 +70,8 @@ class Device:
             query = model.heads // self.tp * (latent.nope_dim + latent.rope_dim + 2 * latent.kv_rank)
             kv = latent.row
         mlp = (3 if model.gated_mlp else 2) * width
-        return float(ACTIVATION_BYTES * (8 * model.hidden + 2 * (query + kv) + 4 * kv + mlp))
+        norms = 4 + 2 * model.layer_norms
+        return float(ACTIVATION_BYTES * (norms * model.hidden + 2 * (query + kv) + 4 * kv + mlp))
 
     def products_s(self, rows: Array, gemms: Sequence[Gemm], part: str) -> Array:
         """Products one after another of a part of the model (profiles.quantisation), in that part's format."""

@@ -85,6 +85,10 @@ class Routing:
         return read, np.minimum(pairs + above * np.sqrt(chance.sum() * rows * other), chance.sum() * rows)
 
 
+NO_PREFERENCE: Final = Routing()
+"""A router without preferences, experts on every GPU."""
+
+
 @dataclass(frozen=True)
 class ExpertTime:
     """Times of the fused experts kernel of one layer, fitted on operator measurements."""
@@ -100,7 +104,7 @@ class ExpertTime:
     wide_fp8_gain: float  # of `wide_rate`
 
     def seconds(self, rows: Array, experts: Experts, hidden: int, tp: int, matrices: int, weight_bytes: float,
-                fp8: bool = False, routing: Routing = Routing()) -> Array:
+                fp8: bool = False, routing: Routing = NO_PREFERENCE) -> Array:
         """[s] for `rows` tokens through one layer's routed experts, each split over `tp` GPUs or, with expert
         parallelism, dealt out whole: `matrices` products (3 with a gate, 2 without), weights of `weight_bytes`."""
         width = experts.width if routing.ranks > 1 else experts.width / tp
@@ -127,7 +131,7 @@ def _levels(rows: Array) -> Array:
     return levels if len(levels) - len(few) < 256 else np.concatenate([few, np.geomspace(1025, levels[-1], 256)])
 
 
-def touched(rows: Array, experts: Experts, routing: Routing = Routing()) -> Array:
+def touched(rows: Array, experts: Experts, routing: Routing = NO_PREFERENCE) -> Array:
     """Expected number of distinct experts that `rows` tokens use, on all GPUs together."""
     chance = routing.picked(experts)
     result: Array = (1.0 - (1.0 - chance) ** np.asarray(rows, dtype=np.float64)[..., None]).sum(axis=-1)

@@ -44,7 +44,8 @@ def longest_step(cost: Cost, most: Reach) -> int:
     """[ns] no step of these counts takes longer, GPU and CPU time together."""
     plain = exact(cost)
     gpu = (_longest_dense(plain, most.tokens) + decode_attention_time(plain, most.rows, most.context)
-           + prefill_attention_time(plain, most.rows, most.tokens, most.pairs))
+           + prefill_attention_time(plain, most.rows, most.tokens, most.pairs)
+           + scaled(most.context, plain.seen_context_fp) + scaled(most.pairs, plain.seen_pair_fp))
     return int(gpu) + int(cost.cpu_ns.max()) + most.rows * int(plain.cpu_seq_ns)
 
 

@@ -1,4 +1,4 @@
-"""What one engine step costs: three int64 times and a flag, from six counts of the batch.
+"""What one engine step costs: three int64 times and a flag, from the counts of the batch.
 
 A `Cost` is filled once per scenario (`cost.roofline` from a datasheet, `cost.calibrated` from measurements,
 `cost.unit` for textbook examples). `step_cost` is pure and jitable: both engines call it.
@@ -42,6 +42,8 @@ class Cost(NamedTuple):
     prefill_pair_fp: Whole               # [2^-32 ns/pair]  prefill attention per query-key pair
     prefill_token_fp: Whole              # [2^-32 ns/token] prefill attention per query token
     prefill_seq_fp: Whole                # [2^-32 ns/seq]   prefill attention per sequence
+    seen_context_fp: Whole               # [2^-32 ns/token] decode attention of windowed layers per context token seen
+    seen_pair_fp: Whole                  # [2^-32 ns/pair]  prefill attention of windowed layers per pair seen
     cpu_seq_ns: Whole                    # [ns/seq] CPU time per scheduled sequence
     prep_seq_ns: Whole                   # [ns/seq] of it before the GPU can start
     frontend_in_ns: Whole                # [ns] submission -> waiting queue

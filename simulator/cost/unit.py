@@ -14,5 +14,7 @@ def unit_cost(step_ns: int = NS_PER_S) -> Cost:
     return check_cost(Cost(
         dense_ns=step, cpu_ns=zeros, prep_ns=zeros.copy(), eager=zeros.copy(), slope_fp=zero,
         decode_context_fp=zero, decode_seq_fp=zero, prefill_pair_fp=zero, prefill_token_fp=zero,
-        prefill_seq_fp=zero, cpu_seq_ns=zero, prep_seq_ns=zero, frontend_in_ns=zero, frontend_each_ns=zero,
+        prefill_seq_fp=zero,
+        seen_context_fp=zero, seen_pair_fp=zero, cpu_seq_ns=zero, prep_seq_ns=zero, frontend_in_ns=zero,
+        frontend_each_ns=zero,
         frontend_out_ns=zero))

@@ -10,6 +10,7 @@ from simulator.cost.step import (
     decode_attention_time,
     dense_time,
     prefill_attention_time,
+    scaled,
     table_at,
 )
 from simulator.engines.world import World
@@ -31,6 +32,7 @@ from simulator.state import (
     Totals,
 )
 from simulator.units import NEVER
+from simulator.windows import counts
 
 
 @jitable
@@ -120,6 +122,11 @@ def commit(req: Requests, rep: Replica, lim: Limits, cost: Cost) -> None:
     prefill_tokens = 0
     pairs = 0
     n_yield = 0
+    if lim.window > 0:
+        step.seen_context, step.seen_pairs = counts(req, rep, lim)
+        if lane > 0:
+            step.seen_context += rep.c.lane_seen_context
+            rep.c.lane_seen_context += rep.c.lane_short
     for k in range(rep.c.n_batch):
         i = rep.batch[k]
         tokens = int(rep.tokens[k])
@@ -177,9 +184,13 @@ def _price(rep: Replica, cost: Cost, step: Column) -> None:
     dense = dense_time(cost, kind, tokens)
     decode = decode_attention_time(cost, step.decode + rep.c.pad_rows, step.context)
     prefill = 0
+    if cost.seen_context_fp > 0:
+        decode += scaled(step.seen_context, cost.seen_context_fp)
     if kind == 1:
         prefill = prefill_attention_time(cost, step.prefill, step.prefill_tokens + rep.c.pad_tokens,
                                          step.pairs)
+        if cost.seen_pair_fp > 0:
+            prefill += scaled(step.seen_pairs, cost.seen_pair_fp)
     stats.eager += launch(rep, cost, step, kind, tokens, rows, dense + decode + prefill)
     stats.dense += dense
     stats.decode_attention += decode

@@ -279,6 +279,7 @@ def _build(policy: Policy) -> Callable[..., int]:
                               shared.rows_time[pool], shared.log, shared.routing)
             rep = Replica(reps.running[r], reps.slots[r], reps.vacant[r], reps.seats[r], reps.extents[r],
                           reps.ended[r], reps.batch[r], reps.tokens[r], reps.flight[r], reps.steps[r], reps.phase[r],
+                          reps.frees[r],
                           reps.calendar[r], reps.gap_step[r], reps.gap_ns[r],
                           Prefix(reps.prefix.chain, reps.prefix.held, reps.prefix.found[r], reps.prefix.nodes[r]),
                           reps.aux[r], reps.stats[r], reps.front[r], reps.c[r])

@@ -49,7 +49,8 @@ def _lane_alone(world: World, rep: Replica) -> int:
     """
     c, lim, cost = rep.c, world.lim, world.cost
     steps, width = c.lane_end - c.lane_steps, c.lane + c.pad_rows
-    if c.hold < steps or c.free_blocks - lim.watermark_blocks < c.lane * (steps // lim.block_size + 2):
+    blocks = c.lane * (lim.full_groups + lim.window_groups) * (steps // lim.block_size + 2)
+    if c.hold < steps or c.free_blocks - lim.watermark_blocks < blocks:
         return 0
     context = c.lane_context + c.lane * (steps - 1) // 2  # on average; each step's time is rounded down by less than 2
     attention = max(decode_attention_time(cost, width, context) - 2, 0)

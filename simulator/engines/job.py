@@ -150,8 +150,9 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
     pools = (Pool(lim, cost, replicas), *others)
     of, total = pool_of(pools), sum(pool.replicas for pool in pools)
     most = max(pool.lim.max_num_seqs for pool in pools)
-    s = min(most, max(1, len(req.arrival)))  # no more can ever hold a slot
+    s = slots_held(pools, len(req.arrival))
     depth = max(pool.lim.schedule_ahead for pool in pools) + 1
+    largest = max(pool.lim.block_size for pool in pools)
 
     def table(*shape: int, fill: int = 0) -> Any:
         return np.full(shape, fill, dtype=np.int64)
@@ -166,7 +167,7 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
         running=ids(total, s), slots=table(total, s, fill=-1), vacant=np.tile(_all_vacant(s), (total, 1)),
         seats=records(Seat, total, s), extents=ids(total, s), ended=ids(total, s), batch=ids(total, s),
         tokens=table(total, s), flight=ids(total, depth, s), steps=records(StepInFlight, total, depth),
-        phase=table(total, max(pool.lim.block_size for pool in pools)), calendar=table(total, CALENDAR, fill=-1),
+        phase=table(total, largest), frees=table(total, largest), calendar=table(total, CALENDAR, fill=-1),
         gap_step=table(total, GAPS), gap_ns=table(total, GAPS), aux=table(total, max(aux, 1)),
         stats=records(Totals, total), front=as_records([_front(p, pools[p]) for p in of], Front),
         prefix=_prefix(req, pools, np.asarray(chain, dtype=np.int64)),
@@ -178,6 +179,12 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
 
 def _front(p: int, pool: Pool) -> Front:
     return Front(pool=p, speed=pool.speed, blocks=pool.lim.num_blocks)
+
+
+def slots_held(pools: Sequence[Pool], requests: int) -> int:
+    """Slots of a replica that can be held at a time: no more than there are requests, and each holds a block that it
+    shares with nobody."""
+    return max(min(pool.lim.max_num_seqs, pool.lim.num_blocks, max(1, requests)) for pool in pools)
 
 
 def _all_vacant(slots: int) -> npt.NDArray[np.int64]:

@@ -18,6 +18,7 @@ from simulator.jit import jitable
 from simulator.kv import blocks_for
 from simulator.state import CALENDAR, Replica
 from simulator.units import NEVER
+from simulator.windows import give_back_at, held_blocks, settled
 
 REST = 4
 """Steps after a spill in which nobody joins: another spill is likely."""
@@ -43,7 +44,13 @@ def join(world: World, rep: Replica) -> None:
         seen += 1 if yielded else 0
         left = min(req.limit[i], req.output[i]) - req.planned[i]
         spare = req.blocks[i] * world.lim.block_size - req.computed[i]
-        if in_order and yielded and left > 0 and (spare < world.lim.block_size or spare >= left):
+        fixed = True
+        if world.lim.window > 0:
+            spare = blocks_for(req.computed[i], world.lim.block_size) * world.lim.block_size - req.computed[i]
+            context = int(req.prompt[i]) + int(req.planned[i])
+            held = held_blocks(world.lim, context - 1, context - 2)  # else a prompt's blocks have yet to be given back
+            fixed = settled(world.lim, context, context + left - 1) and req.blocks[i] == held
+        if in_order and yielded and left > 0 and fixed and (spare < world.lim.block_size or spare >= left):
             _enter(world, rep, int(i), left, spare)
             step.joined = 1
             continue
@@ -68,7 +75,9 @@ def _enter(world: World, rep: Replica, i: int, left: int, spare: int) -> None:
     seat.crossing = -1
     if spare < left:
         seat.crossing = (seat.born + spare) % world.lim.block_size
-        rep.phase[seat.crossing] += 1
+        rep.phase[seat.crossing] += world.lim.full_groups + world.lim.window_groups
+    if world.lim.window > 0:
+        _watch(world, rep, i, seat.born)
     seat.before = c.lane_tail
     seat.after = -1
     if c.lane_tail < 0:
@@ -131,8 +140,11 @@ def _leave(world: World, rep: Replica, slot: int) -> None:
     if planned > 0 and world.lim.prefix == 1:  # as prefix.remember: outputs in flight do not count
         req.settled[i] = req.computed[i] - c.lane_ahead
     if seat.crossing >= 0:
-        rep.phase[seat.crossing] -= 1
-        req.blocks[i] = blocks_for(req.computed[i], world.lim.block_size)
+        rep.phase[seat.crossing] -= world.lim.full_groups + world.lim.window_groups
+        if world.lim.window == 0:
+            req.blocks[i] = blocks_for(req.computed[i], world.lim.block_size)
+    if world.lim.window > 0:
+        _forget(world, rep, int(i), planned)
     seen = c.lane_seen + 1 - seat.born
     if seen > 0:
         req.done[i] += seen
@@ -158,6 +170,34 @@ def _leave(world: World, rep: Replica, slot: int) -> None:
         k -= 1
     rep.running[k] = i
     c.n_running += 1
+
+
+@jitable
+def _watch(world: World, rep: Replica, i: int, born: int) -> None:
+    """What windowed layers see of request i, and the blocks they give back, from step `born` of the lane on."""
+    lim = world.lim
+    context = int(world.req.prompt[i]) + int(world.req.planned[i])
+    rep.c.lane_seen_context += min(context, lim.window)
+    if context > lim.window:
+        rep.frees[give_back_at(lim, context, born)] += lim.window_groups
+    else:
+        rep.c.lane_short += 1
+
+
+@jitable
+def _forget(world: World, rep: Replica, i: int, planned: int) -> None:
+    """Undo `_watch` for request i after `planned` steps of the lane, its counts being up to date again."""
+    req, lim = world.req, world.lim
+    context = int(req.prompt[i]) + int(req.planned[i])
+    if context - planned > lim.window:
+        rep.c.lane_seen_context -= lim.window
+        born = rep.seats[req.slot[i]].born
+        rep.frees[give_back_at(lim, context - planned, born)] -= lim.window_groups
+    else:
+        rep.c.lane_seen_context -= context  # one more than the window, where its last token filled it
+        rep.c.lane_short -= 1
+    if planned > 0:
+        req.blocks[i] = held_blocks(lim, int(req.computed[i]), int(req.computed[i]) - 1)
 
 
 @jitable

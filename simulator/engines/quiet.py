@@ -8,7 +8,7 @@ by the integer additions that the policy's steps would do; the result is equal t
 from typing import NamedTuple
 
 from policies.queues import held
-from simulator.cost.step import Cost, decode_attention_time, dense_time, table_at
+from simulator.cost.step import Cost, decode_attention_time, dense_time, scaled, table_at
 from simulator.engines.booking import bin_start, itl_bin, note_gap, ring_place, weigh
 from simulator.engines.steplog import log_step
 from simulator.engines.world import World
@@ -99,7 +99,10 @@ def run_quietly(world: World, rep: Replica, r: int, most: int, limit: int, until
         phase = phase + 1 if phase + 1 < lim.block_size else 0
         if rep.phase[phase] > pace.free_blocks:
             break
-        pace = _launch(world, rep, rep.steps[place], alike, pace, rep.phase[phase])
+        taken = rep.phase[phase]
+        if lim.window > 0:
+            taken -= rep.frees[phase]
+        pace = _launch(world, rep, rep.steps[place], alike, pace, taken)
         place = place + 1 if place < lim.schedule_ahead else 0
         step = rep.steps[oldest]
         tick = max(step.gpu_end, pace.cpu_free)
@@ -137,6 +140,9 @@ def _launch(world: World, rep: Replica, step: Column, alike: Alike, pace: Pace, 
     """`booking.commit` for a step of the lane alone that takes `blocks` blocks."""
     context = pace.context + alike.width
     gpu = alike.dense + decode_attention_time(world.cost, alike.width, context)
+    if world.lim.window > 0:
+        step.seen_context = rep.c.lane_seen_context + rep.c.lane_short * (pace.steps - rep.c.lane_steps)
+        gpu += scaled(step.seen_context, world.cost.seen_context_fp)
     gpu_free = max(pace.gpu_free, pace.now + alike.prep) + gpu
     cpu_free = pace.now + alike.cpu
     if alike.eager == 1:
@@ -173,6 +179,7 @@ def _write(world: World, rep: Replica, alike: Alike, pace: Pace, sums: Sums, old
     launched = pace.steps - c.lane_steps
     if launched == 0:
         return False
+    c.lane_seen_context += c.lane_short * launched
     c.n_flight += launched - sums.outputs
     c.first_flight = oldest
     c.now, c.gpu_free, c.cpu_free = pace.now, pace.gpu_free, pace.cpu_free

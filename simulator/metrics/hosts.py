@@ -55,7 +55,7 @@ def _row(host: Host, result: Result, own: bool) -> dict[str, Any]:
     summary = result.summary
     return {
         "host": host.name, "cpu_scale": host.cpu_scale, "mark": host.mark, "this_run": own,
-        "verdict": summary["stability"]["verdict"], "ttft_mean_s": summary["ttft_s"]["mean"],
+        "verdict": summary["banner"]["verdict"], "ttft_mean_s": summary["ttft_s"]["mean"],
         "tpot_mean_s": summary["tpot_s"]["mean"],
         "output_tokens_per_s": summary["throughput"]["output_tokens_per_s"],
     }

@@ -18,6 +18,8 @@ WINDOWS: Final = (300, 3600)
 """[s] windows whose worst p99 is given."""
 WINDOWED: Final = ("ttft_s", "tpot_s", "e2e_s")
 SHARE: Final = 0.99
+VERDICTS: Final = ("stable", "undecided", "missing its targets", "rejecting", "overloaded")
+"""What `banner` may say of a run, from good to bad."""
 
 
 def banner(summary: Block) -> dict[str, str]:

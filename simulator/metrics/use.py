@@ -6,7 +6,9 @@ import numpy as np
 
 from simulator.metrics.pools import parts
 from simulator.result import Result
+from simulator.state import Limits
 from simulator.units import NEVER, NS_PER_S
+from simulator.windows import admission_blocks
 
 Block = dict[str, Any]
 
@@ -80,11 +82,13 @@ def kv(result: Result) -> Block:
     return {
         "num_gpu_blocks": limits.num_blocks + (0 if limits.contiguous else 1),
         "block_size": limits.block_size,
-        "tokens_capacity": limits.num_blocks * limits.block_size,
+        "tokens_capacity": _tokens_capacity(limits),
         "mean_use": ratio(held, time),
         "peak_use": int(result.totals["peak_blocks"].max()) / limits.num_blocks,
-        # tokens in shared blocks are counted once a holder, so nothing can be said where blocks are shared
-        "internal_fragmentation": None if filled is None or result.requests.found.any() else 1 - filled,
+        # tokens in shared blocks are counted once a holder, so nothing can be said where blocks are shared, nor where
+        # layers with windows hold some of the tokens
+        "internal_fragmentation": None if filled is None or result.requests.found.any() or limits.window
+        else 1 - filled,
         "external_fragmentation": ratio(total(result, "gaps"), time - held)
         if limits.contiguous
         else 0.0,
@@ -92,6 +96,13 @@ def kv(result: Result) -> Block:
         "breakdown": sizes or None,
         "prefix_cache": _prefix_cache(result),
     }
+
+
+def _tokens_capacity(limits: Limits) -> int:
+    """[tokens] of KV memory; with windows in requests of max_model_len, as vLLM prints it."""
+    if not limits.window:
+        return limits.num_blocks * limits.block_size
+    return int(limits.num_blocks / admission_blocks(limits, limits.max_model_len) * limits.max_model_len)
 
 
 def _alike(result: Result) -> list[Result]:

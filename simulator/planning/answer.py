@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from simulator.errors import ConfigError
-from simulator.planning.bounds import RELIEF, RESOURCES
+from simulator.planning.bounds import RELIEF, RESOURCES, can_bind
 from simulator.planning.loss import lost
+from simulator.planning.passing import possibly, surely
 from simulator.planning.points import Point
 from simulator.planning.price import Fleet, price_of
-from simulator.planning.search import Outcome, Search, possibly, surely
+from simulator.planning.search import RATE_STEP, Outcome, Search
 from simulator.planning.spec import Candidate
 from simulator.planning.statistics import Judgement, value_of
 from simulator.planning.traffic import HOUR_NS, hours_of, mean_rate
@@ -93,9 +94,15 @@ class Explain:
         return 100 * (low / self.rate - 1), 100 * (max(high, wall) / self.rate - 1)
 
     def relief(self, wall: float) -> Iterator[dict[str, Any]]:
-        """How far the wall moves with RELIEF times as much of each resource: the bottleneck moves it most."""
+        """How far the wall moves with RELIEF times as much of each resource: the bottleneck moves it most.
+
+        What was not all in use just above the wall cannot move it, and is not tried.
+        """
+        above = self.search.judged(self.candidate, self.serving, wall * (1 + RATE_STEP), count=2).records
+        setup = self.search.runner.bench.setup(self.candidate)
         for resource in RESOURCES:
-            moved = self.search.wall(self.candidate, self.serving, wall, relief=resource)
+            binds = can_bind(resource, above, setup)
+            moved = self.search.wall(self.candidate, self.serving, wall, relief=resource) if binds else wall
             yield {
                 "resource": resource,
                 "more_pct": 100 * (RELIEF - 1),

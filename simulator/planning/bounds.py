@@ -160,7 +160,10 @@ def request_seconds_bound(setup: Setup, trace: Trace) -> float:
     per_token = float((dense / tokens).min())
     if setup.policy.name in ("static", "orca") or cost.dense_ns.shape[1] <= 2:
         per_token = 0.0  # steps without a token budget: only the decode term holds
-    holders = min(limits.max_num_seqs, max(1.0, limits.num_blocks * limits.block_size / max(1.0, float(whole.min()))))
+    shortest = max(1.0, float(whole.min()))
+    if limits.window_groups:  # a windowed group holds no more than its window
+        shortest = limits.full_groups * shortest + limits.window_groups * min(shortest, limits.window)
+    holders = min(limits.max_num_seqs, max(1.0, limits.num_blocks * limits.block_size / shortest))
     ns = np.maximum((prompt + output - 1) * per_token, output / holders * float(dense.min()))
     context = (output - 1) * (whole + output / 2)
     ns = ns + context * (cost.decode_context_fp / 2**FP_BITS) + prompt * whole / 2 * (cost.prefill_pair_fp / 2**FP_BITS)

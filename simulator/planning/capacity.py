@@ -17,6 +17,7 @@ from simulator.planning.bounds import RESOURCES, StepError, can_bind, relieved, 
 from simulator.planning.edge import Edge, find_edge
 from simulator.planning.measure import Wanted, measure, wanted_of
 from simulator.planning.offered import Offered
+from simulator.planning.passing import Passes, by_mean, excess, possibly, surely
 from simulator.planning.slo import SloSpec
 from simulator.planning.spec import SearchSpec
 from simulator.planning.statistics import Judgement, check_levels, judge, reason
@@ -59,6 +60,8 @@ class Tried:
     """Judgements of a scenario at rates, numbers of replicas, stretched steps and relieved resources; each run once."""
 
     def __init__(self, scenario: Scenario, levels: Levels, progress: Callable[[int], None] | None = None) -> None:
+        if scenario.cluster.pools:
+            raise ConfigError(f"{scenario.name}: the capacity of unlike pools is not searched; try: servecast load")
         self.levels, self.offered = levels, Offered(scenario)
         self.scenario = self.offered.scenario
         self.wanted: Wanted = wanted_of(levels)
@@ -100,14 +103,14 @@ class Tried:
         self,
         start: float,
         replicas: int,
-        excess: Callable[[Judgement], float],
+        passes: Passes,
         factor: float = 1.0,
         relief: str | None = None,
     ) -> Edge:
         """Highest rate that passes; infinite beyond search.max_rate_scale times `start`."""
 
         def at(rate: float) -> float:
-            return excess(self.judged(rate, replicas, factor, relief))
+            return excess(self.judged(rate, replicas, factor, relief), passes)
 
         most = start * self.levels.search.max_rate_scale
         return find_edge(at, start, lowest=start * LOWEST, highest=most, step=0.01)
@@ -128,7 +131,7 @@ def capacity(
     tried = Tried(scenario, levels, progress)
     check_levels(levels, tried.offered.at(tried.offered.rate, 0))
     replicas, rate = scenario.cluster.size, tried.offered.rate
-    own = tried.edge(rate, replicas, beyond_mean)
+    own = tried.edge(rate, replicas, by_mean)
     data: dict[str, Any] = {
         "name": scenario.name,
         "traffic": rate,
@@ -162,40 +165,13 @@ def asked_words(slo: SloSpec) -> list[str]:
     return words
 
 
-def beyond_mean(judged: Judgement) -> float:
-    """Excess of the means over replications."""
-    return _excess(judged, judged.holds, max(level.ratio for level in judged.levels))
-
-
-def beyond_surely(judged: Judgement) -> float:
-    """Excess of the upper ends of the intervals."""
-    return _excess(judged, judged.verdict == "meets", max(_share(x.interval.high, x.limit) for x in judged.levels))
-
-
-def beyond_possibly(judged: Judgement) -> float:
-    """Excess of the lower ends."""
-    return _excess(judged, judged.verdict != "misses", max(_share(x.interval.low, x.limit) for x in judged.levels))
-
-
-def _share(value: float, limit: float) -> float:
-    return value / limit if limit > 0 and math.isfinite(value) else math.inf if value > limit else 0.0
-
-
-def _excess(judged: Judgement, passes: bool, ratio: float) -> float:
-    """The logarithm of `ratio`, with the sign of the verdict."""
-    if judged.overloaded:
-        return math.inf
-    size = math.log(max(ratio, 1e-6)) if math.isfinite(ratio) else math.inf
-    return min(size, 0.0) if passes else max(size, 1e-9)
-
-
 def _range(tried: Tried, own: Edge, replicas: int) -> tuple[float | None, float | None]:
     """Where the levels surely hold with slower steps, and where one possibly holds with faster ones."""
     if not own.passes or math.isinf(own.fails):
         return None, None
     error = tried.error.relative
-    low = tried.edge(own.passes, replicas, beyond_surely, 1 + error)
-    high = tried.edge(own.passes, replicas, beyond_possibly, 1 - error)
+    low = tried.edge(own.passes, replicas, surely, 1 + error)
+    high = tried.edge(own.passes, replicas, possibly, 1 - error)
     return min(low.passes, own.passes), max(high.passes, own.passes) if math.isfinite(high.fails) else None
 
 
@@ -225,7 +201,7 @@ def _relief(tried: Tried, own: Edge, replicas: int) -> list[dict[str, Any]]:
     for resource in RESOURCES:
         gain = 0.0
         if can_bind(resource, above.records, tried.setup):
-            moved = tried.edge(own.passes, replicas, beyond_mean, relief=resource)
+            moved = tried.edge(own.passes, replicas, by_mean, relief=resource)
             gain = 100 * (moved.passes / own.passes - 1)
         rows.append({"resource": resource, "gain_pct": gain})
     return sorted(rows, key=lambda row: -float(row["gain_pct"]))
@@ -239,15 +215,17 @@ def _steps(tried: Tried, rate: float, replicas: int, growth: Sequence[float]) ->
         if n > replicas:
             if not tried.offered.grows and not _enough(tried, n):
                 break
-            found = tried.edge(carried + per, n, beyond_mean)
+            found = tried.edge(carried + per, n, by_mean)
             if math.isinf(found.fails) or not found.passes:
                 break
             carried, per = found.passes, found.passes / n
-        months = {
-            f"{g:g}": max(0.0, math.log(carried / now) / math.log1p(g / 100)) for g in growth if g > 0
-        }
-        rows.append({"replicas": n, "rate": carried, "months": months})
+        rows.append({"replicas": n, "rate": carried, "months": months_to(now, carried, growth)})
     return rows
+
+
+def months_to(now: float, then: float, growth: Sequence[float]) -> dict[str, float]:
+    """Months from a rate of `now` to one of `then` by growth [% a month]; 0 where it is there already."""
+    return {f"{g:g}": max(0.0, math.log(then / now) / math.log1p(g / 100)) for g in growth}
 
 
 def _enough(tried: Tried, replicas: int) -> bool:

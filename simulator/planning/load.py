@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 from simulator.errors import ConfigError
 from simulator.metrics.intervals import interval
+from simulator.metrics.readings import VERDICTS
 from simulator.planning.offered import Offered
 from simulator.planning.traffic import Traffic
 from simulator.run import Result, simulate
@@ -37,8 +38,6 @@ METRICS: Final = {
 INTERVALS: Final = ("requests_per_s", "output_tokens_per_s", "ttft_mean_s", "ttft_p99_s", "tpot_mean_s", "tpot_p99_s",
                     "e2e_p99_s")  # fmt: skip
 """Columns with a 90 % interval over replications."""
-VERDICTS: Final = ("stable", "undecided", "missing its targets", "rejecting", "overloaded")
-"""From good to bad."""
 SHARES: Final = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.2)
 """Rates tried where none are given, as shares of what is served when requests never run out."""
 MOST_POINTS: Final = 200

@@ -14,9 +14,10 @@ import numpy.typing as npt
 from policies.routers import ROUND_ROBIN, ROUTERS
 from simulator.metrics.latency import Floats, fates, seconds
 from simulator.metrics.samples import mean, percentile
+from simulator.planning.measure import PER_REQUEST
 from simulator.planning.price import Fleet
 from simulator.planning.search import Search
-from simulator.planning.slo import METRICS, Target
+from simulator.planning.slo import Target
 from simulator.planning.traffic import at_rate
 from simulator.run import Result, simulate
 from simulator.scenario.setup import Setup
@@ -53,7 +54,8 @@ def lost(search: Search, fleet: Fleet, rate: float) -> dict[str, Any]:
     after = seen.arrival - at / NS_PER_S
     rows = ((after >= 0) & (after < AFTER_S)) | seen.restarted
     names = trace.class_names
-    levels = [(t, _value(seen, rows, t, names)) for t in spec.slo.targets]
+    targets = tuple(t for t in spec.slo.targets if t.metric in PER_REQUEST)
+    levels = [(t, _value(seen, rows, t, names)) for t in targets]
     return {
         "modelled": True,
         "at_s": (at - int(trace.arrival_ns[0])) / NS_PER_S,
@@ -61,7 +63,7 @@ def lost(search: Search, fleet: Fleet, rate: float) -> dict[str, Any]:
         "restarted": int(seen.restarted.sum()),
         "after_s": AFTER_S,
         "levels": [{"name": t.name, "limit": t.max_s, "value": v, "holds": bool(v <= t.max_s)} for t, v in levels],
-        "recovered_s": recovered(seen, after, spec.slo.targets, names),
+        "recovered_s": recovered(seen, after, targets, names),
     }
 
 
@@ -99,7 +101,7 @@ def across(setup: Setup, trace: Trace, at: int, left: int, gone: int, seed: int)
         result = _alone(setup, trace, rows, np.where(moved, at, trace.arrival_ns[rows]))
         if result is not None:
             parts.append(_seen(result, trace, rows, moved, np.ones(rows.size, dtype=bool)))
-    times = {m: np.concatenate([p.times[m] for p in parts]) for m in METRICS}
+    times = {m: np.concatenate([p.times[m] for p in parts]) for m in PER_REQUEST}
     columns = (np.concatenate([getattr(p, name) for p in parts]) for name in ("arrival", "cls", "restarted"))
     arrival, cls, restarted = columns
     return Seen(arrival, times, cls, restarted)
@@ -119,7 +121,7 @@ def _seen(result: Result, trace: Trace, rows: Rows, moved: npt.NDArray[np.bool_]
     """Times counted from the first submission, which a restarted request had on a replica that is gone."""
     arrival = to_seconds(trace.arrival_ns[rows])
     late = to_seconds(result.requests.arrival) - arrival
-    times = {m: seconds(result, f"{m}_s") + (0.0 if m == "tpot" else late) for m in METRICS}
+    times = {m: seconds(result, f"{m}_s") + (0.0 if m == "tpot" else late) for m in PER_REQUEST}
     restarted = np.zeros(rows.size, dtype=bool) if moved is None else moved
     return Seen(arrival[kept], {m: v[kept] for m, v in times.items()}, trace.cls[rows][kept], restarted[kept])
 

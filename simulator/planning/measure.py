@@ -4,12 +4,13 @@ Times, warm-up and percentiles are those of every run (simulator.metrics.latency
 request that it covers was not answered.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from simulator.metrics.latency import Bools, Fates, Floats, fates, seconds
+from simulator.metrics.latency import Bools, Fates, Floats, fates, histogram_quantiles, seconds
 from simulator.metrics.samples import Worst, mean, needed, percentile, within_run, worst_window
 from simulator.metrics.stability import stability
 from simulator.planning.asking import Asking
@@ -21,8 +22,10 @@ from simulator.units import NS_PER_S, to_seconds
 Asked = tuple[str, str | None, float]
 WINDOWS: Final = (300.0, 3600.0)
 """[s] windows whose worst is always shown."""
-MEASURE_VERSION: Final = 3
+MEASURE_VERSION: Final = 4
 """Raise when a record changes its meaning: cached points of another version are not used."""
+PER_REQUEST: Final = ("ttft", "tpot", "e2e", "queue")
+"""Metrics that a request has a time of; gaps between tokens are known as a histogram of all."""
 STANDARD: Final = tuple((m, None, p) for m in METRICS for p in (50.0, 90.0, 95.0, 99.0, 99.9, MEAN))
 
 PILED_UP: Final = 0.02
@@ -41,6 +44,7 @@ class Wanted:
     decided: tuple[Asked, ...] = ()
     windows: tuple[float, ...] = ()
     level: float = 0.9
+    class_limits: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = ()
 
 
 def wanted_of(spec: Asking) -> Wanted:
@@ -53,6 +57,7 @@ def wanted_of(spec: Asking) -> Wanted:
         asked,
         tuple(windows),
         spec.search.confidence,
+        tuple((name, tuple(sorted(asked.limits.items()))) for name, asked in spec.slo.class_attainment.items()),
     )
 
 
@@ -64,10 +69,17 @@ def key_of(metric: str, cls: str | None, percentile: float) -> str:
 def measure(result: Result, wanted: Wanted) -> dict[str, Any]:
     """One simulation as plain numbers (JSON, infinities allowed); NaN where no request has the time asked for."""
     fate = fates(result)
-    times = {m: seconds(result, f"{m}_s", fate) for m in METRICS}
+    times = {m: seconds(result, f"{m}_s", fate) for m in PER_REQUEST}
     arrival = to_seconds(result.requests.arrival)
-    values, within, worst = {}, {}, {}
-    for metric, name in dict.fromkeys((m, c) for m, c, _ in wanted.quantiles):
+    values: dict[str, float] = {}
+    within: dict[str, list[float]] = {}
+    worst: dict[str, dict[str, list[float] | None]] = {}
+    for asked in (q for q in wanted.quantiles if q[0] == "itl"):
+        values[key_of(*asked)] = _gap(result, None if asked[2] == MEAN else asked[2] / 100)
+        if asked in wanted.decided:
+            within[key_of(*asked)] = [-math.inf, math.inf, int(result.itl.sum())]
+            worst[key_of(*asked)] = {f"{w:g}": None for w in wanted.windows}
+    for metric, name in dict.fromkeys((m, c) for m, c, _ in wanted.quantiles if m != "itl"):
         rows = _rows(result, fate.measured & ~np.isnan(times[metric]), name)
         column, at = times[metric][rows], arrival[rows]
         for asked in (q for q in wanted.quantiles if q[:2] == (metric, name)):
@@ -82,7 +94,7 @@ def measure(result: Result, wanted: Wanted) -> dict[str, Any]:
         "values": values,
         "within": within,
         "worst": worst,
-        **_goodness(times, fate.measured, wanted),
+        **_goodness(result, times, fate.measured, wanted),
         **_counts(result, fate),
         **_totals(result),
         **_stability(result),
@@ -102,11 +114,32 @@ def _plain(found: Worst | None) -> list[float] | None:
     return None if found is None else [found.value, found.start_s, found.requests]
 
 
-def _goodness(times: dict[str, Floats], measured: Bools, wanted: Wanted) -> dict[str, Any]:
-    good = np.isfinite(times["e2e"])
-    for metric, limit in wanted.limits:
-        good &= ~(times[metric] > limit)
-    return {"attained": float(good[measured].mean()) if measured.any() else float("nan")}
+def _gap(result: Result, share: float | None) -> float:
+    """[s] a quantile (None: the mean) of the gaps between tokens of one request, from the histogram; NaN of none."""
+    count = int(result.itl.sum())
+    if count == 0:
+        return math.nan
+    req = result.requests
+    given = np.asarray(req.done) > 1
+    mean = float((req.last[given] - req.first[given]).astype(np.float64).sum()) / count
+    if share is None:
+        return mean / NS_PER_S
+    return histogram_quantiles(result.itl, [share], mean, float(np.asarray(req.itl_max).max()))[0] / NS_PER_S
+
+
+def _goodness(result: Result, times: dict[str, Floats], measured: Bools, wanted: Wanted) -> dict[str, Any]:
+    """Shares of the requests within their limits, and how many such there are a second of arrivals."""
+
+    def good(rows: Bools, limits: tuple[tuple[str, float], ...]) -> float:
+        met = np.isfinite(times["e2e"])
+        for metric, limit in limits:
+            met = met & ~(times[metric] > limit)
+        return float(met[rows].mean()) if rows.any() else math.nan
+
+    return {
+        "attained": good(measured, wanted.limits),
+        "attained_of": {name: good(_rows(result, measured, name), limits) for name, limits in wanted.class_limits},
+    }
 
 
 def _counts(result: Result, fate: Fates) -> dict[str, Any]:

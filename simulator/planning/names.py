@@ -11,6 +11,7 @@ from simulator.config import Document
 from simulator.errors import ConfigError, ServecastError, UnknownNameError
 from simulator.profiles.engine import list_engines, load_engine
 from simulator.profiles.gpu import list_gpus, load_gpu
+from simulator.profiles.host import list_hosts, load_host
 from simulator.profiles.model import KV_BYTES, WEIGHT_BYTES, dtype_name, list_models, load_model
 
 MOVED: Final = {
@@ -53,7 +54,7 @@ def gpu_name(name: str) -> str:
         return name
 
 
-def check_names(document: Document, model: Path | str, values: Mapping[str, Iterable[Any]]) -> None:
+def check_names(document: Document, base: Path, values: Mapping[str, Iterable[Any]]) -> None:
     """Look up every name of the plan. Raises ConfigError: `file:line: key: unknown ... (did you mean ...?)`."""
     lookups: dict[str, tuple[Callable[[Any], object], Iterable[str]]] = {
         "candidates.gpu": (load_gpu, [gpu.path.stem for gpu in list_gpus()]),
@@ -62,7 +63,9 @@ def check_names(document: Document, model: Path | str, values: Mapping[str, Iter
         "candidates.weight_dtype": (lambda name: dtype_name(name, WEIGHT_BYTES), WEIGHT_BYTES),
         "candidates.kv_dtype": (lambda name: dtype_name(name, KV_BYTES), KV_BYTES),
         "engine.name": (load_engine, [engine.path.stem for engine in list_engines()]),
-        "model": (lambda name: load_model(model), list_models()),
+        "host.name": (load_host, [host.name for host in list_hosts()]),
+        "model": (lambda name: load_model(_model(base, name)), list_models()),
+        "candidates.model": (lambda name: load_model(_model(base, name)), list_models()),
     }
     for key, (lookup, known) in lookups.items():
         for name in values[key]:
@@ -73,6 +76,12 @@ def check_names(document: Document, model: Path | str, values: Mapping[str, Iter
                 near = difflib.get_close_matches(str(name).lower(), sorted(known), 1)
                 hint = f" (did you mean {near[0]}?)" if near else ""
                 raise ConfigError(f"{document.where(tuple(key.split('.')))}: {key}: {error}{hint}") from None
+
+
+def _model(base: Path, name: str) -> Path | str:
+    """A name, or the path of a file or folder seen from `base`."""
+    path = base / name
+    return path if path.suffix == ".json" or path.is_dir() else name
 
 
 def _router(name: str) -> None:

@@ -16,10 +16,12 @@ from simulator.planning.points import Runner
 from simulator.planning.price import Fleet, bound_key, fleet_of, rank_key
 from simulator.planning.search import Outcome, OutOfBudget, Search
 from simulator.planning.spec import PlanSpec, candidates_of
-from simulator.planning.statistics import check_levels
+from simulator.planning.statistics import check_levels, check_prefixes
 from simulator.planning.traffic import at_rate, mean_rate
 from simulator.workload.trace import Trace
 
+BUDGET: Final = "search.max_simulations"
+INTERRUPTED: Final = "an interruption"
 NEAR: Final = 2
 """Fleets of 1, 2, ... this many replicas more than needed join the cost-latency front."""
 
@@ -43,12 +45,13 @@ class Plan:
     answer: Answer | None
     front: tuple[dict[str, Any], ...]
     ties: tuple[str, ...]
-    complete: bool  # False: the budget of simulations ended the search
+    complete: bool  # False: the search was `stopped` before its end
     trace: Trace
     ready: dict[str, Ready] = field(repr=False)
     simulated: int = 0
     reused: int = 0
     requests: int = 0
+    stopped: str = ""  # by what: search.max_simulations or an interruption
 
     @property
     def best(self) -> Choice | None:
@@ -79,17 +82,20 @@ def plan(
     runner = Runner(spec, jobs, store, progress)
     trace = runner.bench.traffic.trace(0)
     check_levels(spec, at_rate(trace, spec.growth))
+    check_prefixes(spec.candidates.prefix_caching, trace)
     search = Search(spec, runner)
     found = [runner.bench.ready(candidate) for candidate in candidates_of(spec)]
-    outcomes, complete = _search_all(search, found, trace)
+    outcomes, stopped = _search_all(search, found, trace)
     choices = _rank(search, outcomes, trace)
     answer = None
-    if choices:
+    if choices and stopped != INTERRUPTED:
         try:
             answer = Explain(search, choices[0].fleet, choices[0].outcome, spec.growth).answer(explain)
         except OutOfBudget:
-            complete = False
-    front = _front(search, choices) if explain else ()
+            stopped = BUDGET
+        except KeyboardInterrupt:
+            stopped = INTERRUPTED
+    front = _front(search, choices) if explain and stopped != INTERRUPTED else ()
     return Plan(
         spec,
         tuple(choices),
@@ -97,24 +103,26 @@ def plan(
         answer,
         front,
         _ties(choices),
-        complete,
+        not stopped,
         trace,
         {f.candidate.label: f for f in found},
         runner.simulated,
         runner.reused,
         runner.requests,
+        stopped,
     )
 
 
-def _search_all(search: Search, found: Sequence[Ready], trace: Trace) -> tuple[list[Outcome], bool]:
+def _search_all(search: Search, found: Sequence[Ready], trace: Trace) -> tuple[list[Outcome], str]:
     """Candidates by rising lower bound of the objective; one whose bound is beyond the best is pruned, except
-    the first of each GPU model, so that every GPU gets an answer."""
+    the first of each GPU model, so that every GPU gets an answer. Also what stopped the search, if anything did;
+    what was found by then stays."""
     spec, arriving = search.spec, mean_rate(trace) * search.spec.growth
     bounds = {id(f): fewest_replicas(f.setup, trace, arriving) if f.setup else 0 for f in found}
     best: float | None = None
     solved: dict[int, Outcome] = {}
     answered: set[str] = set()
-    complete = True
+    stopped = ""
     for f in sorted(found, key=lambda f: bound_key(spec, f.candidate, bounds[id(f)]) or 0.0):
         lower = bound_key(spec, f.candidate, bounds[id(f)])
         if best is not None and lower is not None and lower > best and f.candidate.gpu in answered:
@@ -126,15 +134,17 @@ def _search_all(search: Search, found: Sequence[Ready], trace: Trace) -> tuple[l
             )
             continue
         try:
-            outcome = search.solve(f, spec.growth) if complete else Outcome(f.candidate, "not finished")
+            outcome = Outcome(f.candidate, "not finished") if stopped else search.solve(f, spec.growth)
         except OutOfBudget as stop:
-            outcome, complete = Outcome(f.candidate, "not finished", str(stop)), False
+            outcome, stopped = Outcome(f.candidate, "not finished", str(stop)), BUDGET
+        except KeyboardInterrupt:
+            outcome, stopped = Outcome(f.candidate, "not finished", INTERRUPTED), INTERRUPTED
         solved[id(f)] = outcome
         if outcome.status == "feasible":
             answered.add(f.candidate.gpu)
             value = bound_key(spec, f.candidate, outcome.replicas)
             best = value if best is None or (value is not None and value < best) else best
-    return [solved[id(f)] for f in found], complete
+    return [solved[id(f)] for f in found], stopped
 
 
 def token_rates(trace: Trace, rate: float) -> tuple[float, float]:

@@ -89,7 +89,7 @@ class Bench:
 
     def wanted_at(self, point: Point) -> Wanted:
         """What to record of a point: its limits only where they are used, so that others keep their key."""
-        needed = point.goodput or self.spec.slo.attainment is not None
+        needed = point.goodput or self.spec.slo.counts
         return self.wanted if needed else replace(self.wanted, limits=())
 
     def trace_number(self, point: Point) -> int:

@@ -14,6 +14,8 @@ import numpy as np
 
 from simulator.errors import ServecastError
 from simulator.planning.bounds import Ready, fewest_replicas, likely_replicas
+from simulator.planning.edge import Edge, find_edge
+from simulator.planning.passing import Passes, by_mean, excess, surely
 from simulator.planning.points import Point, Runner
 from simulator.planning.spec import Candidate, PlanSpec
 from simulator.planning.statistics import Judgement, judge, reason
@@ -55,21 +57,6 @@ class Outcome:
     rate_met: float = 0.0  # not feasible: multiple of the traffic that the largest fleet carries
 
 
-def by_mean(judged: Judgement) -> bool:
-    """Every level within its limit by the mean."""
-    return judged.holds
-
-
-def surely(judged: Judgement) -> bool:
-    """Every level within its limit by its whole interval."""
-    return judged.verdict == "meets"
-
-
-def possibly(judged: Judgement) -> bool:
-    """No level beyond its limit by its whole interval."""
-    return judged.verdict != "misses"
-
-
 class Search:
     """Searches of one plan; counts its simulations against the budget."""
 
@@ -107,9 +94,10 @@ class Search:
     def shares(self, candidate: Candidate, replicas: int, rows: tuple[int, int] | None = None) -> bool:
         """Whether one replica's share of the requests has enough of them for every level.
 
-        Small samples understate high percentiles, and the largest windows are those of the whole fleet.
+        Small samples understate high percentiles; the worst window and all good requests are those of a whole fleet.
         """
-        if not self.runner.symmetric(candidate) or any(t.window_s for t in self.spec.slo.targets):
+        slo = self.spec.slo
+        if not self.runner.symmetric(candidate) or slo.goodput_per_s or any(t.window_s for t in slo.targets):
             return False
         size = len(self.runner.bench.traffic.trace(0)) if rows is None else rows[1] - rows[0]
         return replicas > 1 and size / replicas >= SHARE * self._least
@@ -216,7 +204,7 @@ class Search:
     ) -> Outcome:
         """Tell a cap on replicas from a level no fleet meets, and find what the largest fleet carries."""
         at_most = self.verdict(candidate, most, rate, 1 + error)
-        carried = self.highest_rate(candidate, most, 0.0, rate, factor=1 + error, passes=surely, whole=True)
+        carried = self.highest_rate(candidate, most, rate, factor=1 + error, passes=surely, whole=True)
         if carried > 0:
             text = needs or f"{most} replicas are the most allowed: {reason(at_most, error)}"
             carries = f"; they carry {carried / rate:.2f} of the traffic" if carried < rate else ""
@@ -229,35 +217,16 @@ class Search:
         self,
         candidate: Candidate,
         replicas: int,
-        low: float,
         high: float,
         *,
         relief: str | None = None,
         factor: float = 1.0,
-        passes: Callable[[Judgement], bool] = by_mean,
+        passes: Passes = by_mean,
         whole: bool = False,
     ) -> float:
-        """Largest multiple of the workload's traffic that `passes`; `low` does or is 0.
-
-        0 when not even LOWEST_RATE of `high` does.
-        """
-        count = 2 if passes is by_mean else None
-
-        def holds(rate: float) -> bool:
-            return passes(self.judged(candidate, replicas, rate, factor, count=count, relief=relief, whole=whole))
-
-        if holds(high):
-            return high
-        if low <= 0:
-            least, low = high * LOWEST_RATE, high / 2
-            while not holds(low):
-                high, low = low, low / 2
-                if low < least:
-                    return 0.0
-        while high / low > 1 + RATE_STEP:
-            middle = (low * high) ** 0.5
-            low, high = (middle, high) if holds(middle) else (low, middle)
-        return low
+        """Largest multiple of the workload's traffic, up to `high`, that `passes`; 0 below LOWEST_RATE of `high`."""
+        edge = self._edge(candidate, replicas, high, high, relief, factor, passes, whole)
+        return edge.passes
 
     def wall(
         self,
@@ -267,25 +236,28 @@ class Search:
         *,
         relief: str | None = None,
         factor: float = 1.0,
-        passes: Callable[[Judgement], bool] = by_mean,
+        passes: Passes = by_mean,
     ) -> float:
         """Largest multiple of the workload's traffic this fleet carries; bracketed upwards from `rate`.
 
         Infinite when no limit breaks up to search.max_rate_scale times `rate`: there is no wall then.
         """
+        most = rate * self.spec.search.max_rate_scale
+        edge = self._edge(candidate, replicas, rate, most, relief, factor, passes, False)
+        return math.inf if math.isinf(edge.fails) else edge.passes
+
+    def _edge(
+        self, candidate: Candidate, replicas: int, start: float, most: float, relief: str | None, factor: float,
+        passes: Passes, whole: bool,
+    ) -> Edge:
+        """The edge of `passes` from `start`, not beyond `most`, to RATE_STEP."""
         count = 2 if passes is by_mean else None
 
-        def holds(at: float) -> bool:
-            return passes(self.judged(candidate, replicas, at, factor, count=count, relief=relief))
+        def at(rate: float) -> float:
+            judged = self.judged(candidate, replicas, rate, factor, count=count, relief=relief, whole=whole)
+            return excess(judged, passes)
 
-        low, high, step = rate, rate * 1.15, 1.3
-        if not holds(low):
-            return self.highest_rate(candidate, replicas, 0.0, rate, relief=relief, factor=factor, passes=passes)
-        while holds(high):
-            low, high, step = high, high * step, min(2.0, 1.1 * step)
-            if high > rate * self.spec.search.max_rate_scale:
-                return math.inf
-        return self.highest_rate(candidate, replicas, low, high, relief=relief, factor=factor, passes=passes)
+        return find_edge(at, start, lowest=start * LOWEST_RATE, highest=most, step=RATE_STEP)
 
 
 def fewest_requests(spec: PlanSpec, trace: Trace) -> float:

@@ -1,7 +1,8 @@
-"""Service levels of a plan: percentiles over all requests, of a class, in the worst window; a share of good requests.
+"""Service levels of a plan: percentiles over all requests, of a class, in the worst window; shares of good requests.
 
-    slo: {ttft_p99_s: 0.5, tpot_p99_s: 0.05, window_s: 300, classes: {chat: {e2e_p95_s: 20}},
-          attainment: {share: 0.95, ttft_s: 1}}
+    slo: {ttft_p99_s: 0.5, itl_p99_s: 0.1, worst_hour: {ttft_p99_s: 0.8}, worst_5min: {ttft_p99_s: 1.5},
+          classes: {chat: {e2e_p95_s: 20, attainment: {share: 0.95, e2e_s: 30}}},
+          attainment: {share: 0.95, ttft_s: 1}, goodput_per_s: 30}
 """
 
 import re
@@ -15,10 +16,12 @@ from simulator.config import Section
 from simulator.metrics.samples import needed
 from simulator.scenario.limits import LONGEST_S, RequestLimits
 
-METRICS: Final = ("ttft", "tpot", "e2e", "queue")
+METRICS: Final = ("ttft", "tpot", "itl", "e2e", "queue")
+WINDOWS: Final = {"worst_hour": 3600.0, "worst_5min": 300.0}
+"""Key -> length [s] of the window whose worst must meet the limits below it."""
 MEAN: Final = -1.0
 """Stands for the mean where a percentile is asked for."""
-_KEY: Final = re.compile(r"^(ttft|tpot|e2e|queue)_(mean|p\d{1,2}(?:\.\d+)?)_s$")
+_KEY: Final = re.compile(r"^(ttft|tpot|itl|e2e|queue)_(mean|p\d{1,2}(?:\.\d+)?)_s$")
 
 
 @dataclass(frozen=True)
@@ -62,42 +65,60 @@ class Attainment(RequestLimits):
 
 
 class SloSpec(Section):
-    """Service levels: percentile keys (`ttft_p99_s`), per class, in the worst window, and an attainment share."""
+    """Service levels: percentile keys (`ttft_p99_s`), per class, in the worst window, shares of good requests."""
 
     targets: tuple[Target, ...] = ()
     window_s: float | None = Field(default=None, gt=0, le=LONGEST_S)
     attainment: Attainment | None = None
+    class_attainment: dict[str, Attainment] = Field(default_factory=dict)
+    goodput_per_s: float | None = Field(default=None, gt=0, le=1e9, description="good requests a second, at least")
 
     @model_validator(mode="before")
     @classmethod
     def _keys(cls, data: Any) -> Any:
         if not isinstance(data, Mapping) or "targets" in data:
             return data
-        classes = data.get("classes") or {}
-        if not isinstance(classes, Mapping) or not all(isinstance(v, Mapping) for v in classes.values()):
-            raise ValueError(f"slo.classes must map class names to limits, got {classes!r}")
-        plain = {k: v for k, v in data.items() if k not in ("classes", "attainment", "window_s")}
+        classes = _sections(data, "classes", data.get("classes") or {})
+        plain = {k: v for k, v in data.items() if k not in (*OTHER_KEYS, *WINDOWS)}
         window = data.get("window_s")
         length = window if isinstance(window, int | float) and window > 0 else None  # else refused as the field it is
-        targets = [_target(k, v, None, length) for k, v in plain.items()]
-        targets += [_target(k, v, str(name), length) for name, limits in classes.items() for k, v in limits.items()]
-        return {"targets": tuple(targets), "attainment": data.get("attainment"), "window_s": window}
+        targets = [_target(f"slo.{k}", k, v, None, length) for k, v in plain.items()]
+        for name, limits in classes.items():
+            own = {k: v for k, v in limits.items() if k != "attainment"}
+            targets += [_target(f"slo.classes.{name}.{k}", k, v, str(name), length) for k, v in own.items()]
+        for key, worst in WINDOWS.items():
+            limits = _sections(data, key, {key: data.get(key) or {}})[key]
+            targets += [_target(f"slo.{key}.{k}", k, v, None, worst) for k, v in limits.items()]
+        shares = {str(name): limits["attainment"] for name, limits in classes.items() if "attainment" in limits}
+        return {"targets": tuple(targets), "attainment": data.get("attainment"), "window_s": window,
+                "class_attainment": shares, "goodput_per_s": data.get("goodput_per_s")}  # fmt: skip
 
     @model_validator(mode="after")
     def _some(self) -> "SloSpec":
-        if not self.targets and self.attainment is None:
+        if not self.targets and not self.attainment and not self.class_attainment:
             raise ValueError("slo must hold at least one limit, e.g. ttft_p99_s: 0.5")
         if self.window_s is not None and not self.targets:
             raise ValueError("slo.window_s has no effect without a percentile or mean, e.g. ttft_p99_s: 0.5")
+        if self.goodput_per_s is not None and not self.request_limits():
+            raise ValueError("slo.goodput_per_s has no effect without limits of a request: attainment or percentiles")
         return self
 
     def written(self) -> Iterator[tuple[str, str, float]]:
-        """Every limit as (key, metric, [s])."""
+        """Every limit as (key, metric, [s]); those of the targets first, in their order."""
         for t in self.targets:
             which = "mean" if t.percentile == MEAN else f"p{t.percentile:g}"
-            yield f"slo.{f'classes.{t.cls}.' if t.cls else ''}{t.metric}_{which}_s", t.metric, t.max_s
-        for metric, limit in (self.attainment.limits if self.attainment else {}).items():
-            yield f"slo.attainment.{metric}_s", metric, limit
+            place = next((k for k, length in WINDOWS.items() if length == t.window_s != self.window_s), "")
+            place = f"{place}." if place else f"classes.{t.cls}." if t.cls else ""
+            yield f"slo.{place}{t.metric}_{which}_s", t.metric, t.max_s
+        shares = {"slo": self.attainment} | {f"slo.classes.{k}": v for k, v in self.class_attainment.items()}
+        for place, asked in shares.items():
+            for metric, limit in (asked.limits if asked else {}).items():
+                yield f"{place}.attainment.{metric}_s", metric, limit
+
+    @property
+    def counts(self) -> bool:
+        """Whether requests within limits are counted: a share of them or so many a second is asked for."""
+        return bool(self.attainment or self.class_attainment or self.goodput_per_s)
 
     def request_limits(self) -> dict[str, float]:
         """Metric -> limit [s] that one request must meet to count as good: the attainment's, else those of
@@ -106,22 +127,34 @@ class SloSpec(Section):
             return self.attainment.limits
         limits: dict[str, float] = {}
         for target in self.targets:
-            if target.cls is None:
+            if target.cls is None and target.metric != "itl":
                 limits[target.metric] = min(target.max_s, limits.get(target.metric, target.max_s))
         return limits
 
 
-def _target(key: str, value: Any, cls: str | None, window_s: float | None) -> Target:
+OTHER_KEYS: Final = ("classes", "attainment", "window_s", "goodput_per_s")
+
+
+def _sections(data: Mapping[str, Any], key: str, found: Any) -> dict[str, Mapping[str, Any]]:
+    """The mappings below a key. Raises ValueError where something else stands there."""
+    if not isinstance(found, Mapping) or not all(isinstance(v, Mapping) for v in found.values()):
+        what = "class names to limits" if key == "classes" else "limits, e.g. ttft_p99_s: 1"
+        raise ValueError(f"slo.{key} must map {what}, got {data[key]!r}")
+    return dict(found)
+
+
+def _target(where: str, key: str, value: Any, cls: str | None, window_s: float | None) -> Target:
     match = _KEY.match(key)
-    where = f"slo.classes.{cls}.{key}" if cls else f"slo.{key}"
     if not match:
         raise ValueError(
             f"{where}: unknown limit; accepted: METRIC_pNN_s or METRIC_mean_s with METRIC one of "
-            f"{', '.join(METRICS)}, e.g. ttft_p99_s; window_s; classes; attainment"
+            f"{', '.join(METRICS)}, e.g. ttft_p99_s; {', '.join((*OTHER_KEYS, *WINDOWS))}"
         )
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
         raise ValueError(f"{where} must be a number of seconds > 0, got {value!r}")
     percentile = MEAN if match[2] == "mean" else float(match[2][1:])
     if percentile != MEAN and not 0 < percentile < 100:
         raise ValueError(f"{where}: the percentile must be between 0 and 100, got {percentile:g}")
+    if match[1] == "itl" and (cls is not None or window_s is not None):
+        raise ValueError(f"{where}: gaps between tokens are counted over all requests together, not by class or window")
     return Target(match[1], percentile, float(value), cls, window_s)

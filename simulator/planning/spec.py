@@ -16,10 +16,11 @@ from simulator.errors import ServecastError
 from simulator.planning.names import check_names, gpu_name, scenario_keys
 from simulator.planning.slo import SloSpec
 from simulator.scenario.limits import asked_back
-from simulator.scenario.spec import EngineSpec, KvSpec, Scenario, scenario_from
+from simulator.scenario.spec import EngineSpec, HostSpec, KvSpec, Scenario, scenario_from
 from simulator.workload.spec import parse_workload
 
 OBJECTIVES: Final = ("min_cost", "min_gpus", "max_goodput_per_gpu", "min_energy")
+WITHIN_BUDGET: Final = ("max_traffic", "best_slo")
 MAX_REPLICAS: Final = 4096
 
 
@@ -51,6 +52,8 @@ class Candidates(Section):
     weight_dtype: tuple[str, ...] = ("bf16",)
     kv_dtype: tuple[str, ...] = ("bf16",)
     router: tuple[str, ...] = ("round_robin",)
+    model: tuple[str | None, ...] = (None,)
+    prefix_caching: tuple[bool | None, ...] = (None,)
     replicas: ReplicaRange | tuple[int, ...] = ReplicaRange()
     total_gpus: tuple[int, ...] | None = Field(default=None, description="only layouts of exactly these sizes")
 
@@ -70,8 +73,9 @@ class Candidates(Section):
         if isinstance(value, tuple):
             if not value:
                 raise ValueError("must hold at least one value")
-            if any(isinstance(v, int) and v < 1 for v in value):
-                raise ValueError(f"must be >= 1, got {min(v for v in value if isinstance(v, int))}")
+            counts = [v for v in value if isinstance(v, int) and not isinstance(v, bool)]
+            if counts and min(counts) < 1:
+                raise ValueError(f"must be >= 1, got {min(counts)}")
             if len(set(value)) < len(value):
                 raise ValueError(f"must not repeat a value, got {list(value)}")
         return value
@@ -96,6 +100,21 @@ class SearchSpec(Section):
     max_rate_scale: float = Field(default=1024.0, gt=1, description="where the search for the wall ends")
 
 
+class BudgetSpec(Section):
+    """What there is to spend, spares included: dollars an hour, GPUs, or replicas that are there already."""
+
+    usd_per_hour: float | None = Field(default=None, gt=0, le=1e9)
+    gpus: int | None = Field(default=None, ge=1, le=2**20)
+    replicas: int | None = Field(default=None, ge=1, le=MAX_REPLICAS)
+
+    @model_validator(mode="after")
+    def _one(self) -> "BudgetSpec":
+        given = [name for name in ("usd_per_hour", "gpus", "replicas") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"budget must hold one of usd_per_hour, gpus, replicas; got {', '.join(given) or 'none'}")
+        return self
+
+
 class PlanSpec(Section):
     """One question to the planner, whole."""
 
@@ -106,6 +125,7 @@ class PlanSpec(Section):
     growth: float = Field(default=1.0, gt=0, le=1000, description="traffic as a multiple of the workload's")
     model: str = "llama-3.1-8b"
     engine: EngineSpec = EngineSpec()
+    host: HostSpec = HostSpec()
     kv: KvSpec = KvSpec()
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
     step_s: float | None = Field(default=None, ge=0, description="time of every step [s]; gpu: unit only")
@@ -115,7 +135,11 @@ class PlanSpec(Section):
     candidates: Candidates = Candidates()
     prices: dict[str, float] = Field(default_factory=dict, description="USD per GPU and hour, by GPU name")
     survive: int = Field(default=0, ge=0, description="replicas that may fail with the SLO still met")
-    objective: Literal["min_cost", "min_gpus", "max_goodput_per_gpu", "min_energy"] = "min_cost"
+    objective: Literal["min_cost", "min_gpus", "max_goodput_per_gpu", "min_energy", "max_traffic", "best_slo"] = (
+        "min_cost"
+    )
+    budget: BudgetSpec | None = Field(default=None, description="for objective max_traffic or best_slo")
+    growth_pct_per_month: tuple[float, ...] = Field(default=(), description="of the step table of a budget")
     warmup_fraction: float = Field(default=0.0, ge=0, lt=1)
     search: SearchSpec = SearchSpec()
     _base: Path = PrivateAttr(default=Path())
@@ -123,12 +147,20 @@ class PlanSpec(Section):
     @model_validator(mode="before")
     @classmethod
     def _short(cls, data: Any) -> Any:
-        if isinstance(data, Mapping) and isinstance(data.get("engine"), str):
-            return {**data, "engine": {"name": data["engine"]}}
-        return data
+        if not isinstance(data, Mapping):
+            return data
+        data = {k: {"name": v} if k in ("engine", "host") and isinstance(v, str) else v for k, v in data.items()}
+        if isinstance(data.get("growth_pct_per_month"), list | int | float):
+            data["growth_pct_per_month"] = _listed(data["growth_pct_per_month"])
+        return data if "budget" not in data or "objective" in data else {**data, "objective": WITHIN_BUDGET[0]}
 
     @model_validator(mode="after")
     def _consistent(self) -> "PlanSpec":
+        if (self.budget is None) != (self.objective not in WITHIN_BUDGET):
+            wants = "needs a budget" if self.budget is None else f"and budget: accepted is {' or '.join(WITHIN_BUDGET)}"
+            raise ValueError(f"objective {self.objective} {wants}")
+        if self.growth_pct_per_month and (self.budget is None or min(self.growth_pct_per_month) <= 0):
+            raise ValueError("growth_pct_per_month must be > 0, and belongs to a budget")
         for gpu, price in self.prices.items():
             if gpu_name(gpu) not in self.candidates.gpu:
                 raise ValueError(
@@ -162,6 +194,8 @@ class Candidate:
     weight_dtype: str
     kv_dtype: str
     router: str
+    model: str | None = None
+    prefix_caching: bool | None = None
 
     @property
     def label(self) -> str:
@@ -175,6 +209,8 @@ class Candidate:
             self.weight_dtype if self.weight_dtype != "bf16" else "",
             f"{self.kv_dtype} KV" if self.kv_dtype != "bf16" else "",
             self.router.replace("_", " ") if self.router != "round_robin" else "",
+            self.model or "",
+            "" if self.prefix_caching is None else "prefix caching" if self.prefix_caching else "no prefix caching",
         ]
         return ", ".join(part for part in parts if part)
 
@@ -191,6 +227,8 @@ def candidates_of(spec: PlanSpec) -> tuple[Candidate, ...]:
         c.weight_dtype,
         c.kv_dtype,
         c.router,
+        c.model,
+        c.prefix_caching,
     )
     return tuple(Candidate(*point) for point in grid)
 
@@ -211,14 +249,16 @@ def scenario_of(spec: PlanSpec, candidate: Candidate, replicas: int = 1) -> Scen
     policy = {k: v for k, v in policy.items() if v is not None}
     if candidate.policy:
         policy["name"] = candidate.policy
+    cached = candidate.prefix_caching
     data: dict[str, Any] = {
         "name": f"{spec.name}: {candidate.label}",
         "seed": spec.seed,
         "workload": spec.workload,
-        "model": spec.model,
+        "model": candidate.model or spec.model,
         "hardware": hardware,
         "engine": spec.engine.model_dump(),
-        "kv": spec.kv.model_dump(),
+        "host": spec.host.model_dump(),
+        "kv": spec.kv.model_dump() | ({} if cached is None else {"prefix_caching": cached}),
         "policy": policy,
         "cluster": {"replicas": replicas, "router": candidate.router},
         "cost_model": spec.cost_model,
@@ -245,11 +285,10 @@ def _finish(document: Document, base: Path) -> PlanSpec:
     _drop_prices(document)
     spec = validate(PlanSpec, document)
     spec._base = base
-    path = base / spec.model
-    model: Path | str = path if path.suffix == ".json" or path.is_dir() else spec.model
     named = {f"candidates.{key}": getattr(spec.candidates, key) for key in ("gpu", "policy", "router")}
     named |= {f"candidates.{key}": getattr(spec.candidates, key) for key in ("weight_dtype", "kv_dtype")}
-    check_names(document, model, named | {"engine.name": [spec.engine.name], "model": [spec.model]})
+    named |= {"engine.name": [spec.engine.name], "host.name": [spec.host.name], "model": [spec.model]}
+    check_names(document, base, named | {"candidates.model": spec.candidates.model})
     try:
         parse_workload(spec.workload, base)
     except ServecastError as error:

@@ -1,6 +1,6 @@
 """Verdicts: does a service level hold, beyond what chance could explain?"""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -12,7 +12,7 @@ from simulator.metrics.samples import mean
 from simulator.planning.asking import Asking
 from simulator.planning.measure import key_of
 from simulator.planning.slo import Target
-from simulator.text import level_value
+from simulator.text import SHORT, level_value
 from simulator.workload.trace import Trace
 
 Verdict = Literal["meets", "misses", "open"]
@@ -86,13 +86,26 @@ def judge(spec: Asking, records: Sequence[dict[str, Any]], exact: bool = False) 
             got = Interval(values[0], low, high, 1, level)
         verdict = _VERDICT["below" if values[0] <= target.max_s else "above"] if exact else against(got, target.max_s)
         levels.append(Judged(target.name, target.max_s, got, verdict, target))
-    if spec.slo.attainment:
-        values, limit = [1.0 - r["attained"] for r in busy], 1.0 - spec.slo.attainment.share + 1e-12
+    for name, values, limit in _shares(spec, busy):
         got = interval(values, spec.search.confidence)
         verdict = _VERDICT["below" if values[0] <= limit else "above"] if exact else against(got, limit)
-        levels.append(Judged("requests that miss a limit", limit, got, verdict))
+        levels.append(Judged(name, limit, got, verdict))
     overloaded = sum(r["overloaded"] for r in busy) * 2 > len(busy)
     return Judgement(tuple(levels), overloaded, tuple(records))
+
+
+def _shares(spec: Asking, busy: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[float], float]]:
+    """Levels that count requests: (name, share that is missing in each replication, how much may be)."""
+    slo = spec.slo
+    if slo.attainment:
+        yield "requests that miss a limit", [1.0 - r["attained"] for r in busy], 1.0 - slo.attainment.share + 1e-12
+    for name, asked in slo.class_attainment.items():
+        values = [1.0 - r["attained_of"][name] for r in busy]
+        yield f"requests that miss a limit ({name})", values, 1.0 - asked.share + 1e-12
+    if slo.goodput_per_s:
+        wanted = slo.goodput_per_s
+        short = [max(0.0, 1.0 - r["attained"] * r["rate"] / wanted) for r in busy]
+        yield f"{SHORT} of {wanted:g} requests/s", short, 1e-12
 
 
 def against(got: Interval, limit: float) -> Verdict:
@@ -112,6 +125,10 @@ def value_of(record: dict[str, Any], target: Target) -> float:
 def check_levels(spec: Asking, trace: Trace) -> None:
     """Raise ConfigError for a level that this traffic cannot answer: no such class, no data, too few requests."""
     kept = np.arange(len(trace)) >= int(spec.warmup_fraction * len(trace))
+    for name in spec.slo.class_attainment:
+        if name not in trace.class_names:
+            known = ", ".join(trace.class_names)
+            raise ConfigError(f"slo.classes.{name}: no request is of class {name!r}; classes: {known}")
     for (key, metric, _), target in zip(spec.slo.written(), spec.slo.targets, strict=False):
         rows = kept
         if target.cls is not None:
@@ -119,15 +136,16 @@ def check_levels(spec: Asking, trace: Trace) -> None:
                 known = ", ".join(trace.class_names)
                 raise ConfigError(f"{key}: no request is of class {target.cls!r}; classes: {known}")
             rows = kept & (trace.cls == trace.class_names.index(target.cls))
-        if metric == "tpot":
+        if metric in ("tpot", "itl"):
             rows = rows & (trace.output > 1)
         found, least = int(np.count_nonzero(rows)), target.needed(spec.search.confidence)
         if target.window_s is not None:
             at = np.sort(trace.arrival_ns[rows]) / 1e9
             most = int((np.searchsorted(at, at + target.window_s) - np.arange(found)).max(initial=0))
             if most < least:
+                place = key if target.window_s != spec.slo.window_s else "slo.window_s"
                 raise ConfigError(
-                    f"slo.window_s: {target.name} needs {least} requests in a window, the fullest has {most}; "
+                    f"{place}: {target.name} needs {least} requests in a window, the fullest has {most}; "
                     "accepted: a longer window, a lower percentile, more requests"
                 )
         if found < least:
@@ -136,6 +154,15 @@ def check_levels(spec: Asking, trace: Trace) -> None:
                 f"{key}: {found} {what}{'' if found == 1 else 's'} cannot tell {target.name}, it takes {least} at "
                 f"{spec.search.confidence:.0%} confidence; accepted: a longer trace (trace.copies), a lower percentile"
             )
+
+
+def check_prefixes(asked: Sequence[bool | None], trace: Trace) -> None:
+    """Raise ConfigError for candidates with and without a prefix cache where the traffic names no shared prefix."""
+    if any(value is not None for value in asked) and not trace.extras:
+        raise ConfigError(
+            "candidates.prefix_caching has no effect: the requests name no shared prefixes; accepted: a trace with "
+            "prefix hashes, or with session and turn (workload.trace.columns)"
+        )
 
 
 def reason(judged: Judgement, error: float = 0.0) -> str:

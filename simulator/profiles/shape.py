@@ -280,16 +280,18 @@ class ModelShape:
             return 2 * (self.heads // tp) * size * self.layers
         return 4 * (self.heads // tp) * self.head_dim * self.layers
 
-    def beyond_dense(self, max_model_len: int) -> list[str]:
-        """What this model has, by name, that a dense decoder with full attention lacks, up to a request length."""
-        kind = "chunked" if self.chunked else "sliding-window"
-        return [f"{kind} attention of {self.window} tokens"] if 0 < self.window < max_model_len else []
+    def beyond_step_costs(self, max_model_len: int) -> list[str]:
+        """What this model has, by name, that step costs and memory do not cover, up to a request length."""
+        sizes = sorted({each for each in self.windows if 0 < each < max_model_len})
+        return [f"windowed attention of {' and '.join(map(str, sizes))} tokens"] if len(sizes) > 1 else []
 
-    def beyond_roofline(self) -> list[str]:
-        """What this model has, by name, that the roofline of a dense decoder lacks."""
+    def beyond_roofline(self, max_model_len: int) -> list[str]:
+        """What this model has, by name, that the roofline of a dense decoder lacks, up to a request length."""
+        kind = "chunked" if self.chunked else "sliding-window"
         return [name for name, there in (
             (f"a mixture of {self.experts.routed if self.experts else 0} experts", self.experts is not None),
             ("multi-head latent attention", self.latent is not None),
+            (f"{kind} attention of {self.window} tokens", 0 < self.window < max_model_len),
             (f"{self.weights.method} weights with parts in 16 bits", any(share > 0 for _, share in self.weights.kept)),
         ) if there]
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 import yaml
 from markupsafe import Markup
 
+from simulator.metrics.readings import VERDICTS
 from simulator.report.compared import DIVERGES, compared, overloaded
 from simulator.report.facts import LATENCIES, answer, cards, classes, pools, setting, verdict
 from simulator.report.plots import PARTS, pictures, time_shares
@@ -32,6 +33,8 @@ from simulator.text import seconds
 CAPTIONS: Final = {
     "slots": "Who held which slot when. Time runs to the right, a row is a slot, a colour a request; grey is "
     "capacity nobody used.",
+    "journeys": "Requests on their way. Time runs to the right, a row is a request: where it waited, had its prompt "
+    "computed, and was answered.",
     "load": "Requests running and waiting, and KV memory in use: mean of each time bin, shaded to its peak.",
     "latency": "Share of requests (ITL: of gaps) at or below a latency. Dots mark p50 and p99. Requests "
     "refused or unfinished count as never answered: such a curve ends below 100 %.",
@@ -60,7 +63,7 @@ def _pictures(drawn: dict[str, Picture], name: str) -> list[dict[str, Any]]:
         {
             "name": key,
             "caption": CAPTIONS[key],
-            "wide": key == "slots" or picture.wide,
+            "wide": key in ("slots", "journeys") or picture.wide,
             "svg": Markup(picture.in_page(f"{name}: {CAPTIONS[key]}", f"{key}-")),
         }
         for key, picture in drawn.items()
@@ -149,9 +152,6 @@ def _best(results: Sequence[Result], names: Sequence[str]) -> list[str]:
         if known:
             value, name = min(known)
             lines.append(f"Lowest p99 {label}: {name} with {seconds(value)}.")
-    over = [
-        name
-        for result, name in zip(results, names, strict=True)
-        if overloaded(result.summary)
-    ]
-    return [*lines, f"Overloaded: {', '.join(over)}."] if over else lines
+    by_verdict = {verdict: [name for result, name in zip(results, names, strict=True)
+                            if result.summary["banner"]["verdict"] == verdict] for verdict in reversed(VERDICTS[1:])}
+    return lines + [f"{verdict.capitalize()}: {', '.join(own)}." for verdict, own in by_verdict.items() if own]

@@ -16,7 +16,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, PercentFormatter
 
 from simulator.metrics.latency import due, fates, times
 from simulator.report.compared import overloaded
-from simulator.report.slots import label_of, labels_of, slot_figure, time_unit
+from simulator.report.journeys import journey_figure
+from simulator.report.slots import crowded, label_of, labels_of, slot_figure, time_unit
 from simulator.report.svg import EMPTY, INK, LINES, MUTED, REQUESTS, Picture, figure, style
 from simulator.report.timeline import Level, levels
 from simulator.run import Result
@@ -310,11 +311,18 @@ def _bars(ax: Axes, values: Sequence[float | None], title: str, grows: Sequence[
 def figures(result: Result) -> dict[str, Figure]:
     """The pictures of one result by file stem: slots, load, latency, time."""
     return {
-        "slots": slot_figure([result]),
+        **_who_and_when([result], None),
         "load": batch_figure(result),
         "latency": latency_figure([result]),
         "time": time_figure([result]),
     }
+
+
+def _who_and_when(results: Sequence[Result], names: Sequence[str] | None) -> dict[str, Figure]:
+    """Slots over time; requests on their way where slots could only be shown in part."""
+    if any(crowded(result) for result in results):
+        return {"journeys": journey_figure(results, names)}
+    return {"slots": slot_figure(results, names)}
 
 
 def compare_figures(results: Sequence[Result]) -> dict[str, Figure]:
@@ -322,7 +330,7 @@ def compare_figures(results: Sequence[Result]) -> dict[str, Figure]:
     names = labels_of(results)
     return {
         "compare": compare_figure(results, names),
-        "slots": slot_figure(results, names),
+        **_who_and_when(results, names),
         "latency": latency_figure(results, names),
         "time": time_figure(results, names),
     }

@@ -76,6 +76,11 @@ def slot_figure(results: Sequence[Result], labels: Sequence[str] | None = None) 
     return fig
 
 
+def crowded(result: Result) -> bool:
+    """Whether the first replica served more requests than a picture of slots can show."""
+    return int(np.count_nonzero((result.requests.slot >= 0) & (result.requests.replica == 0))) > MAX_SPANS
+
+
 def _shown_slots(result: Result) -> Spans:
     """Spans of the first replica and the first MAX_SLOTS slots."""
     spans = slot_spans(result)

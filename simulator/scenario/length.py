@@ -14,6 +14,7 @@ from simulator.profiles.model import ModelShape
 from simulator.profiles.uncertainty import load_uncertainty
 from simulator.state import Limits
 from simulator.units import GIB
+from simulator.windows import admission_blocks
 
 ADVICE = "a smaller max_model_len, more GPUs a replica, a smaller number format, a higher gpu_memory_utilization"
 
@@ -34,6 +35,9 @@ def check_fits(length: int, tokens: int, capacity: KvCapacity, given: bool) -> N
         return
     where = f"{capacity.tensor_parallel} x {capacity.gpu}"
     whose = f"{length:,}" if given else f"{length:,}, the positions of {capacity.model} (the default)"
+    if capacity.layer_groups > 1:  # a long sequence takes a smaller part of memory than a short one's tokens would
+        raise CapacityError(f"must be <= {tokens:,}, got {whose}: {where} hold one sequence of {tokens:,} tokens, so "
+                            f"the engine would not start; accepted: {ADVICE}")
     need, left = (n * capacity.kv_bytes_per_token / GIB for n in (length, tokens))
     raise CapacityError(f"must be <= {tokens:,}, got {whose}: one sequence of that length needs "
                         f"{need:.2f} GiB of KV per GPU, {where} hold {left:.2f} GiB ({tokens:,} tokens), so the engine "
@@ -42,7 +46,19 @@ def check_fits(length: int, tokens: int, capacity: KvCapacity, given: bool) -> N
 
 def kv_tokens(limits: Limits) -> int:
     """[tokens] of KV memory that one sequence can have for itself."""
-    return limits.num_blocks * limits.block_size
+    return _longest(limits, limits.num_blocks)
+
+
+def _longest(limits: Limits, blocks: int) -> int:
+    """[tokens] of the longest sequence that `blocks` hold."""
+    full, windowed = limits.full_groups, limits.window_groups
+    if not windowed:
+        return blocks * limits.block_size
+    rows = blocks // (full + windowed)
+    most = admission_blocks(limits._replace(full_groups=0, window_groups=1), 2**40)  # of one windowed group
+    if rows >= most:
+        rows = (blocks - windowed * most) // full if full else -(-limits.max_model_len // limits.block_size)
+    return rows * limits.block_size
 
 
 def safe_tokens(limits: Limits, gpu: Gpu, given: bool) -> int:
@@ -52,7 +68,7 @@ def safe_tokens(limits: Limits, gpu: Gpu, given: bool) -> int:
     """
     known = load_uncertainty()
     error = known.half_width["num_gpu_blocks"] * known.factor.get(gpu.mark, max(known.factor.values()))
-    return (limits.num_blocks if given else int(limits.num_blocks / (1 + error))) * limits.block_size
+    return _longest(limits, limits.num_blocks if given else int(limits.num_blocks / (1 + error)))
 
 
 def longest_that_fits(most: int, tokens: Callable[[int], int]) -> int:

@@ -9,7 +9,7 @@ from simulator.units import MAX_TICKS, NS_PER_S
 
 LONGEST_S: Final = MAX_TICKS / NS_PER_S
 """Longest accepted time [s], 36 years."""
-ODD_FROM_S: Final = {"ttft": 100.0, "queue": 100.0, "tpot": 5.0, "e2e": 10_000.0}
+ODD_FROM_S: Final = {"ttft": 100.0, "queue": 100.0, "tpot": 5.0, "itl": 5.0, "e2e": 10_000.0}
 """[s] limits from here on read like milliseconds: nobody waits as long for a first or a next token."""
 
 
@@ -24,7 +24,7 @@ class RequestLimits(Section):
     @property
     def limits(self) -> dict[str, float]:
         """Metric -> limit [s], those given."""
-        given = {metric: getattr(self, f"{metric}_s") for metric in ODD_FROM_S}
+        given = {metric: getattr(self, f"{metric}_s") for metric in ("ttft", "tpot", "e2e", "queue")}
         return {metric: value for metric, value in given.items() if value is not None}
 
 

@@ -19,9 +19,10 @@ from simulator.cost.roofline import roofline_cost
 from simulator.cost.step import Cost
 from simulator.cost.unit import unit_cost
 from simulator.engines.clients import CLOSED, GROUPED, OPEN
-from simulator.engines.job import Job, array_job, list_job, request_columns
+from simulator.engines.job import Job, array_job, list_job, request_columns, slots_held
 from simulator.engines.pools import Pool
 from simulator.errors import ConfigError, ServecastError, TraceError
+from simulator.memory import check_slots
 from simulator.profiles.capacity import KvCapacity, kv_capacity
 from simulator.profiles.engine import EngineProfile, load_engine
 from simulator.profiles.gpu import Gpu, load_gpu
@@ -39,6 +40,7 @@ from simulator.scenario.fleet import (
 )
 from simulator.scenario.length import check_fits, check_positions, kv_tokens, longest_that_fits, safe_tokens
 from simulator.scenario.spec import Scenario
+from simulator.scenario.windowed import refuse_beside_windows, window_limits
 from simulator.state import LARGEST_COUNT, Limits
 from simulator.units import to_ticks
 from simulator.workload.shared import shared_blocks
@@ -102,7 +104,7 @@ def _prepare_pool(scenario: Scenario, shorten: bool) -> Setup:
         default = max(length, 2048) if policy.whole_prompt else default_budget
         budget = scenario.policy.max_num_batched_tokens or default
         capacity = None if gpu.name == "unit" else _capacity(scenario, gpu, engine, model, seqs, budget, length)
-        return capacity, _limits(scenario, engine, policy, seqs, budget, length, capacity)
+        return capacity, _limits(scenario, engine, model, policy, seqs, budget, length, capacity)
 
     if shorten and scenario.max_model_len is None and gpu.name != "unit":
         with _named(scenario, "model"):
@@ -119,7 +121,8 @@ def _prepare_pool(scenario: Scenario, shorten: bool) -> Setup:
             check_positions(model, length)
             check_fits(length, kv_tokens(limits), capacity, scenario.max_model_len is not None)
     try:
-        cost = _cost(scenario, gpu, engine, host, model, seqs, limits.max_num_batched_tokens)
+        cost = _cost(scenario, gpu, engine, host, model, seqs, limits.max_num_batched_tokens,
+                     limits.window > 0)
     except ConfigError as error:
         if str(error).startswith("cost."):  # a term nobody set: what a profile of the user's own leads to
             raise ConfigError(f"{scenario.place('hardware.gpu')}: {gpu.path}: {gpu.name} is too slow for {model.name} "
@@ -132,7 +135,7 @@ def cost_on(setup: Setup, host: Host) -> Cost:
     """Step times of a scenario already looked up, on another host."""
     limits = setup.limits
     return _cost(setup.scenario, setup.gpu, setup.engine, host, setup.model, limits.max_num_seqs,
-                 limits.max_num_batched_tokens)
+                 limits.max_num_batched_tokens, limits.window > 0)
 
 
 def _beside(scenario: Scenario, name: str) -> str | Path:
@@ -177,9 +180,9 @@ def _model(scenario: Scenario) -> ModelShape:
 def _refuse_uncosted(scenario: Scenario, model: ModelShape, max_model_len: int) -> None:
     """Raise ConfigError for a model whose memory is counted but whose step times are not modelled, and for keys of
     experts that it has not."""
-    beyond = model.beyond_dense(max_model_len)
+    beyond = model.beyond_step_costs(max_model_len)
     if scenario.cost_model == "roofline":
-        beyond = [f"{name} (cost_model: roofline)" for name in model.beyond_roofline()] + beyond
+        beyond += [f"{name} (cost_model: roofline)" for name in model.beyond_roofline(max_model_len)]
     if beyond:
         raise ConfigError(f"{scenario.place('model')}: {model.name} has {' and '.join(beyond)}: step times are not "
                           "modelled; servecast kv counts its memory")
@@ -206,16 +209,21 @@ def _capacity(scenario: Scenario, gpu: Gpu, engine: EngineProfile, model: ModelS
                        seqs, budget, hardware.gpu_memory_utilization, scenario.kv.block_size, max_model_len)
 
 
-def _limits(scenario: Scenario, engine: EngineProfile, policy: Policy, seqs: int, budget: int, max_model_len: int,
-            capacity: KvCapacity | None) -> Limits:
+def _limits(scenario: Scenario, engine: EngineProfile, model: ModelShape, policy: Policy, seqs: int, budget: int,
+            max_model_len: int, capacity: KvCapacity | None) -> Limits:
     knobs, kv = scenario.policy, scenario.kv
     block_size = kv.block_size or engine.block_size
     contiguous = kv.layout == "contiguous"
+    limits_of_windows = {} if capacity is None else window_limits(model, max_model_len)
+    if limits_of_windows:
+        refuse_beside_windows(scenario, model, policy)
     reserve = max(max_model_len, kv.reserve_tokens or 0)
     if kv.num_gpu_blocks:
         blocks = kv.num_gpu_blocks
     elif capacity:
-        blocks = capacity.num_gpu_blocks // capacity.layer_groups  # windows longer than any request: all groups alike
+        blocks = capacity.num_gpu_blocks
+        if not limits_of_windows:  # windows longer than any request: all groups alike
+            blocks //= capacity.layer_groups
     else:
         blocks = seqs * -(-reserve // block_size) + 1
     if blocks > LARGEST_COUNT:
@@ -236,8 +244,9 @@ def _limits(scenario: Scenario, engine: EngineProfile, policy: Policy, seqs: int
         batch_window=to_ticks(knobs.batch_window_s or 0.0), length_bucket=knobs.length_bucket or 0,
         stream=int(policy.streams if knobs.stream is None else knobs.stream),
         schedule_ahead=engine.schedule_ahead, whole_prompt=int(policy.whole_prompt),
-        prefix=int(_prefix_cache(scenario, engine, policy)), padding=PADDINGS[knobs.padding or "naive"],
-        order=KEYS.get(policy.name, 0), aging=to_ticks(knobs.aging_s or 0.0))
+        prefix=int(_prefix_cache(scenario, engine, policy) and not limits_of_windows), **limits_of_windows,
+        padding=PADDINGS[knobs.padding or "naive"], order=KEYS.get(policy.name, 0),
+        aging=to_ticks(knobs.aging_s or 0.0))
 
 
 def _prefix_cache(scenario: Scenario, engine: EngineProfile, policy: Policy) -> bool:
@@ -252,7 +261,7 @@ def _prefix_cache(scenario: Scenario, engine: EngineProfile, policy: Policy) -> 
 
 
 def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, host: Host, model: ModelShape, seqs: int,
-          budget: int) -> Cost:
+          budget: int, windowed: bool) -> Cost:
     hardware = scenario.hardware
     if gpu.name == "unit":
         return unit_cost(to_ticks(1.0 if hardware.step_s is None else hardware.step_s))
@@ -268,7 +277,7 @@ def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, host: Host, model
         return roofline_cost(gpu, model, hardware.tensor_parallel, weights, hardware.kv_dtype, times,
                              seqs, budget)
     return calibrated_cost(gpu, engine, model, hardware.tensor_parallel, hardware.weight_dtype, hardware.kv_dtype,
-                           seqs, budget, host, _routing(scenario))
+                           seqs, budget, host, _routing(scenario), windowed)
 
 
 def in_submission_order(trace: Trace, load: str) -> Trace:
@@ -301,6 +310,7 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
         counts = reach(pool.lim, "max_num_batched_tokens" in setup.policy.knobs, int(trace.prompt.max()),
                        int(trace.max_tokens.max()), len(trace))
         check_reach(pool.cost, counts, len(trace))
+    check_slots(scenario.cluster.size, slots_held(pools, len(trace)), "cluster.replicas")
     make = array_job if compiled else list_job
     job = make(req, *pools[0][:3], log, shared.numbers if shared else (), pools[1:], groups,
                setup.policy.aux + setup.policy.aux_per_tenant * len(tenants_of(trace)))

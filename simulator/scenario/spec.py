@@ -27,8 +27,6 @@ LOOKED_UP = ("workload", "policy", "model", "engine.name", "host.name", "hardwar
 messages."""
 MOST: Final = 2**40
 """Largest accepted count of requests: products with other counts stay inside int64."""
-MOST_SLOTS: Final = 2**24
-"""Most sequences that all replicas may hold at a time: their tables then take less than 1 GiB."""
 
 
 class LoadSpec(Section):
@@ -190,9 +188,6 @@ class Scenario(Section):
             raise ValueError("kv.reserve_tokens has no effect on paged memory; it belongs to layout: contiguous")
         if self.cluster.pools and "replicas" in self.cluster.model_fields_set:
             raise ValueError("cluster.replicas has no effect beside cluster.pools, which have their own")
-        slots = self.cluster.size * (self.policy.max_num_seqs or 1)
-        if slots > MOST_SLOTS:
-            raise ValueError(f"cluster.replicas x policy.max_num_seqs must be <= {MOST_SLOTS:,} slots, got {slots:,}")
         if self.hardware.expert_parallel and self.hardware.tensor_parallel == 1:
             raise ValueError("hardware.expert_parallel has no effect on one GPU; it needs tensor_parallel of 2 or more")
         if self.hardware.expert_shares and self.hardware.expert_skew:

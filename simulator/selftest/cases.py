@@ -113,6 +113,11 @@ TABLE: Final[tuple[Row, ...]] = (
     ("schedule_ahead", lambda c, d: c.among(0, 1, 1, 2)),
     ("whole_prompt", lambda c, d: int(POLICIES[d.policy].whole_prompt)),
     ("prefix", lambda c, d: c.among(0, 1) if POLICIES[d.policy].prefix_cache and not d.contiguous else 0),
+    ("window", lambda c, d: c.among(0, 1, 3, 4, 8, 16, 30)
+     if d.policy == "chunked" and not d.contiguous and not d.prefix else 0),
+    ("chunked", lambda c, d: c.among(0, 0, 1) if d.window else 0),
+    ("full_groups", lambda c, d: c.among(0, 1, 1, 2) if d.window else 1),
+    ("window_groups", lambda c, d: c.among(1, 1, 2, 5) if d.window else 0),
     ("order", lambda c, d: KEYS.get(d.policy, 0)),
     ("aging", lambda c, d: c.among(0, 0, 3, 20) * d.tick if d.policy == "priority" else 0),
     ("asks", lambda c, d: some_asks(c, d.policy, d.n, d.tick)),
@@ -162,7 +167,8 @@ def some_cost(choose: Choose, tick: int) -> Cost:
             dense_ns=(table(5) + choose.among(0, 1)) * tick, cpu_ns=prep + table(choose.among(0, 4)) * tick,
             prep_ns=prep, eager=table(choose.among(0, 1)), slope_fp=linear(), decode_context_fp=linear(),
             decode_seq_fp=linear(), prefill_pair_fp=linear(), prefill_token_fp=linear(), prefill_seq_fp=linear(),
-            cpu_seq_ns=prep_seq + few(), prep_seq_ns=prep_seq, frontend_in_ns=few(), frontend_each_ns=few(),
+            seen_context_fp=linear(), seen_pair_fp=linear(), cpu_seq_ns=prep_seq + few(),
+            prep_seq_ns=prep_seq, frontend_in_ns=few(), frontend_each_ns=few(),
             frontend_out_ns=few(),
         )
     )  # fmt: skip

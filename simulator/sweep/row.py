@@ -14,7 +14,7 @@ NUMBERS: Final = (
     "goodput.attained", "goodput.requests_per_s", "makespan_s", "slot_utilization", "gpu_utilization",
     "kv.mean_use", "kv.peak_use",
 )
-TEXTS: Final = ("stability.verdict",)
+TEXTS: Final = ("stability.verdict", "banner.verdict")
 METRICS: Final = (*COUNTS, *NUMBERS, *TEXTS)
 
 _HIGHER_IS_BETTER: Final = ("throughput.", "goodput.", "requests.completed")

@@ -14,14 +14,13 @@ from rich.table import Table
 
 from simulator.atomic import atomic
 from simulator.errors import ConfigError, UnknownNameError
+from simulator.metrics.readings import VERDICTS
 from simulator.sweep.row import COUNTS, NUMBERS, higher_is_better
 from simulator.sweep.store import part_files, read_manifest, replication_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-VERDICTS: Final = ("stable", "undecided", "overloaded")
-"""From the best to the worst: the worst of its replications is that of a point."""
 MOST_CELLS: Final = 1_000_000
 """Cells of a heat map; two random keys of n points would make n x n."""
 MOST_LABELS: Final = 40
@@ -47,7 +46,7 @@ def load_table(folder: str | Path) -> pd.DataFrame:
     parts = part_files(Path(folder))
     if not parts:
         raise ConfigError(f"{folder}: no row of the sweep is finished yet")
-    frame: pd.DataFrame = pa.concat_tables([_part(path) for path in parts]).to_pandas()
+    frame: pd.DataFrame = pa.concat_tables([_part(path) for path in parts], promote_options="default").to_pandas()
     return frame.sort_values(["point", "replication"], ignore_index=True)
 
 
@@ -59,7 +58,8 @@ def point_means(frame: pd.DataFrame, keys: list[str], metric: str) -> pd.DataFra
     """
     if metric not in (*COUNTS, *NUMBERS):
         raise UnknownNameError("metric", metric, (*COUNTS, *NUMBERS))
-    ranks = frame["stability.verdict"].map({verdict: k for k, verdict in enumerate(VERDICTS)}).fillna(-1).astype(int)
+    said = "banner.verdict" if "banner.verdict" in frame.columns else "stability.verdict"  # older sweeps have no banner
+    ranks = frame[said].map({verdict: k for k, verdict in enumerate(VERDICTS)}).fillna(-1).astype(int)
     worst = ranks.groupby(frame["point"], sort=True).max().map(dict(enumerate(VERDICTS)) | {-1: ""})
     groups = frame.groupby("point", sort=True)
     values = groups[metric]
@@ -82,9 +82,9 @@ def best_table(best: pd.DataFrame, keys: list[str], metric: str) -> Table:
     for name in ("point", *keys, metric, "± standard error", "verdict", "failed"):
         table.add_column(escape(name), justify="left" if name in ("verdict", *keys) else "right")
     for row in best.to_dict("records"):
-        cells = [row["point"], *(row[key] for key in keys), _number(row["mean"]), _number(row["sem"]),
+        cells = [row["point"], *(row[key] for key in keys), number_text(row["mean"]), number_text(row["sem"]),
                  row["verdict"], row["failed"] or ""]
-        table.add_row(*(escape(_text(cell)) for cell in cells))
+        table.add_row(*(escape(value_text(cell)) for cell in cells))
     return table
 
 
@@ -136,9 +136,9 @@ def grid_table(grid: pd.DataFrame, metric: str, folded: Sequence[str] = ()) -> T
     table = Table(title=escape(title), title_justify="left")
     table.add_column(escape(str(grid.index.name)))
     for value in grid.columns:
-        table.add_column(escape(_text(value)), justify="right")
+        table.add_column(escape(value_text(value)), justify="right")
     for value, row in zip(grid.index, grid.to_numpy(), strict=True):
-        table.add_row(escape(_text(value)), *(_number(cell) for cell in row))
+        table.add_row(escape(value_text(value)), *(number_text(cell) for cell in row))
     return table
 
 
@@ -155,8 +155,8 @@ def heat_map(grid: pd.DataFrame, metric: str, folded: Sequence[str] = ()) -> "Fi
     values = np.ma.masked_invalid(grid.to_numpy(dtype=float))
     image = axes.imshow(values, aspect="auto", cmap=colours, origin="lower", norm=_scale(values))
     across, down = range(0, columns, 1 + columns // MOST_LABELS), range(0, rows, 1 + rows // MOST_LABELS)
-    axes.set_xticks(across, [_text(grid.columns[k]) for k in across], rotation=45 if columns > 8 else 0)
-    axes.set_yticks(down, [_text(grid.index[k]) for k in down])
+    axes.set_xticks(across, [value_text(grid.columns[k]) for k in across], rotation=45 if columns > 8 else 0)
+    axes.set_yticks(down, [value_text(grid.index[k]) for k in down])
     axes.set_xlabel(str(grid.columns.name))
     axes.set_ylabel(str(grid.index.name))
     figure.suptitle(_wrapped(_heading(metric, folded), size[0]), fontsize=10)
@@ -192,7 +192,7 @@ def _write_cells(axes: Any, values: "np.ma.MaskedArray[Any, Any]", image: Any) -
         if np.isfinite(value):
             red, green, blue, _ = image.cmap(image.norm(value))
             light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
-            axes.text(column, row, _number(value), ha="center", va="center", fontsize=7,
+            axes.text(column, row, number_text(value), ha="center", va="center", fontsize=7,
                       color="black" if light else "white")
 
 
@@ -207,11 +207,13 @@ def _swept(means: pd.DataFrame) -> list[str]:
     return [str(c) for c in means.columns if c not in ("point", "mean", "sem", "failed", "verdict")]
 
 
-def _text(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """A swept value as text; a dash where there is none."""
     if isinstance(value, float):
         return "-" if np.isnan(value) else f"{value:g}"
     return "-" if value is None or value is pd.NA else str(value)
 
 
-def _number(value: Any) -> str:
+def number_text(value: Any) -> str:
+    """A metric as text; a dash where it is undefined."""
     return "-" if value is None or np.isnan(value) else f"{value:.4g}"

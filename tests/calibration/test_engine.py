@@ -85,7 +85,7 @@ def test_the_profiles_own_host_and_gpu_are_found_to_be_themselves() -> None:
 
 
 @pytest.mark.parametrize(("flags", "message"), [
-    ((), "a result file does not say the GPU; needed: --hardware"),
+    ((), "does not say the GPU; needed: --hardware"),
     (("--hardware", "h999"), "unknown GPU 'h999'"),
     (("--hardware", "h100", "--model", "llama-2-7b"), "a request has .* tokens, this model has 4096 positions"),
     (("--hardware", "h100", "--engine", "vllm-0.13"), "unknown engine 'vllm-0.13' .the nearest is vllm-0.11."),

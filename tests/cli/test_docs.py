@@ -8,7 +8,9 @@ import pytest
 
 from scenarios import ROOT as SCENARIOS
 from simulator.cli.main import COMMANDS
-from simulator.scenario.spec import Scenario
+from simulator.cli.schema import scenario_schema
+from simulator.errors import ConfigError
+from simulator.scenario.spec import Scenario, scenario_from
 from simulator.workload.arrivals import Arrivals
 from simulator.workload.spec import Inline, TraceFile
 
@@ -28,6 +30,47 @@ def scenario_keys():
 def test_every_scenario_key_is_described(key):
     text = (HOME / "docs" / "scenarios.md").read_text(encoding="utf-8")
     assert re.search(rf"(`|\.|\{{|, ){key}\b", text), f"docs/scenarios.md says nothing of {key}"
+
+
+def largest_numbers():
+    """The table of docs/scenarios.md: dotted key -> largest number."""
+    text = (HOME / "docs" / "scenarios.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.+?) \| ([\d.]+)", text.split("## Largest numbers")[1].split("## ")[0], re.MULTILINE)
+    return {key: float(most) for keys, most in rows for key in re.findall(r"`([\w.]+)`", keys)}
+
+
+def test_largest_numbers_are_those_of_the_schema():
+    """Every bound in the schema of the scenario's own keys stands in the table, and the other way round."""
+    schema, found = scenario_schema(), {}
+    for name, part in schema["properties"].items():
+        options = [part, *part.get("anyOf", [])]
+        for option in options:
+            found |= {name: option["maximum"]} if "maximum" in option else {}
+            found |= {name: option["exclusiveMaximum"] - 1} if option.get("exclusiveMaximum", 0) > 1 else {}
+            section = schema["$defs"].get(option.get("$ref", "").rpartition("/")[2], {})
+            for key, inner in section.get("properties", {}).items():
+                for each in (inner, *inner.get("anyOf", [])):
+                    found |= {f"{name}.{key}": each["maximum"]} if "maximum" in each else {}
+    table = {key: most for key, most in largest_numbers().items() if not key.startswith("workload.")}
+    assert table == pytest.approx({key: float(most) for key, most in found.items() if key not in NOT_COUNTS})
+
+
+NOT_COUNTS = ("hardware.expert_skew",)
+"""Exponents and shares, described with their keys."""
+
+
+@pytest.mark.parametrize("key", sorted(key for key in largest_numbers() if key.startswith("workload.")))
+def test_larger_numbers_of_a_workload_are_refused(key):
+    most = largest_numbers()[key]
+    data = {"arrivals": {"kind": "gamma" if key.endswith("cv") else "poisson", "rate": 1.0}, "prompt": 5, "output": 5}
+    data["arrivals"] |= {"cv": 1.0} if key.endswith("cv") else {}
+    data["arrivals"] |= {} if key.endswith("duration_s") else {"requests": 5}
+    if ".prompt." in key:
+        data["prompt"] = {"kind": "fixed"} if key.endswith("value") else {"kind": "lognormal", "mean": 5, "cv": 1}
+    section, name = key.split(".")[1:]
+    data[section][name] = int(most) + 1 if float(most).is_integer() else most * 1.001
+    with pytest.raises(ConfigError, match=name):
+        scenario_from({"workload": data, "hardware": "unit"})
 
 
 def commands(page):

@@ -101,6 +101,7 @@ def test_folded_keys_are_named_on_the_screen_and_in_the_picture(
     drawn: list[str] = []
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, path, **_: drawn.append(
         " ".join(figure.get_suptitle().split())) or Path(path).touch())
+    monkeypatch.setattr("simulator.sweep.page.write_page", lambda *_: None)  # draws it again
     monkeypatch.setenv("COLUMNS", "200")
     keys = {"policy.max_num_seqs": [2, 64], "policy.max_num_batched_tokens": [256, 512],
             "workload.arrivals.rate": [2, 8]}
@@ -187,3 +188,13 @@ def test_a_heat_map_of_too_many_cells_is_refused_before_it_is_made() -> None:
     means = point_means(many(2_000, 1).assign(x=np.arange(2_000), y=np.arange(2_000)), ["x", "y"], "ttft_s.p99")
     with pytest.raises(ConfigError, match=r"--keys x,y: a heat map of 2,000 x 2,000 cells; accepted"):
         grid_of(means, "x", "y", "ttft_s.p99")
+
+
+def test_the_word_for_a_point_is_the_banner_of_its_worst_replication() -> None:
+    """A stable backlog may still reject or miss its targets; sweeps written before have the backlog's word alone."""
+    frame = pd.DataFrame({"point": [0, 0, 1, 1], "replication": [0, 1, 0, 1], "key": [1, 1, 2, 2], "error": None,
+                          P99: [0.1, 0.2, 0.1, 0.1], "stability.verdict": "stable",
+                          "banner.verdict": ["stable", "rejecting", "missing its targets", "undecided"]})
+    assert point_means(frame, ["key"], P99)["verdict"].tolist() == ["rejecting", "missing its targets"]
+    before = frame.drop(columns="banner.verdict")
+    assert point_means(before, ["key"], P99)["verdict"].tolist() == ["stable", "stable"]

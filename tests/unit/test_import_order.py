@@ -17,7 +17,7 @@ LAYERS = (
     ("errors", "units", "jit", "code_cache", "uncollected", "atomic", "text", "version", "reading", "memory",
      "yaml_text", "hwprofiles", "scenarios"),
     ("config", "state"),
-    ("profiles", "workload", "kv", "prefix"),
+    ("profiles", "workload", "windows", "kv", "prefix"),
     ("cost", "policies"),
     ("engines",),
     ("selftest",),

@@ -144,10 +144,13 @@ def test_a_token_meets_its_active_experts_only(tmp_path: Path) -> None:
 
 def test_what_step_times_do_not_cover_is_named() -> None:
     model = load_model("llama-3.1-8b")
-    assert model.beyond_dense(131_072) == []
+    assert model.beyond_step_costs(131_072) == model.beyond_roofline(131_072) == []
     sliding = dataclasses.replace(model, windows=(4096, 0) * 16)
-    assert sliding.beyond_dense(4096) == []  # no request is longer than the window
-    assert sliding.beyond_dense(4097) == ["sliding-window attention of 4096 tokens"]
+    assert sliding.beyond_roofline(4096) == []  # no request is longer than the window
+    assert sliding.beyond_roofline(4097) == ["sliding-window attention of 4096 tokens"]
+    assert sliding.beyond_step_costs(131_072) == []
+    two = dataclasses.replace(model, windows=(4096, 512) * 16)
+    assert two.beyond_step_costs(131_072) == ["windowed attention of 512 and 4096 tokens"]
 
 
 def _awq(tmp_path: Path, **quantisation: object) -> ModelShape:

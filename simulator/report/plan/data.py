@@ -36,6 +36,7 @@ def plain(plan: Plan) -> dict[str, Any]:
         "question": question(plan),
         "feasible": plan.best is not None,
         "complete": plan.complete,
+        "stopped": plan.stopped,
         "recommended": choice(plan, plan.best) if plan.best else None,
         "runners_up": [choice(plan, c) for c in plan.choices[1:]],
         "cannot_be_told_apart": list(plan.ties),
@@ -74,6 +75,11 @@ def slo(spec: PlanSpec) -> list[dict[str, Any]]:
                 "limit_s": spec.slo.attainment.limits,
             }
         )
+    for name, asked in spec.slo.class_attainment.items():
+        rows.append({"name": f"{asked.share:.2%} of requests of class {name} within all of", "limit_s": asked.limits})
+    if spec.slo.goodput_per_s:
+        limits = spec.slo.request_limits()
+        rows.append({"name": f"{spec.slo.goodput_per_s:g} requests/s within all of", "limit_s": limits})
     return rows
 
 
@@ -88,7 +94,7 @@ def question(plan: Plan) -> dict[str, Any]:
         "prompt_mean": float(trace.prompt.mean()),
         "output_mean": float(trace.output.mean()),
         "longest": int((trace.prompt + trace.max_tokens).max()),
-        "model": spec.model,
+        "model": ", ".join(dict.fromkeys(name or spec.model for name in spec.candidates.model)),
         "engine": spec.engine.name,
         "slo": slo(spec),
         "survive": spec.survive,
@@ -140,7 +146,7 @@ def choice(plan: Plan, c: Choice) -> dict[str, Any]:
 def latency(judged: Judgement) -> list[dict[str, Any]]:
     """Mean over replications of the usual percentiles."""
     rows = []
-    for metric in ("ttft", "tpot", "e2e", "queue"):
+    for metric in ("ttft", "tpot", "itl", "e2e", "queue"):
         values = {
             name: mean_of(judged.records, key_of(metric, None, p))
             for name, p in (

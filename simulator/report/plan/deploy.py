@@ -60,25 +60,25 @@ def no_command(spec: PlanSpec, setup: Setup) -> str:
         return f"commands are written for NVIDIA GPUs only, not for {setup.gpu.name}"
     weights = setup.model.weight_format(scenario.hardware.weight_dtype)
     if weights.method == "load" and weights.dtype in CHECKPOINTS:
-        return f"{weights.dtype} weights need {CHECKPOINTS[weights.dtype]}, and {spec.model} names none"
-    if _checkpoint(spec) is None:
-        return f"{spec.model} is a shape, not the folder of a checkpoint"
+        return f"{weights.dtype} weights need {CHECKPOINTS[weights.dtype]}, and {scenario.model} names none"
+    if _checkpoint(scenario.model) is None:
+        return f"{scenario.model} is a shape, not the folder of a checkpoint"
     return ""
 
 
-def _checkpoint(spec: PlanSpec) -> str | None:
+def _checkpoint(model: str) -> str | None:
     """What to serve: a repository or a folder with weights; None for a file that holds a shape alone."""
-    path = Path(spec.model)
-    if spec.model in HUGGING_FACE:
-        return HUGGING_FACE[spec.model]
+    path = Path(model)
+    if model in HUGGING_FACE:
+        return HUGGING_FACE[model]
     if path.suffix == ".json":
         return str(path.parent) if path.name == "config.json" else None
-    return spec.model
+    return model
 
 
 def vllm_flags(spec: PlanSpec, setup: Setup) -> list[str]:
     """Arguments after `vllm serve`, one replica; empty where `no_command` has a reason."""
-    model = _checkpoint(spec)
+    model = _checkpoint(setup.scenario.model)
     if model is None or no_command(spec, setup):
         return []
     scenario, limits = setup.scenario, setup.limits
@@ -103,6 +103,8 @@ def vllm_flags(spec: PlanSpec, setup: Setup) -> list[str]:
         flags.append(f"--long-prefill-token-threshold={limits.long_prefill_token_threshold}")
     if scenario.kv.num_gpu_blocks:
         flags.append(f"--num-gpu-blocks-override={scenario.kv.num_gpu_blocks}")
+    if scenario.kv.prefix_caching is not None:
+        flags.append("--enable-prefix-caching" if scenario.kv.prefix_caching else "--no-enable-prefix-caching")
     if setup.engine.schedule_ahead != usual.schedule_ahead:
         flags.append("--async-scheduling" if setup.engine.schedule_ahead else "--no-async-scheduling")
     if not scenario.engine.cuda_graphs:

@@ -12,10 +12,11 @@ Data = Mapping[str, Any]
 
 
 def fleet_words(fleet: Data) -> str:
-    """`7 x h100-sxm (1 of them spare)`."""
-    spare = f", {fleet['spare']} of them spare" if fleet["spare"] else ""
+    """`16 GPUs: 8 replicas of h100-sxm, TP2, 1 replica of them spare`."""
+    spare = f", {fleet['spare']} {'replica' if fleet['spare'] == 1 else 'replicas'} of them spare"
     replicas = f"{fleet['replicas']} replicas" if fleet["replicas"] > 1 else "1 replica"
-    return f"{replicas} of {fleet['label']}, {fleet['gpus']} GPUs{spare}"
+    gpus = f"{fleet['gpus']} GPUs" if fleet["gpus"] > 1 else "1 GPU"
+    return f"{gpus}: {replicas} of {fleet['label']}{spare if fleet['spare'] else ''}"
 
 
 def answer_lines(data: Data) -> list[str]:
@@ -139,7 +140,7 @@ def _unfinished(data: Data) -> list[str]:
     return (
         []
         if data["complete"]
-        else ["The search stopped at search.max_simulations: this is the best so far, not the answer."]
+        else [f"The search was stopped by {data['stopped']}: this is the best so far, not the answer."]
     )
 
 

@@ -1,0 +1,160 @@
+"""What a budget buys: of every candidate the fleet that N dollars an hour, N GPUs or the replicas there are pay for,
+and how much traffic it carries within the service levels, or how good they can be at the plan's traffic.
+
+    budget: {usd_per_hour: 40}     objective: max_traffic | best_slo
+"""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from simulator.planning.bounds import RESOURCES, Ready, can_bind
+from simulator.planning.cache import PointCache
+from simulator.planning.capacity import GROWTHS, STEPS, months_to
+from simulator.planning.passing import possibly, surely
+from simulator.planning.points import Runner
+from simulator.planning.price import price_of
+from simulator.planning.search import LOWEST_RATE, RATE_STEP, Search
+from simulator.planning.spec import MAX_REPLICAS, Candidate, PlanSpec, candidates_of
+from simulator.planning.statistics import Judgement, check_levels, check_prefixes, reason
+from simulator.planning.traffic import at_rate, mean_rate
+from simulator.units import NS_PER_S
+
+
+def spend(
+    spec: PlanSpec,
+    *,
+    jobs: int | None = None,
+    cache: PointCache | Path | None = None,
+    explain: bool = True,
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, Any]:
+    """The answer as plain data, best candidate first; rates in requests/s, null = none or no bound.
+
+    Raises ConfigError, TraceError as plan() does.
+    """
+    store = PointCache(cache) if isinstance(cache, Path) else cache
+    runner = Runner(spec, jobs, store, progress)
+    trace = runner.bench.traffic.trace(0)
+    check_levels(spec, at_rate(trace, spec.growth))
+    check_prefixes(spec.candidates.prefix_caching, trace)
+    search, traffic = Search(spec, runner), mean_rate(trace)
+    rows = [_row(search, runner.bench.ready(candidate), traffic) for candidate in candidates_of(spec)]
+    rows.sort(key=lambda row: _key(spec, row))
+    best = rows[0] if rows and rows[0]["carries"] is not None else None
+    data: dict[str, Any] = {
+        "name": spec.name,
+        "description": spec.description,
+        "objective": spec.objective,
+        "budget": spec.budget.model_dump(exclude_none=True) if spec.budget else {},
+        "traffic": traffic * spec.growth,
+        "model": spec.model,
+        "asked": [target.name for target in spec.slo.targets],
+        "confidence": spec.search.confidence,
+        "survive": spec.survive,
+        "rows": rows,
+        "best": best,
+        "relief": [],
+        "steps": [],
+        "growth": list(spec.growth_pct_per_month or GROWTHS),
+    }
+    if best is not None and explain and best["wall"]:
+        chosen = next(c for c in candidates_of(spec) if c.label == best["label"])
+        data["relief"] = _relief(search, chosen, best["serving"], best["carries"] / traffic)
+        if spec.growth_pct_per_month or "replicas" in data["budget"]:
+            data["steps"] = _steps(search, chosen, best, traffic)
+    return {**data, "simulated": runner.simulated, "requests": runner.requests}
+
+
+def affordable(spec: PlanSpec, candidate: Candidate) -> int:
+    """Replicas that the budget pays for, spares included."""
+    budget, each = spec.budget, candidate.tensor_parallel
+    assert budget is not None
+    if budget.replicas is not None:
+        return budget.replicas
+    if budget.gpus is not None:
+        return min(MAX_REPLICAS, budget.gpus // each)
+    cost = price_of(spec, candidate.gpu).usd_per_hour * each
+    return min(MAX_REPLICAS, math.floor((budget.usd_per_hour or 0.0) / cost + 1e-9))
+
+
+def _row(search: Search, found: Ready, traffic: float) -> dict[str, Any]:
+    """One candidate: its fleet, what it carries, and its levels at the plan's traffic."""
+    spec, candidate = search.spec, found.candidate
+    total = affordable(spec, candidate)
+    serving = total - spec.survive
+    price = price_of(spec, candidate.gpu)
+    row: dict[str, Any] = {
+        "label": candidate.label, "replicas": total, "serving": serving, "gpus": total * candidate.tensor_parallel,
+        "usd_per_hour": total * candidate.tensor_parallel * price.usd_per_hour, "price_assumed": price.assumed,
+        "carries": None, "low": None, "high": None, "wall": False, "breaks": None, "levels": [], "worst": None,
+        "reason": found.reason,
+    }  # fmt: skip
+    if found.setup is None:
+        return row
+    if serving < 1:
+        return row | {"reason": "the budget does not pay for one serving replica" +
+                      (f" beside {spec.survive} spare" if spec.survive else "")}  # fmt: skip
+    now = search.judged(candidate, serving, spec.growth, whole=True)
+    row |= {"levels": levels(now), "worst": None if now.overloaded else now.binding.ratio, "meets": now.holds}
+    wall = search.wall(candidate, serving, spec.growth)
+    if wall == 0:
+        idle = search.judged(candidate, serving, spec.growth * LOWEST_RATE, count=2)
+        return row | {"reason": f"no rate meets it, even nearly idle: {reason(idle)}"}
+    row |= {"carries": wall * traffic if math.isfinite(wall) else None, "wall": math.isfinite(wall)}
+    if not math.isfinite(wall):
+        return row | {"carries": spec.growth * spec.search.max_rate_scale * traffic}
+    above = search.judged(candidate, serving, wall * (1 + RATE_STEP), count=2)
+    error = found.error.relative
+    low = search.wall(candidate, serving, wall, factor=1 + error, passes=surely)
+    high = search.wall(candidate, serving, wall, factor=1 - error, passes=possibly)
+    return row | {
+        "span_s": search.runner.bench.traffic.trace(0).span_ns / NS_PER_S / wall,
+        "breaks": {"level": above.binding.name, "words": reason(above)},
+        "low": min(low, wall) * traffic,
+        "high": max(high, wall) * traffic if math.isfinite(high) else None,
+    }
+
+
+def levels(judged: Judgement) -> list[dict[str, Any]]:
+    """Each level by the mean over replications; null = not finite."""
+    return [
+        {"name": x.name, "value": x.interval.mean if math.isfinite(x.interval.mean) else None, "limit": x.limit}
+        for x in judged.levels
+    ]
+
+
+def _key(spec: PlanSpec, row: dict[str, Any]) -> tuple[float, ...]:
+    """Smaller is better; what does not run comes last, and ties go to the cheaper."""
+    carries = row["carries"] or 0.0
+    if spec.objective == "best_slo":
+        worst = math.inf if row["worst"] is None else row["worst"]
+        return (carries == 0.0, worst, row["usd_per_hour"])
+    return (carries == 0.0, -carries, row["usd_per_hour"])
+
+
+def _relief(search: Search, candidate: Candidate, serving: int, wall: float) -> list[dict[str, Any]]:
+    """How far the wall moves with 25 % more of each resource that can bind, most first."""
+    above = search.judged(candidate, serving, wall * (1 + RATE_STEP), count=2).records
+    setup = search.runner.bench.setup(candidate)
+    rows = []
+    for resource in RESOURCES:
+        binds = can_bind(resource, above, setup)
+        moved = search.wall(candidate, serving, wall, relief=resource) if binds else wall
+        rows.append({"resource": resource, "gain_pct": 100 * (moved / wall - 1)})
+    return sorted(rows, key=lambda row: -float(row["gain_pct"]))
+
+
+def _steps(search: Search, candidate: Candidate, best: dict[str, Any], traffic: float) -> list[dict[str, Any]]:
+    """Up to which rate the fleet and larger ones do, and in how many months growing traffic is there."""
+    now, carries = traffic * search.spec.growth, best["carries"]
+    rows = []
+    for n in range(best["serving"], best["serving"] + STEPS):
+        if n > best["serving"]:
+            carries = search.wall(candidate, n, carries / traffic * n / (n - 1)) * traffic
+        if not math.isfinite(carries) or carries <= 0:
+            break
+        months = months_to(now, carries, search.spec.growth_pct_per_month or GROWTHS)
+        rows.append({"replicas": n + search.spec.survive, "rate": carries, "months": months})
+    return rows

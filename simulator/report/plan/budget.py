@@ -1,0 +1,135 @@
+"""What a budget buys, on screen and paper; works on the plain data of planning.budget.spend."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+from rich.table import Table
+from rich.text import Text
+
+from simulator.report.folder import new_folder
+from simulator.report.load.words import MOST_GROWTHS, csv_text, step_rows
+from simulator.report.render import SORT_SCRIPT, render, script_hash
+from simulator.report.write import json_text
+from simulator.text import level_value, number
+
+Data = Mapping[str, Any]
+
+
+def budget_text(data: Data) -> str:
+    """`40 USD/h`, `16 GPUs` or `4 replicas`."""
+    given = data["budget"]
+    if "usd_per_hour" in given:
+        return f"{given['usd_per_hour']:g} USD/h"
+    what, count = next(iter(given.items()))
+    return f"{count} {'GPUs' if what == 'gpus' else 'replica' if count == 1 else 'replicas'}"
+
+
+def fleet_text(row: Data) -> str:
+    """`8 GPUs: 4 replicas of h100-sxm, TP2`."""
+    gpus = f"{row['gpus']} GPU{'s' if row['gpus'] > 1 else ''}"
+    return f"{gpus}: {row['replicas']} replica{'s' if row['replicas'] > 1 else ''} of {row['label']}"
+
+
+def carries_text(row: Data) -> str:
+    """`118 requests/s (101 to 130)`."""
+    if row["carries"] is None:
+        return "nothing"
+    if not row["wall"]:
+        return f"over {number(row['carries'])} requests/s, no limit breaks"
+    low = number(row["low"]) if row["low"] else "less"
+    return f"{number(row['carries'])} requests/s ({low} to {number(row['high'], 'more')})"
+
+
+def level_words(row: Data) -> str:
+    """Every level at the plan's traffic."""
+    return "; ".join(f"{level['name']} {level_value(level, 'value')}" for level in row["levels"])
+
+
+def budget_lines(data: Data) -> list[str]:
+    """The answer in plain words, most important first."""
+    best = data["best"]
+    if best is None:
+        return [f"{budget_text(data)} buys no fleet that meets the levels at any rate: {data['rows'][0]['reason']}."]
+    price = " (example price)" if best["price_assumed"] else ""
+    spare = f", {data['survive']} of the replicas spare" if data["survive"] else ""
+    cost = f"{fleet_text(best)}{spare}, {best['usd_per_hour']:.2f} USD/h{price}"
+    if data["objective"] == "best_slo":
+        lines = [f"{budget_text(data)} is best spent on {cost}: at {number(data['traffic'])} requests/s "
+                 f"{level_words(best)}.", f"It carries {carries_text(best)} within the limits."]  # fmt: skip
+    else:
+        bought = "" if "replicas" in data["budget"] else f"{budget_text(data)} carry most as "
+        lines = [f"{bought}{cost}: {carries_text(best)}."]
+        lines.append(f"At the plan's {number(data['traffic'])} requests/s: {level_words(best)}.")
+    if best["breaks"]:
+        lines.append(f"Just above what it carries: {best['breaks']['words']} (seen over {best['span_s']:,.0f} s of "
+                     "arrivals).")  # fmt: skip
+    if data["relief"] and data["relief"][0]["gain_pct"] > 2:
+        first = data["relief"][0]
+        lines.append(f"25 % more {first['resource']} carries {first['gain_pct']:.0f} % more, of anything else less.")
+    if best["wall"] and best["carries"] < data["traffic"]:
+        lines.append(f"That is less than the plan's {number(data['traffic'])} requests/s.")
+    elif data["steps"]:
+        months = data["steps"][0]["months"].items()
+        when = ", ".join(f"{count:.1f} months at {g} % a month" for g, count in months)
+        lines.append(f"Traffic that grows gets there in {when}.")
+    return lines
+
+
+def budget_tables(data: Data) -> Iterator[Any]:
+    """What `servecast plan` prints of a budget."""
+    yield Text(f"{data['name']}: {budget_text(data)}, {data['objective'].replace('_', ' ')}, {data['model']}",
+               style="bold")  # fmt: skip
+    for line in budget_lines(data):
+        yield Text(line)
+    table = Table(title="Candidates", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for column in ("candidate", "replicas", "GPUs", "USD/h", "carries [1/s]", "of best", "breaks first, or why not"):
+        table.add_column(column, justify="left" if column.startswith(("candidate", "breaks")) else "right")
+    best = max((row["carries"] or 0.0 for row in data["rows"]), default=0.0)
+    for row in data["rows"]:
+        reason = row["breaks"]["level"] if row["breaks"] else row["reason"]
+        carried = "-" if row["carries"] is None else number(row["carries"])
+        count = (str(row["replicas"]), str(row["gpus"]), f"{row['usd_per_hour']:.2f}")
+        of_best = f"{row['carries'] / best:.0%}" if row["carries"] and best else "-"
+        table.add_row(row["label"], *count, carried, of_best, reason)
+    yield table
+    if data["steps"]:
+        yield _steps(data)
+
+
+def _steps(data: Data) -> Table:
+    heads = [f"{g} %" for g in list(data["steps"][0]["months"])[:MOST_GROWTHS]]
+    title = "Replicas as traffic grows; months from now at a growth a month of"
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for column in ("replicas", "carry [1/s]", "then", *heads):
+        table.add_column(column, justify="left" if column == "then" else "right", no_wrap=True)
+    for row in step_rows(data):
+        table.add_row(*row)
+    return table
+
+
+def write_budget(data: Data, out: Path) -> None:
+    """budget.json, candidates.csv and report.html in `out`, whole or not at all."""
+    page = render_budget(data)
+    with new_folder(out) as folder:
+        (folder / "budget.json").write_text(json_text(data), encoding="utf-8")
+        rows = [{k: v for k, v in row.items() if k not in ("levels", "breaks")} for row in data["rows"]]
+        (folder / "candidates.csv").write_text(csv_text(rows), encoding="utf-8")
+        (folder / "report.html").write_text(page, encoding="utf-8")
+
+
+def render_budget(data: Data) -> str:
+    """The page of a budget."""
+    return render(
+        "budget.html",
+        title=f"{data['name']}: what {budget_text(data)} buys",
+        data=data,
+        answer=budget_lines(data),
+        steps=step_rows(data),
+        growths=list(data["steps"][0]["months"])[:MOST_GROWTHS] if data["steps"] else [],
+        carries_text=carries_text,
+        level_words=level_words,
+        script=Markup(SORT_SCRIPT),
+        script_hash=Markup(script_hash()),
+    )

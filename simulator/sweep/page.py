@@ -1,0 +1,70 @@
+"""A sweep as one self-contained page: what is best, how sure, and the heat map of two keys."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from simulator.atomic import atomic
+from simulator.report.render import render
+from simulator.report.svg import Picture
+from simulator.sweep.row import higher_is_better
+from simulator.sweep.show import best_points, folded_keys, heat_map, number_text, value_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SOUND = ("stable", "undecided")
+"""Verdicts with which a point's numbers say something about a longer run."""
+
+
+def write_page(path: Path, name: str, frame: pd.DataFrame, means: pd.DataFrame, keys: Sequence[str], metric: str,
+               grid: pd.DataFrame | None, count: int) -> None:
+    """Write the page of a sweep, whole or not at all; `grid` as from show.grid_of, None where no two keys are drawn."""
+    folded = folded_keys(means, str(grid.columns.name), str(grid.index.name)) if grid is not None else []
+    figure = heat_map(grid, metric, folded) if grid is not None else None
+    with atomic(path) as temporary:
+        temporary.write_text(render_sweep(name, frame, means, keys, metric, figure, count), encoding="utf-8")
+
+
+def render_sweep(name: str, frame: pd.DataFrame, means: pd.DataFrame, keys: Sequence[str], metric: str,
+                 figure: "Figure | None", count: int) -> str:
+    """The page."""
+    best = best_points(means, metric, count)
+    failed = frame[frame["error"].notna()]
+    rows = [([value_text(row[key]) for key in keys], number_text(row["mean"]), number_text(row["sem"]), row["verdict"])
+            for row in best.to_dict("records")]
+    return render(
+        "sweep.html", title=f"{name}: sweep", metric=metric, keys=list(keys), rows=rows,
+        points=len(means), replications=int(frame["replication"].nunique()), answer=answer(means, keys, metric),
+        verdict="stable" if (means["verdict"].isin(SOUND) & means["mean"].notna()).any() else "overloaded",
+        picture=Markup(Picture(figure).in_page(f"{metric} over two keys", "heat-")) if figure else "",
+        caption="Dark is good; grey: failed, or without a finite value.",
+        errors=[(row["point"], row["replication"], str(row["error"])) for row in failed.head(10).to_dict("records")],
+        failed=len(failed))
+
+
+def answer(means: pd.DataFrame, keys: Sequence[str], metric: str) -> list[str]:
+    """Sentences: the best point that is not overloaded, what is better but not sound, and how many are of each kind."""
+    sound = means[means["verdict"].isin(SOUND) & means["mean"].notna()]
+    lines = []
+    if sound.empty:
+        lines.append(f"No point has a finite {metric} and keeps up with its load.")
+    else:
+        row = best_points(sound, metric, 1).to_dict("records")[0]
+        lines.append(f"Best {metric} of the points that keep up with their load: {number_text(row['mean'])} at "
+                     f"{_point(row, keys)}.")
+        known = means[means["mean"].notna()]
+        top = best_points(known, metric, 1).to_dict("records")[0]
+        if top["point"] != row["point"] and top["mean"] != row["mean"]:
+            better = "higher" if higher_is_better(metric) else "lower"
+            lines.append(f"A {better} value, {number_text(top['mean'])} at {_point(top, keys)}, is {top['verdict']}.")
+    counts = means["verdict"].replace("", "failed").value_counts()
+    lines.append("Points: " + ", ".join(f"{count:,} {verdict}" for verdict, count in counts.items()) + ".")
+    return lines
+
+
+def _point(row: dict[Any, Any], keys: Sequence[str]) -> str:
+    return ", ".join(f"{key} {value_text(row[key])}" for key in keys)

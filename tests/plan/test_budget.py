@@ -1,0 +1,183 @@
+"""What a budget buys: arithmetic by hand, M/M/1 behind a random router, and service levels of other kinds."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.errors import ConfigError
+from simulator.planning.budget import affordable, spend
+from simulator.planning.measure import Wanted, key_of, measure
+from simulator.planning.plan import plan
+from simulator.planning.points import Bench, Point
+from simulator.planning.slo import Target
+from simulator.planning.spec import PlanSpec, candidates_of, plan_from
+from simulator.planning.statistics import judge
+from simulator.report.plan.budget import budget_lines, render_budget
+from simulator.report.plan.data import plain
+from simulator.report.plan.page import render_plan
+from simulator.report.plan.words import answer_lines
+from simulator.run import simulate
+from simulator.scenario.spec import scenario_from
+from tests.plan.test_load import mm1_rate
+
+CHAT = {"prompt": 500, "output": 100, "arrivals": {"kind": "poisson", "rate": 10, "requests": 200}}
+STEP = 0.001
+
+
+def textbook(**changes: Any) -> PlanSpec:
+    """Servers of 1 ms a token, one request each, behind a random router."""
+    return plan_from({
+        "name": "textbook",
+        "workload": {"arrivals": {"kind": "poisson", "rate": 50, "requests": 12_000}, "prompt": 1,
+                     "output": {"kind": "exponential", "mean": 20}},
+        "step_s": STEP, "max_model_len": 100_000, "warmup_fraction": 0.1, "slo": {"queue_p95_s": 0.106},
+        "candidates": {"gpu": "unit", "policy": "static", "max_num_seqs": 1, "router": "random"},
+        "budget": {"replicas": 2},
+    } | changes)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "budget, price, parallel, replicas",
+    [
+        ({"usd_per_hour": 12}, 2.69, 1, 4),  # 10.76 and not 13.45
+        ({"usd_per_hour": 12}, 2.69, 2, 2),
+        ({"usd_per_hour": 5.38}, 2.69, 1, 2),  # to the cent
+        ({"gpus": 8}, 2.69, 4, 2),
+        ({"gpus": 7}, 2.69, 4, 1),
+        ({"replicas": 3}, 2.69, 4, 3),
+    ],
+)
+def test_what_the_money_pays_for(budget: dict[str, Any], price: float, parallel: int, replicas: int) -> None:
+    spec = plan_from({"workload": CHAT, "slo": {"ttft_p50_s": 1}, "budget": budget, "prices": {"h100-sxm": price},
+                      "candidates": {"tensor_parallel": parallel}})  # fmt: skip
+    assert spec.objective == "max_traffic"
+    assert affordable(spec, candidates_of(spec)[0]) == replicas
+
+
+def test_two_servers_carry_twice_the_rate_of_mm1() -> None:
+    data = spend(textbook(growth_pct_per_month=[100]), jobs=1)
+    best, theory = data["best"], mm1_rate(20 * STEP, 0.106)
+    assert best["low"] <= 2 * theory <= best["high"]
+    assert best["breaks"]["level"] == "p95 queue time"
+    assert [step["replicas"] for step in data["steps"]] == [2, 3, 4, 5, 6]
+    assert data["steps"][0]["months"]["100"] == pytest.approx(math.log2(best["carries"] / data["traffic"]))
+    assert "2 replicas of unit" in budget_lines(data)[0] and "add a replica before" in render_budget(data)
+
+
+def test_the_best_levels_are_those_of_more_servers() -> None:
+    """One queue for four slots waits less than one slot at the same traffic (Erlang C)."""
+    candidates = {"gpu": "unit", "policy": "orca", "max_num_seqs": [1, 4], "router": "random"}
+    data = spend(textbook(objective="best_slo", candidates=candidates), jobs=1, explain=False)
+    assert [row["label"] for row in data["rows"]] == ["unit, orca, seqs 4, random", "unit, orca, seqs 1, random"]
+    assert data["rows"][0]["worst"] < data["rows"][1]["worst"]
+
+
+def test_spares_are_paid_from_the_budget() -> None:
+    data = spend(textbook(survive=2), jobs=1)
+    assert data["best"] is None and "does not pay for one serving replica beside 2 spare" in budget_lines(data)[0]
+
+
+@pytest.mark.parametrize(
+    "changes, text",
+    [
+        ({"budget": {}}, "must hold one of usd_per_hour, gpus, replicas"),
+        ({"budget": {"gpus": 8, "replicas": 2}}, "got gpus, replicas"),
+        ({"budget": {"gpus": 8}, "objective": "min_cost"}, "objective min_cost and budget"),
+        ({"objective": "best_slo"}, "objective best_slo needs a budget"),
+        ({"growth_pct_per_month": [5]}, "belongs to a budget"),
+        ({"candidates": {"gpu": "h100-sxm", "model": ["llama-3.1-8b", "lama-3"]}}, "candidates.model: unknown model"),
+        ({"host": "quick"}, "host.name: "),
+        ({"slo": {"classes": {"default": {"itl_p99_s": 0.1}}}}, "not by class or window"),
+        ({"slo": {"worst_hour": {"itl_p99_s": 0.1}}}, "not by class or window"),
+        ({"slo": {"worst_hour": 3}}, "slo.worst_hour must map limits"),
+        ({"slo": {"goodput_per_s": 3}}, "at least one limit"),
+        ({"slo": {"itl_p99_s": 0.1, "goodput_per_s": 3}}, "goodput_per_s has no effect without limits of a request"),
+    ],
+)
+def test_what_is_refused(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        plan_from({"workload": CHAT, "slo": {"ttft_p50_s": 1}} | changes)
+
+
+def test_a_prefix_cache_without_shared_prefixes_is_refused() -> None:
+    spec = plan_from({"workload": CHAT, "slo": {"ttft_p50_s": 1}, "candidates": {"prefix_caching": [True, False]}})
+    with pytest.raises(ConfigError, match="the requests name no shared prefixes"):
+        plan(spec, jobs=1)
+
+
+def test_another_model_is_another_candidate() -> None:
+    """A 70B model does not fit one H100, an 8B model does."""
+    spec = plan_from({"workload": CHAT, "slo": {"ttft_p50_s": 1}, "max_model_len": 2048,
+                      "candidates": {"model": ["llama-3.1-8b", "llama-3.1-70b"], "replicas": [1]}})  # fmt: skip
+    found = plan(spec, jobs=1, explain=False)
+    assert [o.status for o in found.outcomes] == ["feasible", "does not fit"]
+    assert found.outcomes[1].candidate.label == "h100-sxm, llama-3.1-70b"
+
+
+def test_windows_and_classes_as_written() -> None:
+    slo = plan_from({"workload": CHAT, "slo": {
+        "ttft_p90_s": 1, "worst_hour": {"ttft_p90_s": 2}, "worst_5min": {"tpot_p50_s": 0.5},
+        "classes": {"default": {"attainment": {"share": 0.9, "e2e_s": 10}}}}}).slo  # fmt: skip
+    assert slo.targets == (Target("ttft", 90.0, 1.0), Target("ttft", 90.0, 2.0, None, 3600.0),
+                           Target("tpot", 50.0, 0.5, None, 300.0))  # fmt: skip
+    assert [key for key, _, _ in slo.written()] == [
+        "slo.ttft_p90_s", "slo.worst_hour.ttft_p90_s", "slo.worst_5min.tpot_p50_s",
+        "slo.classes.default.attainment.e2e_s"]  # fmt: skip
+    with pytest.raises(ConfigError, match=r"slo\.worst_5min\.ttft_p99_s: p99 TTFT in the worst 300 s needs 299 "):
+        plan(plan_from({"workload": CHAT, "slo": {"worst_5min": {"ttft_p99_s": 1}}}), jobs=1)
+    with pytest.raises(ConfigError, match="no request is of class 'chat'"):
+        plan(plan_from({"workload": CHAT, "slo": {"classes": {"chat": {"attainment": {"share": 0.5, "e2e_s": 1}}}}}))
+
+
+def test_gaps_and_shares_by_hand() -> None:
+    """One slot, 1 ms a step: a (10 tokens), then b (10 tokens), both at 0: a has its first token at 1 ms, b waits 10.
+    Gaps between tokens are steps of 1 ms."""
+    scenario = scenario_from({
+        "workload": {"requests": {"prompt": 1, "output": [10, 10], "arrival_s": 0, "cls": ["a", "b"]}},
+        "hardware": {"gpu": "unit", "step_s": STEP}, "policy": {"name": "orca", "max_num_seqs": 1},
+        "engine": {"name": "vllm-0.24", "schedule_ahead": 0}})  # fmt: skip
+    limits = (("ttft", 0.005),)
+    wanted = Wanted((("itl", None, 99.0), ("ttft", None, 50.0)), limits, class_limits=(("a", limits), ("b", limits)))
+    record = measure(simulate(scenario, "reference"), wanted)
+    assert record["values"][key_of("itl", None, 99.0)] == pytest.approx(STEP)
+    assert record["attained"] == 0.5 and record["attained_of"] == {"a": 1.0, "b": 0.0}
+
+
+def test_good_requests_a_second() -> None:
+    """30 requests/s, nearly all of them good: 20 are delivered, of 40 a quarter is missing."""
+    arrivals = {"kind": "constant", "rate": 30, "requests": 600}
+    spec = textbook(budget={"replicas": 1}, slo={"queue_p50_s": 10, "goodput_per_s": 40},
+                    workload={"arrivals": arrivals, "prompt": 1, "output": 1})  # fmt: skip
+    bench = Bench(spec)
+    record = {"idle": False, **bench.run(Point(candidates_of(spec)[0], 1, full=True))}
+    level = judge(spec, [record]).levels[-1]
+    assert level.name == "goodput short of 40 requests/s" and level.interval.mean == pytest.approx(0.25)
+    less = textbook(budget={"replicas": 1}, slo={"queue_p50_s": 10, "goodput_per_s": 20}, workload=spec.workload)
+    assert judge(less, [record]).levels[-1].interval.mean == 0 and np.isfinite(record["rate"])
+
+
+def test_an_interrupted_plan_keeps_what_it_has(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C after the first of two candidates is found: it is the answer so far, and marked."""
+    spec = plan_from({"workload": CHAT, "slo": {"ttft_p50_s": 1}, "max_model_len": 2048, "search": {"replications": 2},
+                      "candidates": {"max_num_seqs": [64, 128], "replicas": [1, 2]}})  # fmt: skip
+    whole = plan(spec, jobs=1, explain=False)
+    assert whole.complete and [o.status for o in whole.outcomes] == ["feasible", "feasible"]
+    found = None
+    for after in range(1, whole.simulated):
+
+        def stop(done: int, after: int = after) -> None:
+            if done >= after:
+                raise KeyboardInterrupt
+
+        found = plan(spec, jobs=1, explain=False, progress=stop)
+        assert not found.complete and found.stopped == "an interruption"
+        if found.best is not None:
+            break
+    assert found is not None and found.best is not None
+    assert [o.status for o in found.outcomes] == ["feasible", "not finished"]
+    assert found.best.outcome.replicas == whole.outcomes[0].replicas
+    data = plain(found)
+    assert any("stopped by an interruption: this is the best so far" in line for line in answer_lines(data))
+    assert render_plan(data)

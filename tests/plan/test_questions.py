@@ -1,0 +1,98 @@
+"""The shipped questions: each runs from its one command and shows what docs/questions.md says to look at."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.cli.main import main
+
+HOME = Path(__file__).parents[2]
+FILES = sorted(path.stem for path in (HOME / "scenarios" / "questions").glob("*.yaml"))
+ROW = re.compile(r"\| `servecast plan (\w+)` \| (.+) \|$", re.MULTILINE)
+SMALL = {
+    "05_prefix_caching": ["workload.trace.copies=3"],
+    "10_a_day_with_n_plus_1": ["workload.arrivals.rate=0.2", "workload.prompt.mean=6000",
+                               "slo={ttft_p95_s: 4.0, worst_hour: {ttft_p95_s: 5}, worst_5min: {ttft_p50_s: 5}}"],
+}  # fmt: skip
+
+
+def answer(name: str, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
+    small = SMALL.get(name, ["workload.arrivals.requests=600"])
+    words = [part for assignment in small for part in ("--set", assignment)]
+    assert main(["plan", name, *words, "--json", "--quick", "--jobs", "1", "--no-cache", *more]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+@pytest.fixture
+def rows(capsys: pytest.CaptureFixture[str]) -> Any:
+    """Label -> row of a question about a budget."""
+    return lambda name: {row["label"]: row for row in answer(name, capsys)["rows"]}
+
+
+def test_every_question_is_listed_with_its_command() -> None:
+    listed = [name for name, _ in ROW.findall((HOME / "docs" / "questions.md").read_text(encoding="utf-8"))]
+    assert listed == FILES
+
+
+@pytest.mark.parametrize("name", [n for n in FILES if n.startswith(("01", "04", "09"))])
+def test_fleets_to_buy(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    data = answer(name, capsys)
+    assert data["feasible"] and data["answer"]["bought"]["holds"]
+    if name.startswith("04"):  # 70 billion parameters of 2 bytes are more than the 141 GB of one H200, of 1 byte less
+        status = {row["label"]: row["status"] for row in data["candidates"]}
+        assert status["h200-sxm"] == "does not fit" and status["h200-sxm, fp8"] != "does not fit"
+    if name.startswith("09"):
+        names = [level["name"] for level in data["recommended"]["levels"]]
+        assert names[0] == "p99 ITL" and names[-1] == "requests that miss a limit (chat)"
+
+
+def test_eight_gpus_in_each_layout(rows: Any) -> None:
+    found = rows("02_tp2_x4_or_tp4_x2")
+    assert {(row["replicas"], row["gpus"]) for row in found.values()} == {(4, 8), (2, 8), (1, 8)}
+    assert all(row["low"] <= row["carries"] <= row["high"] for row in found.values())
+
+
+def test_starved_limits_carry_less(rows: Any) -> None:
+    found = rows("03_batch_limits")
+    assert len(found) == 16
+    assert found["h100-sxm, seqs 64, tokens 1024"]["carries"] < found["h100-sxm, seqs 256, tokens 8192"]["carries"]
+
+
+def test_prefix_caching_carries_more(rows: Any) -> None:
+    found = rows("05_prefix_caching")
+    assert found["h100-sxm, prefix caching"]["carries"] > found["h100-sxm, no prefix caching"]["carries"]
+
+
+def test_experts_split_four_ways(rows: Any) -> None:
+    found = rows("08_30b_a3b_on_8_h200")
+    assert [row["gpus"] for row in found.values()] == [8] * 4 and all(row["carries"] for row in found.values())
+
+
+def test_a_day_with_one_replica_more(capsys: pytest.CaptureFixture[str]) -> None:
+    data = answer("10_a_day_with_n_plus_1", capsys)
+    best = data["recommended"]
+    assert best["spare"] == 1 and best["replicas"] == best["serving"] + 1
+    assert [level["name"] for level in best["levels"]] == [
+        "p95 TTFT", "p95 TTFT in the worst 3600 s", "p50 TTFT in the worst 300 s"]  # fmt: skip
+    assert data["answer"]["loss"]["modelled"]
+
+
+def test_continuous_beats_static_at_every_batch(rows: Any) -> None:
+    """Yu et al., Orca (OSDI 2022): iteration-level scheduling serves more at equal latency."""
+    found = rows("11_static_or_continuous")
+    for seqs in (8, 32, 128):
+        one, other = (found[f"h100-sxm, {policy}, seqs {seqs}"]["carries"] for policy in ("chunked", "static"))
+        assert one > other
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", FILES)
+def test_answers_begin_as_documented(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = dict(ROW.findall((HOME / "docs" / "questions.md").read_text(encoding="utf-8")))
+    assert main(["plan", name, "--quick"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith(said[name]) for line in lines), lines[:3]
