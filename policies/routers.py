@@ -73,6 +73,12 @@ def group_at(req: Requests, i: int) -> int:
 def count_routed(req: Requests, i: int, aux: Column) -> None:
     """Request i has been routed."""
     aux[ROUTED] += 1
+    count_turn(req, i, aux)
+
+
+@jitable
+def count_turn(req: Requests, i: int, aux: Column) -> None:
+    """It was the turn of request i's group."""
     aux[group_at(req, i) + TURN] += 1
 
 

@@ -36,6 +36,8 @@ def find(req: Requests, rep: Replica, lim: Limits, i: int, whole: int) -> int:
     Whole blocks only, and the last token is always computed: its logits are needed (vLLM 0.24
     vllm/v1/core/kv_cache_manager.py, KVCacheManager.get_computed_blocks). Without the cache it is what the trace says.
     """
+    if len(req.carried) > 0 and req.carried[i] == 1:
+        return int(req.prompt[i])  # its KV came with it (engines/handover.py)
     if lim.prefix == 0:
         return min(req.cached[i], whole - 1) // lim.block_size * lim.block_size
     settle(req, rep)
@@ -147,6 +149,8 @@ def match(req: Requests, rep: Replica, lim: Limits, i: int, whole: int) -> int:
         hits += 1
     if hits == shared_blocks(req, i) and req.own[i] >= 0:
         hits = min(hits + rep.prefix.nodes[req.own[i]].count, most)
+    if lim.rehearse == 1 and hits > 0:  # vLLM 0.24 single_type_kv_cache_manager.py, drop_eagle_block
+        hits -= 1
     return hits
 
 

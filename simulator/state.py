@@ -45,6 +45,7 @@ class Requests(NamedTuple):
     preempted: Column    # times preempted [preempt]
     status: Column       # one of the status codes below [engine, admit, preempt]
     next: Column         # next in the waiting queue, -1 at its end [queues]
+    drafts: Column       # [tokens] drafted for its next step; empty unless drafts are made [speculation, preempt]
     # The prefix cache; these five are empty unless it is on.
     chain_end: Column    # end of its shared leading blocks in prefix.chain; they begin where i - 1's end [input]
     found: Column        # [tokens] found in the prefix cache when first admitted [prefix]
@@ -59,11 +60,17 @@ class Requests(NamedTuple):
     # The waiting queue in another order than first come, first served; both are empty unless it is.
     key: Column          # smaller goes first, ties by index [engine]
     child: Column        # first child in the heap, its siblings are linked by next, -1 = none [heap]
+    # Requests that get their first token from one replica and the others from another; empty unless some do [handover].
+    whole: Column        # [tokens] `limit` on the second half of its way; it is 1 on the first
+    source: Column       # index of the replica of its first half, -1 before it is left
+    held: Column         # [blocks] KV blocks it holds there still
+    carried: Column      # whether its KV came with it, a code of handover
+    landed: Column       # [tick]   its KV has come to the second half
 
 
 COUNT_FIELDS: Final = ("prompt", "output", "limit", "cached", "group", "computed", "planned", "done", "blocks",
-                       "extent", "slot", "replica", "preempted", "status", "next", "found", "known",
-                       "settled", "own", "tenant", "predicted", "child")
+                       "extent", "slot", "replica", "preempted", "status", "next", "drafts", "found", "known",
+                       "settled", "own", "tenant", "predicted", "child", "whole", "source", "held", "carried")
 """Columns that fit int32; the others are ticks (int64)."""
 LARGEST_COUNT: Final = 2**31 - 1
 """Most tokens of a request, and most KV blocks of a replica; checked where they come in."""
@@ -75,7 +82,7 @@ CONTROL: Final = 3
 TIMER: Final = 4
 SCHEDULE: Final = 5
 """Phases of a tick. Those of a replica are COMPLETE, TIMER and SCHEDULE; the others come from outside, between them.
-TRANSFER and CONTROL are kept for requests that change replicas and for changes of the fleet."""
+TRANSFER is for requests that change replicas; CONTROL is kept for changes of the fleet."""
 
 # Status of a request.
 FUTURE: Final = 0
@@ -190,6 +197,7 @@ class StepInFlight:
     seen_context: int = 0    # [tokens] of `context` that windowed layers see
     seen_pairs: int = 0      # of `pairs`, those of windowed layers
     joined: int = 0          # 1 = sequences joined the lane with their token of this step
+    drafts: int = 0          # [tokens] drafted ones among those computed
 
 
 @dataclass(slots=True)
@@ -244,6 +252,9 @@ class Totals:
     peak_waiting: int = 0
     fragmented: int = 0         # Counters.scattered at the end
     last: int = 0               # [tick] of the last output
+    drafts: int = 0             # [tokens] drafted and computed for sequences that were still running
+    accepted: int = 0           # [tokens] of them right
+    drafted_rows: int = 0       # their sequences, one a step
 
 
 @dataclass(slots=True)
@@ -271,6 +282,7 @@ class Replica(NamedTuple):
     batch: Column        # (S,) requests of the step being planned          [policy writes]
     tokens: Column       # (S,) tokens to compute for each of them          [policy writes]
     flight: Column       # (D+1, S) per step in flight: requests that get a token from it
+    gains: Column        # (D+1, S) most tokens each of them may get: 1 + its drafts; (1, 1) unless drafts are made
     steps: Column        # (D+1,) StepInFlight: counts and clocks of each
     phase: Column        # (block_size,) blocks that sequences of the lane take, by Seat.crossing
     frees: Column        # (block_size,) blocks that they give back as their windows move, likewise
@@ -318,8 +330,12 @@ class Limits(NamedTuple):
     full_groups: int = 1                # groups of layers that hold blocks for every token
     window_groups: int = 0              # and for those in the window
     padding: int = 0                    # static: what is computed for nobody (policies.static.PADDINGS), 0 = naive
+    draft_tokens: int = 0               # [tokens] drafted for a sequence after each of its steps, 0 = no speculation
+    lookahead: int = 0                  # [tokens] KV slots kept for the next drafts
+    rehearse: int = 0                   # 1 = the draft needs hidden states of the last block of a prefix found
     order: int = 0                      # policies in order of a key: which key (policies.by_key.KEYS)
     aging: int = 0                      # [ns] of waiting that count as one priority; 0 = none
+    hand_over: int = 0                  # 1 = computes prompts and their first tokens only, then hands requests over
 
 
 @dataclass(slots=True)
@@ -342,6 +358,7 @@ class LogRow:
     gpu_ns: int = 0
     wall_ns: int = 0
     pad_rows: int = 0
+    drafts: int = 0
 
 
 @dataclass(slots=True)

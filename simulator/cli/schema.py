@@ -33,7 +33,9 @@ def scenario_schema() -> Schema:
     properties = schema["properties"]
     for section, key in SHORT_FORMS.items():
         short = {"type": "string", "description": f"short for {{{key}: ...}}"}
-        properties[section] = {"anyOf": [short, properties[section]]}
+        for keys in (properties, schema["$defs"]["PoolSpec"]["properties"]):
+            if section in keys:
+                keys[section] = {"anyOf": [short, keys[section]]}
     properties["workload"] = _workload()
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "scenario"}
 

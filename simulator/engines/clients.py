@@ -32,6 +32,7 @@ class Clients(NamedTuple):
     future: Future
     load: int
     width: int      # requests in flight (closed), or in a group (grouped)
+    coupled: int    # 1 = what ends at one replica may cause an arrival at another
 
 
 @jitable

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from policies.registry import Policy
-from policies.routers import LEAST_KV, RANDOM, ROUTED, count_routed, route
+from policies.routers import LEAST_KV, RANDOM, ROUTED, count_routed, count_turn, route
 from simulator.cost.step import Cost
 from simulator.engines.booking import (
     clear_plan,
@@ -21,9 +21,10 @@ from simulator.engines.booking import (
     enqueue,
     output_tick,
 )
-from simulator.engines.clients import ENTER, OPEN, Clients, act, drop, on_ended, start_load, upcoming
+from simulator.engines.clients import ENTER, Clients, act, drop, on_ended, start_load, upcoming
 from simulator.engines.foresight import nobody_ends_before
 from simulator.engines.future import index_of, what_of
+from simulator.engines.handover import LAND, LET_GO, keep_kv, let_go, pass_on, take_over
 from simulator.engines.job import Job, check_sums
 from simulator.engines.lane import depart, join, spill
 from simulator.engines.pools import NUMBERS, PoolRows, pool_rows
@@ -94,10 +95,11 @@ def earliest(fronts: Column, replicas: int) -> int:
 def next_replica(world: World, fronts: Column, mode: Mode, limit: int, code: int, start: int) -> tuple[int, int]:
     """A replica and what to do with it: ADVANCE it before the clients' event at `limit` (NEVER: none), ACT or END.
 
-    Open loads advance whoever the router's choice depends on, and the chosen one. Replicas below `start` are done.
+    Where an output may cause an arrival, everybody; else whoever the router's choice depends on, and the chosen one.
+    Replicas below `start` are done.
     """
-    load = world.clients.load
-    if load != OPEN:
+    alone = world.clients.coupled == 0
+    if not alone:
         r = earliest(fronts, mode.replicas)
         if behind(fronts[r], limit, mode.until):
             return r, ADVANCE
@@ -107,10 +109,12 @@ def next_replica(world: World, fronts: Column, mode: Mode, limit: int, code: int
                 return r, ADVANCE
     if limit == NEVER:
         return 0, END
-    if what_of(code) != ENTER:
+    if what_of(code) == LET_GO:
+        return int(world.req.source[index_of(code)]), ACT
+    if what_of(code) != ENTER and what_of(code) != LAND:
         return 0, ACT
     r = route(mode.router, world.req, fronts, index_of(code), world.routing)
-    return r, ADVANCE if load == OPEN and behind(fronts[r], limit, mode.until) else ACT
+    return r, ADVANCE if alone and behind(fronts[r], limit, mode.until) else ACT
 
 
 @jitable
@@ -149,22 +153,31 @@ def _row_readers() -> tuple[Callable[..., Limits], Callable[..., Cost]]:
     return limits_at, cost_at
 
 
+@jitable
+def wake(rep: Replica, tick: int) -> None:
+    """What happened at the replica may change its decision: if it sleeps, it looks at its queue in this tick."""
+    rep.front.bound = 0
+    if rep.front.event_phase == TIMER:
+        rep.front.event_tick = tick
+        rep.front.event_phase = SCHEDULE
+
+
 def _arrive(key: Callable[..., int], arrived: Callable[..., None]) -> Callable[..., None]:
     """What an arrival does under a policy."""
 
     @jitable
-    def arrive(world: World, rep: Replica, r: int, i: int, tick: int) -> None:
-        """Request i enters the queue of replica r and wakes it, or is refused."""
+    def arrive(world: World, rep: Replica, r: int, i: int, tick: int, landed: bool) -> None:
+        """Request i, from its client or handed over, enters the queue of replica r and wakes it, or is refused."""
         req = world.req
-        count_routed(req, i, world.routing)
+        if landed:
+            count_turn(req, i, world.routing)
+        else:
+            count_routed(req, i, world.routing)
         if len(req.key) > 0:
             req.key[i] = key(req, world.lim, i)
         if enqueue(req, rep, world.lim, i, r):
             arrived(req, rep, world.lim, rep.aux, i)
-            rep.front.bound = 0
-            if rep.front.event_phase == TIMER:
-                rep.front.event_tick = tick
-                rep.front.event_phase = SCHEDULE
+            wake(rep, tick)
         else:
             on_ended(req, world.clients, i, tick + world.cost.frontend_out_ns)
 
@@ -183,9 +196,10 @@ def _step_functions(schedule: Callable[..., None],
         if len(world.log) > 0:
             log_step(world.log, world.clients.ctl, rep, r, step, wall)
         if rep.c.n_ended > 0:
+            if len(world.links.free) > 0:
+                keep_kv(world.req, rep)
             retire(world.req, rep, world.lim, rep.aux)
-            for k in range(rep.c.n_ended):
-                on_ended(world.req, world.clients, rep.ended[k], rep.c.visible)
+            pass_on(world, rep, r)
 
     @jitable
     def plan(world: World, rep: Replica, lane: bool) -> bool:
@@ -204,6 +218,8 @@ def _step_functions(schedule: Callable[..., None],
         if c.n_batch == 0 and c.with_lane == 0:
             return False
         commit(world.req, rep, lim, world.cost)
+        if len(world.links.free) > 0:
+            take_over(world.req, rep, world.clients)
         if lane:
             join(world, rep)
             if c.with_lane == 1 and c.lane_steps == c.lane_end:
@@ -235,7 +251,7 @@ def _advance(complete: Callable[..., None], plan: Callable[..., bool]) -> Callab
                         depart(world, rep)
                 else:
                     set_event(rep, lim.schedule_ahead, plan(world, rep, mode.lane))
-            if world.clients.load != OPEN:
+            if world.clients.coupled == 1:
                 return DONE
         if mode.replicas > 1 and mode.router > RANDOM:
             front.bound = nobody_ends_before(world, rep)
@@ -256,11 +272,10 @@ def _build(policy: Policy) -> Callable[..., int]:
         clients = Clients(ctl, *shared.clients[1:])
         pool = 0
         world = World(shared.req, limits_at(rows, pool), cost_at(rows, pool), clients, shared.itl,
-                      shared.rows_time[pool], shared.log, shared.routing)
-        load = world.clients.load
+                      shared.rows_time[pool], shared.log, shared.routing, shared.links, shared.acceptance)
         if ctl.started == 0:
             start_load(world.req, world.cost, world.clients)
-        alone = load == OPEN or given.replicas == 1  # no other replica's event can cause an arrival here
+        alone = world.clients.coupled == 0 or given.replicas == 1  # no other replica's event can cause an arrival here
         mode = Mode(given.replicas, given.router, given.until, given.stop_at, given.lane, given.quiet and alone)
         start = 0
         ending = 0
@@ -276,18 +291,22 @@ def _build(policy: Policy) -> Callable[..., int]:
             if reps.front[r].pool != pool:
                 pool = reps.front[r].pool
                 world = World(shared.req, limits_at(rows, pool), cost_at(rows, pool), clients, shared.itl,
-                              shared.rows_time[pool], shared.log, shared.routing)
+                              shared.rows_time[pool], shared.log, shared.routing, shared.links, shared.acceptance)
             rep = Replica(reps.running[r], reps.slots[r], reps.vacant[r], reps.seats[r], reps.extents[r],
-                          reps.ended[r], reps.batch[r], reps.tokens[r], reps.flight[r], reps.steps[r], reps.phase[r],
-                          reps.frees[r],
+                          reps.ended[r], reps.batch[r], reps.tokens[r], reps.flight[r], reps.gains[r], reps.steps[r],
+                          reps.phase[r], reps.frees[r],
                           reps.calendar[r], reps.gap_step[r], reps.gap_ns[r],
                           Prefix(reps.prefix.chain, reps.prefix.held, reps.prefix.found[r], reps.prefix.nodes[r]),
                           reps.aux[r], reps.stats[r], reps.front[r], reps.c[r])
             if todo == ACT:
                 start = 0
                 drop(world.clients, tick, code)
-                if what_of(code) == ENTER:
-                    arrive(world, rep, r, index_of(code), tick)
+                what = what_of(code)
+                if what in (ENTER, LAND):
+                    arrive(world, rep, r, index_of(code), tick, what == LAND)
+                elif what == LET_GO:
+                    let_go(world.req, rep, index_of(code))
+                    wake(rep, tick)
                 else:
                     act(world.req, world.cost, world.clients, tick, code)
             elif todo == END:
@@ -324,12 +343,14 @@ def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[i
     total = len(job.req.arrival)
     slice_size = max(10_000, total // 100) if progress else total
     # see lane._leave on `settled`
-    lane = leaps and policy.lane and not any(pool.lim.prefix == 1 and pool.lim.schedule_ahead > 1
+    lane = leaps and policy.lane and not any(pool.lim.draft_tokens > 0 or (pool.lim.prefix == 1 and
+                                                                           pool.lim.schedule_ahead > 1)
                                              for pool in job.pools)
     mode = Mode(job.replicas, job.router, job.until, slice_size, lane, lane)
     rows = pool_rows(job.pools)
     while True:
-        world = World(job.req, job.lim, job.cost, job.clients(), job.itl, job.rows_time, job.log, job.routing)
+        world = World(job.req, job.lim, job.cost, job.clients(), job.itl, job.rows_time, job.log, job.routing,
+                      job.links, job.acceptance)
         code = engine(world, rows, job.ctl, job.reps, mode)
         if code == DONE:
             return check_sums(job)

@@ -1,7 +1,7 @@
 """A simulation ready to run: columns, limits, cost, load and the accumulators an engine fills."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from simulator.cost.step import Cost
 from simulator.engines.clients import OPEN, Clients
 from simulator.engines.future import Future
 from simulator.engines.pools import Pool, pool_of, routing_of
+from simulator.engines.world import Acceptance, Links
 from simulator.errors import ConfigError, TraceError
 from simulator.state import (
     CALENDAR,
@@ -44,6 +45,8 @@ PEAKS: Final = ("wall", "peak_running", "peak_waiting", "peak_blocks")
 """Totals that bound the sums over time."""
 CACHE_COLUMNS = ("chain_end", "found", "known", "settled", "own")
 """Columns of the requests that only a prefix cache needs."""
+HANDOVER_COLUMNS = ("whole", "source", "held", "carried", "landed")
+"""Columns of the requests that only hand-overs need."""
 ORDER_COLUMNS = ("key", "child")
 """Columns of the requests that only a waiting queue in order of a key needs."""
 NOTHING: Final[Mapping[str, Column]] = MappingProxyType({})
@@ -71,10 +74,13 @@ class Job:
     load: int = OPEN
     width: int = 0
     until: int = NEVER
+    links: Links = field(default_factory=lambda: links_of(()))
+    acceptance: Acceptance = field(default_factory=lambda: no_acceptance(True))
 
     def clients(self) -> Clients:
         """Who submits the requests."""
-        return Clients(self.ctl, self.frontends, self.future, self.load, self.width)
+        coupled = self.load != OPEN or len(self.links.free) > 0
+        return Clients(self.ctl, self.frontends, self.future, self.load, self.width, int(coupled))
 
     @property
     def lim(self) -> Limits:
@@ -104,19 +110,26 @@ class Job:
         return rows
 
 
+def no_acceptance(arrays: bool) -> Acceptance:
+    """Where no drafts are made, for an array job or a list job."""
+    return Acceptance(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)) if arrays else Acceptance([], [])
+
+
 def request_columns(arrival: Column, prompt: Column, output: Column, limit: Column, cached: Column,
                     pick: Column, chain_ends: Column | None = None, group: Column = (),
-                    asks: Mapping[str, Column] = NOTHING, ordered: bool = False) -> Requests:
+                    asks: Mapping[str, Column] = NOTHING, ordered: bool = False,
+                    hand_over: bool = False) -> Requests:
     """Requests as numpy columns, shape (N,); inputs are copied, counts become int32. Raises TraceError beyond it.
 
     `chain_ends`: with a prefix cache, where each request's shared blocks end (workload.shared); the columns of the
     cache are empty without. `group`: index of the pools each may go to, empty where there is one group. `asks`: those
     of registry.ASKS that the policy needs, the others are empty. `ordered`: the waiting queue is in order of a key.
+    `hand_over`: replicas may hand requests over to others.
     """
     n = len(arrival)
     given = {"arrival": arrival, "prompt": prompt, "output": output, "limit": limit, "cached": cached, **asks}
     absent = {*(name for name in ASKS if name not in asks), *(ORDER_COLUMNS if not ordered else ()),
-              *(CACHE_COLUMNS if chain_ends is None else ())}
+              *(CACHE_COLUMNS if chain_ends is None else ()), *(HANDOVER_COLUMNS if not hand_over else ())}
     for name in COUNT_FIELDS:
         if name in given and n and not 0 <= np.min(given[name]) <= np.max(given[name]) <= LARGEST_COUNT:
             raise TraceError(f"{name} must be 0..{LARGEST_COUNT} tokens, got {np.min(given[name])} to "
@@ -127,14 +140,14 @@ def request_columns(arrival: Column, prompt: Column, output: Column, limit: Colu
         if name in given:
             columns[name] = np.array(given[name], dtype=dtype)
         elif name in ("pick", "group"):
-            columns[name] = np.asarray(pick if name == "pick" else group, dtype=dtype)
-        elif name in absent:
+            columns[name] = np.array(pick if name == "pick" else group, dtype=dtype)
+        elif name == "drafts" or name in absent:
             columns[name] = np.zeros(0, dtype=dtype)
         elif name == "chain_end":
             columns[name] = np.array(chain_ends, dtype=np.int64)
         else:
             start = {"queued": NEVER, "scheduled": NEVER, "first": NEVER, "last": NEVER, "slot": -1, "replica": -1,
-                     "next": -1, "own": -1, "child": -1}.get(name, 0)
+                     "next": -1, "own": -1, "child": -1, "whole": limit, "source": -1, "landed": NEVER}.get(name, 0)
             columns[name] = np.full(n, start, dtype=dtype)
     return Requests(**columns)
 
@@ -152,6 +165,8 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
     most = max(pool.lim.max_num_seqs for pool in pools)
     s = slots_held(pools, len(req.arrival))
     depth = max(pool.lim.schedule_ahead for pool in pools) + 1
+    drafts = any(pool.lim.draft_tokens > 0 for pool in pools)
+    gains = (depth, s) if drafts else (1, 1)
     largest = max(pool.lim.block_size for pool in pools)
 
     def table(*shape: int, fill: int = 0) -> Any:
@@ -163,10 +178,13 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
     def records(kind: type, *shape: int) -> Any:
         return np.zeros(shape, dtype=dtype_of(kind))
 
+    if drafts:
+        req = req._replace(drafts=np.zeros(len(req.arrival), dtype=np.int32))
     reps: Any = Replica(
         running=ids(total, s), slots=table(total, s, fill=-1), vacant=np.tile(_all_vacant(s), (total, 1)),
         seats=records(Seat, total, s), extents=ids(total, s), ended=ids(total, s), batch=ids(total, s),
-        tokens=table(total, s), flight=ids(total, depth, s), steps=records(StepInFlight, total, depth),
+        tokens=table(total, s), flight=ids(total, depth, s), gains=table(total, *gains),
+        steps=records(StepInFlight, total, depth),
         phase=table(total, largest), frees=table(total, largest), calendar=table(total, CALENDAR, fill=-1),
         gap_step=table(total, GAPS), gap_ns=table(total, GAPS), aux=table(total, max(aux, 1)),
         stats=records(Totals, total), front=as_records([_front(p, pools[p]) for p in of], Front),
@@ -194,8 +212,17 @@ def _all_vacant(slots: int) -> npt.NDArray[np.int64]:
 
 
 def future_of(requests: int) -> Future:
-    """An empty heap with room for what can be pending: an event a request. Zeros take no memory until used."""
-    return Future(np.zeros(requests, dtype=np.int64), np.zeros(requests, dtype=np.int64))
+    """An empty heap with room for what can be pending: a client's turn and a hand-over a request. Zeros take no memory
+    until used."""
+    return Future(np.zeros(2 * requests, dtype=np.int64), np.zeros(2 * requests, dtype=np.int64))
+
+
+def links_of(token_fp: Sequence[int], latency: int = 0, groups: int = 0, arrays: bool = True) -> Links:
+    """Links out of the replicas, given [2^-LINK_BITS ns] a token of each; columns are lists for the SimPy engine."""
+    free, rates = np.zeros(len(token_fp), dtype=np.int64), np.array(token_fp, dtype=np.int64)
+    if not arrays:
+        return Links(free.tolist(), rates.tolist(), latency, groups)
+    return Links(free, rates, latency, groups)
 
 
 def _prefix(req: Requests, pools: Sequence[Pool], chain: npt.NDArray[np.int64]) -> Prefix:
@@ -233,7 +260,7 @@ def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, c
              aux: int = 1) -> Job:
     """The same job on plain lists of Python integers, for the SimPy engine."""
     job = array_job(req, lim, cost, replicas, log, chain, others, groups, aux)
-    columns = Requests(*(column.tolist() for column in req))
+    columns = Requests(*(column.tolist() for column in job.req))
     numbers, held = job.reps.prefix.chain.tolist(), job.reps.prefix.held.tolist()
     of = pool_of(job.pools)
     caches = [Prefix(numbers, held, job.reps.prefix.found[r].tolist(), [Node() for _ in job.reps.prefix.nodes[r]])
@@ -244,7 +271,8 @@ def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, c
                     **{name: getattr(job.reps, name)[r].tolist() for name in ID_COLUMNS}) for r, p in enumerate(of)]
     pools = tuple(pool._replace(cost=_plain(pool.cost)) for pool in job.pools)
     return Job(columns, reps, pools, job.itl.tolist(), job.rows_time.tolist(), Control(), job.frontends.tolist(),
-               [] if log else None, Future(*(column.tolist() for column in job.future)), job.routing.tolist())
+               [] if log else None, Future(*(column.tolist() for column in job.future)), job.routing.tolist(),
+               links=links_of((), arrays=False), acceptance=no_acceptance(False))
 
 
 def _plain(cost: Cost) -> Cost:

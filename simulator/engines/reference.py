@@ -11,7 +11,7 @@ from typing import Any
 import simpy
 
 from policies.registry import Policy
-from policies.routers import LEAST_KV, count_routed, route
+from policies.routers import LEAST_KV, count_routed, count_turn, route
 from simulator.engines.booking import (
     clear_plan,
     collect,
@@ -19,8 +19,9 @@ from simulator.engines.booking import (
     enqueue,
     output_tick,
 )
-from simulator.engines.clients import ENTER, OPEN, act, drop, on_ended, start_load, upcoming
+from simulator.engines.clients import ENTER, act, drop, on_ended, start_load, upcoming
 from simulator.engines.future import index_of, phase_of, what_of
+from simulator.engines.handover import LAND, LET_GO, keep_kv, let_go, pass_on, take_over
 from simulator.engines.job import Job, as_arrays, check_sums
 from simulator.engines.steplog import log_step
 from simulator.engines.world import World
@@ -46,7 +47,8 @@ class _Run:
     def __init__(self, job: Job, policy: Policy) -> None:
         self.job, self.policy = job, policy
         self.clients = job.clients()
-        self.worlds = [World(job.req, pool.lim, pool.cost, self.clients, job.itl, rows_time, job.log, job.routing)
+        self.worlds = [World(job.req, pool.lim, pool.cost, self.clients, job.itl, rows_time, job.log, job.routing,
+                             job.links, job.acceptance)
                        for pool, rows_time in zip(job.pools, job.rows_time, strict=True)]
         self.env = simpy.Environment(initial_time=0)
         self.bells = [self.env.event() for _ in job.reps]
@@ -73,13 +75,16 @@ class _Run:
                 self.more = self.env.event()
                 continue
             event = self.tick(tick, phase_of(code), index_of(code))
-            yield event if job.load == OPEN else event | self.more
+            yield event | self.more if self.clients.coupled else event
             if self.more.triggered:
                 self.more = self.env.event()
             if event.processed:
                 drop(self.clients, tick, code)
-                if what_of(code) == ENTER:
-                    self.arrive(index_of(code))
+                what = what_of(code)
+                if what in (ENTER, LAND):
+                    self.arrive(index_of(code), what == LAND)
+                elif what == LET_GO:
+                    self.let_go(index_of(code))
                 else:
                     act(job.req, job.cost, self.clients, tick, code)
 
@@ -108,23 +113,38 @@ class _Run:
             yield self.bells[r]
         yield self.tick(int(self.env.now), SCHEDULE, r)
 
-    def arrive(self, i: int) -> None:
+    def arrive(self, i: int, landed: bool) -> None:
         job = self.job
         if job.router == LEAST_KV:
             for rep in job.reps:
                 rep.front.used_blocks = rep.front.blocks - rep.c.free_blocks
         r = route(job.router, job.req, [rep.front for rep in job.reps], i, job.routing)
-        count_routed(job.req, i, job.routing)
+        (count_turn if landed else count_routed)(job.req, i, job.routing)
         rep = job.reps[r]
         world = self.worlds[rep.front.pool]
         if job.req.key:
             job.req.key[i] = self.policy.key(job.req, world.lim, i)
         if enqueue(job.req, rep, world.lim, i, r):
             self.policy.arrived(job.req, rep, world.lim, rep.aux, i)
-            if not self.bells[r].triggered:
-                self.bells[r].succeed()
+            self.wake(r)
         else:
             on_ended(job.req, self.clients, i, int(self.env.now) + world.cost.frontend_out_ns)
+
+    def let_go(self, i: int) -> None:
+        """The replica of request i's first half has blocks again."""
+        r = self.job.req.source[i]
+        let_go(self.job.req, self.job.reps[r], i)
+        self.wake(r)
+
+    def wake(self, r: int) -> None:
+        """Replica r, if it sleeps, looks at its queue in this tick."""
+        if not self.bells[r].triggered:
+            self.bells[r].succeed()
+
+    def ring(self) -> None:
+        """There may be an earlier event than the one that the source waits for."""
+        if not self.more.triggered:
+            self.more.succeed()
 
     def plan(self, r: int) -> bool:
         """Let the policy plan a step and launch it; False when it plans nothing."""
@@ -136,6 +156,8 @@ class _Run:
         if rep.c.n_batch == 0:
             return False
         commit(world.req, rep, world.lim, world.cost)
+        if self.job.links.free and take_over(world.req, rep, self.clients):
+            self.ring()
         return True
 
     def complete(self, r: int) -> None:
@@ -150,11 +172,11 @@ class _Run:
                 job.log.append(LogRow())
             log_step(job.log, job.ctl, rep, r, step, wall)
         if rep.c.n_ended > 0:
+            if job.links.free:
+                keep_kv(job.req, rep)
             self.policy.retire(job.req, rep, world.lim, rep.aux)
-            for k in range(rep.c.n_ended):
-                on_ended(job.req, self.clients, rep.ended[k], rep.c.visible)
-            if not self.more.triggered:
-                self.more.succeed()
+            pass_on(world, rep, r)
+            self.ring()
 
 
 def run_reference(job: Job, policy: Policy) -> Job:

@@ -1,10 +1,28 @@
 """What the replicas of a run share, as the one bundle that the functions of the engines take."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from simulator.cost.step import Cost
 from simulator.engines.clients import Clients
 from simulator.state import Column, Limits, Requests
+
+LINK_BITS: Final = 20
+
+
+class Links(NamedTuple):
+    """Links over which replicas hand requests to others (engines/handover.py); empty where none does."""
+
+    free: Column = ()       # (R,) [tick] when the link out of each replica can take the next request
+    token_fp: Column = ()   # (R,) [2^-LINK_BITS ns] in which it sends the KV of a token
+    latency: int = 0        # [ns]
+    groups: int = 0         # a request's group (policies.routers) on the second half of its way is its first + this
+
+
+class Acceptance(NamedTuple):
+    """How likely drafts are right; both columns are empty where none are made."""
+
+    salts: Column      # (2,) 32-bit random numbers of this run
+    chances: Column    # (k,) [2^-32] that the first 1, 2, ... k drafts of a step are all right, never rising
 
 
 class World(NamedTuple):
@@ -18,3 +36,5 @@ class World(NamedTuple):
     rows_time: Column    # (S+1,) [ns] wall time by number of scheduled sequences
     log: Column          # LogRow; empty where no step log is kept
     routing: Column      # numbers of the router
+    links: Links
+    acceptance: Acceptance

@@ -1,23 +1,48 @@
 """Pools of a run apart: the result of each, as if the others were not there."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from simulator.result import Result
 from simulator.state import Requests
+from simulator.units import NS_PER_S
+
+
+def routed_to(result: Result, first: int, end: int) -> npt.NDArray[np.bool_]:
+    """Requests that replicas first..end - 1 had, bool (N,): also those that they handed over."""
+    req = result.requests
+    found: npt.NDArray[np.bool_] = (req.replica >= first) & (req.replica < end)
+    if len(req.source):
+        found |= (req.source >= first) & (req.source < end)
+    return found
+
+
+def transfers(result: Result) -> dict[str, Any]:
+    """Requests handed over from prefill to decode pools, and how long from first token to the arrival of the KV."""
+    req, setup = result.requests, result.setup
+    sent = np.flatnonzero((req.source >= 0) & (req.held == 0) & (req.replica != req.source))
+    took = (req.landed[sent] - req.first[sent] + int(setup.cost.frontend_out_ns)) / NS_PER_S
+    own = next(iter(setup.pools.values())).scenario.hardware
+    each = setup.model.kv_bytes_per_token(own.kv_dtype)
+    return {"requests": len(sent), "gb": int(req.prompt[sent].sum()) * each / 1e9,
+            "mean_s": float(took.mean()) if len(sent) else None,
+            "p99_s": float(np.quantile(took, 0.99)) if len(sent) else None}
 
 
 def parts(result: Result) -> dict[str, Result]:
     """The result of each pool by name; {} for a fleet of one kind.
 
-    Requests are those routed to the pool; gaps between tokens (ITL) are counted over all pools only, and empty here.
+    Requests are those routed to the pool, for their first half too; gaps between tokens (ITL) are counted over all
+    pools only, and empty here.
     """
     found: dict[str, Result] = {}
     first = 0
     for k, (name, setup) in enumerate(result.setup.pools.items()):
         end = first + setup.scenario.cluster.replicas
-        rows = np.flatnonzero((result.requests.replica >= first) & (result.requests.replica < end))
+        rows = np.flatnonzero(routed_to(result, first, end))
         n = len(result.requests.arrival)
         columns = Requests(*(column[rows] if len(column) == n else column for column in result.requests))
         log = result.log

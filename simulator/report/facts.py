@@ -47,9 +47,11 @@ def setting(result: Result) -> str:
     load = scenario.load.kind + (
         f" load, {scenario.load.width} wide" if scenario.load.kind != "open" else " load"
     )
+    drafts = setup.speculation
+    drafting = f" with {drafts.tokens} {drafts.method} drafts" if drafts else ""
     return (
         f"{what} · policy {setup.policy.name}, up to {setup.limits.max_num_seqs} sequences · "
-        f"engine {engine} · {load}"
+        f"engine {engine}{drafting} · {load}"
     )
 
 
@@ -91,6 +93,10 @@ def answer(result: Result) -> list[str]:
         lines.append(
             "Answers are returned whole at the end of their batch, so there is no time per output token."
         )
+    drafted = summary.get("speculation")
+    if drafted and drafted["tokens_per_step"] is not None:
+        lines.append(f"A step gave a sequence {drafted['tokens_per_step']:.2f} tokens on average: "
+                     f"{share(drafted['acceptance_rate'])} of the drafts were right.")
     few = few_line(summary)
     lines += [f"{few[0].upper()}{few[1:]}."] if few else []
     lines += [
@@ -148,7 +154,8 @@ def pools(summary: dict[str, Any]) -> list[tuple[str, list[str]]]:
     found = []
     for name, own in summary.get("pools", {}).items():
         gpus = own["gpu"] if own["tensor_parallel"] == 1 else f"{own['tensor_parallel']} x {own['gpu']}"
-        cells = [f"{own['replicas']} of {gpus}", number(own["requests"]["arrived"])]
+        role = "" if own["role"] == "both" else f", {own['role']}"
+        cells = [f"{own['replicas']} of {gpus}{role}", number(own["requests"]["arrived"])]
         cells += [seconds(own[key]["p99"]) for key in ("ttft_s", "tpot_s", "e2e_s")]
         cells += [share(own["goodput"]["attained"]), share(own["busy_share"]), share(own["slot_utilization"])]
         found.append((name, [*cells, share(own["kv"]["peak_use"]), number(own["queue"]["max_waiting"])]))

@@ -35,6 +35,7 @@ CAPTIONS: Final = {
     "capacity nobody used.",
     "journeys": "Requests on their way. Time runs to the right, a row is a request: where it waited, had its prompt "
     "computed, and was answered.",
+    "memory": "KV memory over time: what each request has filled, and what is reserved for it and empty.",
     "load": "Requests running and waiting, and KV memory in use: mean of each time bin, shaded to its peak.",
     "latency": "Share of requests (ITL: of gaps) at or below a latency. Dots mark p50 and p99. Requests "
     "refused or unfinished count as never answered: such a curve ends below 100 %.",
@@ -63,7 +64,7 @@ def _pictures(drawn: dict[str, Picture], name: str) -> list[dict[str, Any]]:
         {
             "name": key,
             "caption": CAPTIONS[key],
-            "wide": key in ("slots", "journeys") or picture.wide,
+            "wide": key in ("slots", "journeys", "memory") or picture.wide,
             "svg": Markup(picture.in_page(f"{name}: {CAPTIONS[key]}", f"{key}-")),
         }
         for key, picture in drawn.items()

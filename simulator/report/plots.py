@@ -17,6 +17,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, PercentFormatter
 from simulator.metrics.latency import due, fates, times
 from simulator.report.compared import overloaded
 from simulator.report.journeys import journey_figure
+from simulator.report.memory_map import can_be_mapped, memory_figure
 from simulator.report.slots import crowded, label_of, labels_of, slot_figure, time_unit
 from simulator.report.svg import EMPTY, INK, LINES, MUTED, REQUESTS, Picture, figure, style
 from simulator.report.timeline import Level, levels
@@ -322,7 +323,8 @@ def _who_and_when(results: Sequence[Result], names: Sequence[str] | None) -> dic
     """Slots over time; requests on their way where slots could only be shown in part."""
     if any(crowded(result) for result in results):
         return {"journeys": journey_figure(results, names)}
-    return {"slots": slot_figure(results, names)}
+    drawn = {"slots": slot_figure(results, names)}
+    return drawn | {"memory": memory_figure(results, names)} if can_be_mapped(results) else drawn
 
 
 def compare_figures(results: Sequence[Result]) -> dict[str, Figure]:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from policies.routers import DRAWN, ROUTERS, SESSION_AFFINITY
 from simulator.cost.step import Cost
 from simulator.errors import ConfigError, ServecastError
+from simulator.scenario.handover import halves
 from simulator.scenario.spec import PoolSpec, Scenario, ServesSpec, scenario_from
 from simulator.state import Limits
 from simulator.workload.streams import stream
@@ -26,7 +27,7 @@ def pool_scenario(scenario: Scenario, name: str) -> Scenario:
     """The scenario of one pool: its own keys over those of the whole. Raises ConfigError naming the pool."""
     pool: PoolSpec = scenario.cluster.pools[name]
     data = scenario.model_dump(mode="python", exclude_unset=True)
-    given = pool.model_dump(mode="python", exclude_unset=True, exclude={"replicas", "serves"})
+    given = pool.model_dump(mode="python", exclude_unset=True, exclude={"replicas", "serves", "role"})
     for key, value in given.items():
         data[key] = {**data.get(key, {}), **value} if isinstance(value, dict) else value
     data["cluster"] = {"replicas": pool.replicas, "router": scenario.cluster.router}
@@ -73,19 +74,22 @@ def check_pools(limits: dict[str, Limits], policies: set[str]) -> None:
 
 
 def groups_of(scenario: Scenario, trace: Trace) -> tuple[npt.NDArray[np.int32], list[list[int]]]:
-    """Group of each request (N,), and the pools that each group may use.
+    """Group of each request (N,), and the pools that each group may use; where requests are handed over, those of the
+    first halves, then in the same order of the second.
 
     Raises ConfigError for requests that no pool serves and for classes that the trace does not have.
     """
     pools = scenario.cluster.pools
     may = np.stack([_served(name, pool.serves, trace) for name, pool in pools.items()], axis=1)
-    nobody = ~may.any(axis=1)
+    parts = halves(scenario.cluster, trace, may)
+    nobody = ~parts[0].any(axis=1)
     if nobody.any():
         row = int(np.flatnonzero(nobody)[0])
         raise ConfigError(f"cluster.pools: {int(nobody.sum())} requests are served by no pool, the first of class "
                           f"{trace.class_names[int(trace.cls[row])]} with {int(trace.prompt[row])} prompt tokens")
-    kinds, group = np.unique(may, axis=0, return_inverse=True)
-    return group.astype(np.int32).ravel(), [np.flatnonzero(kind).tolist() for kind in kinds]
+    kinds, group = np.unique(np.concatenate(parts, axis=1), axis=0, return_inverse=True)
+    ways = np.split(kinds, len(parts), axis=1)
+    return group.astype(np.int32).ravel(), [np.flatnonzero(kind).tolist() for way in ways for kind in way]
 
 
 def _served(name: str, serves: ServesSpec, trace: Trace) -> npt.NDArray[np.bool_]:

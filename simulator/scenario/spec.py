@@ -15,12 +15,13 @@ from policies.routers import ROUTERS
 from simulator.config import SHORT_FORMS, Document, Section, placed, validate
 from simulator.errors import ConfigError, ServecastError, UnknownNameError
 from simulator.scenario.limits import LONGEST_S, RequestLimits, asked_back
+from simulator.scenario.speculation import SpeculationSpec
 from simulator.state import LARGEST_COUNT
 from simulator.workload.build import inline_trace
 from simulator.workload.spec import Inline, Workload, parse_workload
 
-LOOKED_UP = ("workload", "policy", "model", "engine.name", "host.name", "hardware.gpu", "hardware.weight_dtype",
-             "hardware.kv_dtype", "hardware.tensor_parallel", "max_model_len",
+LOOKED_UP = ("workload", "policy", "model", "engine.name", "engine.speculation", "host.name", "hardware.gpu",
+             "hardware.weight_dtype", "hardware.kv_dtype", "hardware.tensor_parallel", "max_model_len",
              "hardware.expert_parallel", "hardware.expert_skew", "hardware.expert_shares", "kv.prefix_caching",
              "policy.file")
 """Keys whose values are looked up or read later (setup.prepare, build_workload); their lines are kept for the
@@ -61,6 +62,7 @@ class EngineSpec(Section):
     name: str = "vllm-0.24"
     schedule_ahead: int | None = Field(default=None, ge=0, le=8)
     cuda_graphs: bool = True
+    speculation: SpeculationSpec | None = None
 
 
 class HostSpec(Section):
@@ -112,6 +114,8 @@ class PoolSpec(Section):
     """Replicas that are alike. Sections and keys not given are those of the scenario."""
 
     replicas: int = Field(default=1, ge=1, le=4096)
+    role: Literal["both", "prefill", "decode"] = Field(default="both", description="prefill: hands requests over to a "
+                                                       "decode pool with their first token")
     serves: ServesSpec = ServesSpec()
     model: str | None = None
     hardware: HardwareSpec | None = None
@@ -127,12 +131,44 @@ class PoolSpec(Section):
         return short_forms(data)
 
 
+class LinkSpec(Section):
+    """The link over which each replica of a prefill pool sends KV."""
+
+    gb_per_s: float = Field(gt=0, le=1e6, description="[10^9 bytes/s] of one replica, all its GPUs together")
+    latency_s: float = Field(default=0.0, ge=0, le=1e3)
+
+
 class ClusterSpec(Section):
     """Identical replicas behind a router, or pools of them."""
 
     replicas: int = Field(default=1, ge=1, le=4096)
     router: str = "round_robin"
     pools: dict[str, PoolSpec] = Field(default={}, description="unlike replicas behind one router, by name")
+    link: LinkSpec | None = Field(default=None, description="from prefill to decode pools")
+    disaggregate_from_tokens: int | None = Field(
+        default=None, ge=1, le=LARGEST_COUNT,
+        description="shorter prompts are served whole, by pools with role: both if there are any")
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether requests begin in one pool and go on in another."""
+        return any(pool.role == "prefill" for pool in self.pools.values())
+
+    @model_validator(mode="after")
+    def _roles_fit(self) -> "ClusterSpec":
+        roles = {pool.role for pool in self.pools.values()}
+        if ("prefill" in roles) != ("decode" in roles):
+            raise ValueError("cluster.pools: role: prefill and role: decode belong together, got only one of them")
+        for key in ("link", "disaggregate_from_tokens"):
+            if getattr(self, key) is not None and "prefill" not in roles:
+                raise ValueError(f"cluster.{key} has no effect without a pool with role: prefill")
+        if "prefill" in roles and self.link is None:
+            raise ValueError("cluster.link must be given where a pool has role: prefill; accepted: "
+                             "{gb_per_s: ..., latency_s: ...}")
+        if {"prefill", "both"} <= roles and self.disaggregate_from_tokens is None:
+            raise ValueError("cluster.pools: role: both beside prefill and decode pools takes prompts below "
+                             "cluster.disaggregate_from_tokens, which is not given")
+        return self
 
     @property
     def size(self) -> int:
@@ -198,6 +234,12 @@ class Scenario(Section):
             question = asked_back(f"slo.{metric}_s", metric, limit)
             if question and self.hardware.gpu != "unit":
                 raise ValueError(question)
+        drafts = self.engine.speculation
+        if drafts and (self.engine.schedule_ahead or 0) > (0 if drafts.method == "ngram" else 1):
+            raise ValueError(f"engine.schedule_ahead must be {'0' if drafts.method == 'ngram' else '0 or 1'} with "
+                             f"{drafts.method} drafts, got {self.engine.schedule_ahead}")
+        if drafts and drafts.draft and self.hardware.gpu == "unit":
+            raise ValueError("engine.speculation.draft has no effect on gpu: unit")
         if self.hardware.gpu == "unit":
             self._only_what_a_textbook_gpu_has()
         return self
@@ -208,7 +250,7 @@ class Scenario(Section):
         given = {name: getattr(self, name) for name in plain}
         for section, spec in (("hardware", self.hardware), ("engine", self.engine), ("host", self.host)):
             for key, field in type(spec).model_fields.items():
-                if key not in ("gpu", "step_s", "schedule_ahead"):
+                if key not in ("gpu", "step_s", "schedule_ahead", "speculation"):
                     plain[f"{section}.{key}"] = field.default
                     given[f"{section}.{key}"] = getattr(spec, key)
         for name, value in given.items():

@@ -19,9 +19,10 @@ from simulator.cost.check import check_cost
 from simulator.cost.step import Cost
 from simulator.engines.clients import CLOSED, GROUPED, OPEN
 from simulator.engines.fast import run_fast
-from simulator.engines.job import Job, array_job, list_job, request_columns
+from simulator.engines.job import Job, array_job, links_of, list_job, request_columns
 from simulator.engines.pools import Pool
 from simulator.engines.reference import run_reference
+from simulator.engines.world import Acceptance
 from simulator.state import Limits
 from simulator.units import NEVER
 
@@ -54,6 +55,9 @@ class Case:
     """Numbers of each request's shared leading blocks; given when the prefix cache is on."""
     asks: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """Columns that the policy needs (registry.ASKS)."""
+    salts: tuple[int, ...] = ()
+    chances: tuple[int, ...] = ()
+    """Of engines.world.Acceptance; given when drafts are made."""
 
 
 class Choose(Protocol):
@@ -118,10 +122,17 @@ TABLE: Final[tuple[Row, ...]] = (
     ("chunked", lambda c, d: c.among(0, 0, 1) if d.window else 0),
     ("full_groups", lambda c, d: c.among(0, 1, 1, 2) if d.window else 1),
     ("window_groups", lambda c, d: c.among(1, 1, 2, 5) if d.window else 0),
+    ("draft_tokens", lambda c, d: c.among(0, 0, 1, 2, 4)
+     if POLICIES[d.policy].drafts and not d.contiguous and not d.window else 0),
+    ("lookahead", lambda c, d: c.among(0, d.draft_tokens)),
+    ("rehearse", lambda c, d: c.among(0, 1) if d.draft_tokens else 0),
     ("order", lambda c, d: KEYS.get(d.policy, 0)),
     ("aging", lambda c, d: c.among(0, 0, 3, 20) * d.tick if d.policy == "priority" else 0),
     ("asks", lambda c, d: some_asks(c, d.policy, d.n, d.tick)),
+    ("hand_over", lambda c, d: 0),  # of pools that only tests/parity/test_handover.py makes
     # the run
+    ("salts", lambda c, d: c.numbers(2, 0, 2**32 - 1) if d.draft_tokens else ()),
+    ("chances", lambda c, d: sorted((c.among(0, 2**30, 2**31, 2**32) for _ in range(d.draft_tokens)), reverse=True)),
     ("chains", lambda c, d: some_chains(c, d.prompt, d.output, d.block_size) if d.prefix else ()),
     ("cost", lambda c, d: some_cost(c, d.tick)),
     ("replicas", lambda c, d: c.among(1, 1, 2, 3)),
@@ -191,18 +202,24 @@ def some_asks(choose: Choose, policy: str, n: int, tick: int) -> tuple[tuple[str
 
 
 def job(case: Case, compiled: bool, log: bool = True, others: Sequence[Pool] = (),
-        groups: Sequence[Sequence[int]] = ()) -> Job:
-    """The case as a job of one of the engines, `others` the pools beside its own, `groups` who may use which:
-    requests belong to them in turn."""
+        groups: Sequence[Sequence[int]] = (), link: tuple[int, int] | None = None) -> Job:
+    """The case as a job of one of the engines, `others` the pools beside its own, `groups` who may use which: requests
+    belong to them in turn. `link`: [2^-LINK_BITS ns] a token and [ns] latency of hand-overs; the second half of
+    `groups` are then for the second half of the requests' way."""
+    begin = len(groups) // 2 if link else len(groups)
     ends = np.cumsum([len(chain) for chain in case.chains]) if case.limits.prefix else None
     req = request_columns(case.arrival, case.prompt, case.output, case.limit, case.cached, case.pick, ends,
-                          np.arange(len(case.arrival)) % len(groups) if groups else (),
-                          dict(case.asks), POLICIES[case.policy].ordered)
+                          np.arange(len(case.arrival)) % begin if groups else (),
+                          dict(case.asks), POLICIES[case.policy].ordered, link is not None)
     chain = [number for numbers in case.chains for number in numbers]
     made = (array_job if compiled else list_job)(req, case.limits, case.cost, case.replicas, log, chain, others, groups,
                                               POLICIES[case.policy].aux + 3 * POLICIES[case.policy].aux_per_tenant)
     made.router, made.load, made.width = ROUTERS[case.router], LOADS[case.load], case.width
     made.until = NEVER if case.until is None else case.until
+    if case.salts:
+        made.acceptance = Acceptance(*(np.array(each) if compiled else each for each in (case.salts, case.chances)))
+    if link:
+        made.links = links_of([link[0]] * made.replicas, link[1], begin, compiled)
     return made
 
 

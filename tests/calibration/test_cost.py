@@ -1,6 +1,8 @@
 """Calibrated step times: physical limits, graph padding, launch modes, scaling to GPUs without
 measurements."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -51,6 +53,18 @@ def test_no_step_beats_the_datasheet(gpu: str) -> None:
     assert found.dense_ns[0, 1] * 1e-9 > read
     assert found.dense_ns[1, 2048] * 1e-9 > MODEL.flops_per_token() * 2048 / device.peak_flops("bf16")
     assert int(found.slope_fp) / 2**32 * 1e-9 > MODEL.flops_per_token() / device.peak_flops("bf16")
+
+
+def test_the_head_runs_on_real_rows_and_not_on_the_padding() -> None:
+    """vLLM 0.24 v1/worker/gpu_model_runner.py: the model runs on the padded batch, compute_logits on
+    hidden_states[logits_indices], a row a sequence. Within one graph the growth from 9 to 16 sequences
+    is then that of the head, so it is larger for a vocabulary of 64 times the size."""
+    gpu, engine = load_gpu("h100-sxm"), ENGINE.replace(schedule_ahead=1)
+    growth = []
+    for vocab in (MODEL.vocab, 64 * MODEL.vocab):
+        dense = calibrated_cost(gpu, engine, replace(MODEL, vocab=vocab), 1, "bf16", "bf16", 128, 2048).dense_ns[0]
+        growth.append(int(dense[16] - dense[9]))
+    assert growth[1] > growth[0]
 
 
 def test_graph_sizes_are_visible_in_decode() -> None:

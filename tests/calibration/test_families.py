@@ -139,6 +139,34 @@ def test_parts_left_in_sixteen_bits_are_read_in_sixteen() -> None:
     assert device.products_s(rows, gemms, "shared") < sixteen
 
 
+@pytest.mark.parametrize(("model", "tp"), [
+    ("command-r", 1), ("deepseek-v2-lite", 1), ("gemma-2-27b", 1), ("gemma-3-27b", 1), ("glm-4.5-air", 2),
+    ("gpt-oss-120b", 1), ("kimi-k2", 8), ("llama-3.1-70b-awq", 1), ("llama-3.1-405b-fp8", 4), ("llama-4-scout", 2),
+    ("mistral-7b-v0.1", 1), ("mixtral-8x22b", 4), ("phi-3-mini", 1), ("qwen1.5-moe-a2.7b", 1),
+    ("qwen2.5-7b-gptq-int4", 1), ("qwen3-235b-a22b-fp8", 2)])
+def test_every_family_runs_and_reads_no_faster_than_the_datasheet(model: str, tp: int) -> None:
+    """A step of one token reads the weights it meets, of each part in its own format; 2,048 tokens compute them at no
+    more than the fp8 peak."""
+    setup = prepare(scenario_from({
+        "workload": {"requests": {"output": [2]}}, "model": model, "max_model_len": 4096,
+        "hardware": {"gpu": "h200-sxm", "tensor_parallel": tp, "weight_dtype": "auto"},
+        "policy": {"max_num_seqs": 16, "max_num_batched_tokens": 2048}}))  # fmt: skip
+    shape, gpu = setup.model, setup.gpu
+    parts = shape.part_weights(tp)
+    if shape.experts:
+        parts["experts"] = parts["experts"] // shape.experts.routed * shape.experts.active
+    read = sum(count * shape.weights.part_bytes(part) for part, count in parts.items() if part != "other")
+    assert int(setup.cost.dense_ns[0, 1]) * 1e-9 > read / gpu.bandwidth
+    assert int(setup.cost.dense_ns[1, 2048]) * 1e-9 > 2048 * shape.flops_per_token(tp) / gpu.peak_flops("fp8")
+
+
+def test_tensor_parallelism_over_more_than_one_host_is_refused() -> None:
+    """A server links eight GPUs; sixteen are joined by a network, whose all-reduce is not modelled."""
+    base = {"workload": {"requests": {"output": [2]}}, "max_model_len": 4096, "model": "deepseek-v3"}
+    with pytest.raises(ConfigError, match=r"hardware.tensor_parallel: must be <= 8, the GPUs of one host"):
+        prepare(scenario_from(base | {"hardware": {"gpu": "h200-sxm", "tensor_parallel": 16, "weight_dtype": "auto"}}))
+
+
 def test_keys_of_experts_need_experts() -> None:
     base = {"workload": {"requests": {"output": [2]}}, "max_model_len": 4096}
     with pytest.raises(ConfigError, match=r"hardware.expert_skew has no effect on llama-3.1-8b: it has no experts"):

@@ -1,4 +1,4 @@
-"""A disk that is full at any file: exit code 1, one line, nothing half-written; and a bare environment.
+"""A disk that is full at any file: exit code 1, one line, nothing half-written, and what was done is gone on with.
 
 The system's own limit on the size of a file stands in for the disk: each file of a whole run is in turn the one that
 does not fit by a byte.
@@ -16,6 +16,7 @@ import pytest
 from simulator.cli.main import main
 
 SCENARIO = "workload: {requests: {output: [3, 5, 9], prompt: 4}}\nhardware: unit\npolicy: chunked\n"
+SWEEP = "base: s.yaml\naxes: [{grid: {policy.max_num_seqs: [1, 2, 3]}}]\n"
 
 
 def limited(largest: int | None, *arguments: str) -> tuple[int, str]:
@@ -47,6 +48,7 @@ def sizes(folder: Path) -> list[int]:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "s.yaml").write_text(SCENARIO)
+    (tmp_path / "w.yaml").write_text(SWEEP)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -59,6 +61,17 @@ def test_any_file_that_does_not_fit_leaves_nothing(place: Path) -> None:
         code, text = limited(size - 1, *command, "--out", "out")
         assert code == 1 and text.count("\n") == 1 and "File too large" in text, (size, text)
         assert sorted(place.iterdir()) == before, size
+
+
+def test_a_sweep_goes_on_where_the_disk_was_full(place: Path) -> None:
+    assert limited(None, "sweep", "w.yaml", "-q", "-j", "1", "-o", "whole")[0] == 0
+    for size in sizes(place / "whole"):
+        out = f"out{size}"
+        code, text = limited(size - 1, "sweep", "w.yaml", "-q", "-j", "1", "-o", out)
+        assert code == 1 and text.count("\n") == 1 and "File too large" in text, (size, text)
+        assert not list(Path(out).rglob(".part-*"))
+        assert limited(None, "sweep", "w.yaml", "-q", "-j", "1", "-o", out, "--resume")[0] == 0
+        assert sizes(place / out) == sizes(place / "whole")
 
 
 def test_no_home_no_locale(place: Path) -> None:

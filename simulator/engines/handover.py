@@ -1,0 +1,94 @@
+"""Hand-over: a request gets its first token from a replica that only computes prompts, the others from another one.
+
+The KV of the prompt is sent over the link out of the first replica, one request at a time, first come first served.
+When it has come the router chooses a replica for the second half; the first keeps the blocks until that one admits the
+request, which then goes on as if it had computed the prompt itself. Preempted there, it computes the prompt again.
+
+Sources: Zhong et al., "DistServe", OSDI 2024, sections 3 and 4.3 (memory of the prefill instance is the queue of the
+decode instance); Patel et al., "Splitwise", ISCA 2024, section IV; vLLM 0.24 vllm/v1/core/sched/scheduler.py,
+Scheduler._connector_finished (blocks of a finished prefill are freed when their KV has been taken).
+"""
+
+from typing import Final
+
+from simulator.engines.clients import Clients, on_ended
+from simulator.engines.future import event_code, push
+from simulator.engines.world import LINK_BITS, World
+from simulator.jit import jitable
+from simulator.state import FUTURE, TRANSFER, Replica, Requests
+
+LAND: Final = 6
+LET_GO: Final = 7
+"""What a TRANSFER event is: the KV of request `index` has come, and it enters the queue of a replica for its second
+half; it was admitted there, and the blocks it holds at the first are free."""
+
+SENT: Final = 1
+TAKEN: Final = 2
+"""Requests.carried: its KV waits at the replica where it was computed; it was taken from there. 0: it has none."""
+
+
+@jitable
+def keep_kv(req: Requests, rep: Replica) -> None:
+    """Blocks of those that set out stay held, whatever the policy's `retire` does with their slots.
+
+    One that was preempted with its first token in flight has no KV, or not all of it: it sets out without.
+    """
+    for k in range(rep.c.n_ended):
+        i = rep.ended[k]
+        if req.status[i] == FUTURE and req.computed[i] >= req.prompt[i]:
+            req.carried[i] = SENT
+            req.held[i] = req.blocks[i]
+            req.blocks[i] = 0
+            rep.c.kv_tokens += req.computed[i]  # vacate subtracts it
+
+
+@jitable
+def pass_on(world: World, rep: Replica, r: int) -> None:
+    """Those that ended in the step just collected are over for their clients, or set out for another replica."""
+    for k in range(rep.c.n_ended):
+        i = rep.ended[k]
+        if world.req.status[i] == FUTURE:
+            _set_out(world, r, i, rep.c.now)
+        else:
+            on_ended(world.req, world.clients, i, rep.c.visible)
+
+
+@jitable
+def _set_out(world: World, r: int, i: int, now: int) -> None:
+    req, links = world.req, world.links
+    req.limit[i] = req.whole[i]
+    req.group[i] += links.groups
+    req.source[i] = r
+    tokens = 0
+    if req.carried[i] == SENT:
+        tokens = int(req.prompt[i])
+    else:
+        req.computed[i] = 0
+    links.free[r] = max(links.free[r], now) + ((tokens * links.token_fp[r]) >> LINK_BITS)
+    req.landed[i] = links.free[r] + links.latency
+    push(world.clients.future, world.clients.ctl, req.landed[i], event_code(TRANSFER, i, LAND))
+
+
+@jitable
+def take_over(req: Requests, rep: Replica, clients: Clients) -> bool:
+    """Those admitted with the step just planned have their KV now: the blocks at the other end are let go.
+
+    True when there were any.
+    """
+    waiting = clients.ctl.n_future
+    for k in range(rep.c.n_batch):
+        i = rep.batch[k]
+        if req.carried[i] == SENT:
+            req.carried[i] = TAKEN
+            push(clients.future, clients.ctl, rep.c.now, event_code(TRANSFER, i, LET_GO))
+    return bool(clients.ctl.n_future > waiting)
+
+
+@jitable
+def let_go(req: Requests, rep: Replica, i: int) -> None:
+    """Blocks that request i still held at the replica of its first half are free."""
+    rep.c.free_blocks += req.held[i]
+    rep.c.kv_tokens -= req.prompt[i]
+    rep.c.version += 1
+    rep.front.used_blocks = rep.front.blocks - rep.c.free_blocks
+    req.held[i] = 0

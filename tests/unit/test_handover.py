@@ -1,0 +1,120 @@
+"""Prefill and decode pools: timelines worked by hand, back-pressure, what is refused, DistServe's crossing in kind."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator import Scenario, scenario_from, simulate
+from simulator.errors import ConfigError
+from simulator.units import NS_PER_S
+
+HALF_A_SECOND = 2 * 131_072 / 1e9
+"""[GB/s] at which a token of Llama 3.1 8B (32 layers x 2 x 8 heads x 128 x 2 bytes) takes 0.5 s."""
+FAST = {"gb_per_s": 1e6}
+
+
+def split(prefill: dict[str, Any], decode: dict[str, Any], link: dict[str, Any], **more: Any) -> Scenario:
+    data = {"workload": {"requests": {"arrival_s": [0.0, 0.0], "prompt": [4, 4], "output": [3, 3]}},
+            "hardware": "unit", "max_model_len": 16,
+            "cluster": {"link": link,
+                        "pools": {"p": {"role": "prefill", **prefill}, "d": {"role": "decode", **decode}}}}
+    return scenario_from(data | more)
+
+
+def seconds(column: Any) -> list[float]:
+    return (column / NS_PER_S).tolist()
+
+
+def test_two_requests_by_hand() -> None:
+    """One slot for prefill: first tokens at 1 and 2 s. The link sends 4 tokens in 2 s, one request at a time: A's KV is
+    there at 1 + 2 + 0.25, B's at 3 + 2 + 0.25. A decodes at 4.25 and 5.25 s, B at 6.25 and 7.25 s."""
+    done = simulate(split({"policy": {"max_num_seqs": 1}}, {}, {"gb_per_s": HALF_A_SECOND, "latency_s": 0.25}),
+                    "reference")
+    req = done.requests
+    assert seconds(req.first) == [1, 2]
+    assert seconds(req.landed) == [3.25, 5.25]
+    assert seconds(req.last) == [5.25, 7.25]
+    assert seconds(req.itl_max) == [3.25, 4.25]
+    assert done.summary["transfers"]["requests"] == 2
+    assert done.summary["transfers"]["mean_s"] == pytest.approx((2.25 + 3.25) / 2)
+    assert done.summary["transfers"]["gb"] == pytest.approx(8 * 131_072 / 1e9)
+
+
+def test_kv_is_held_until_a_decode_replica_admits() -> None:
+    """Room for one prompt: B's prefill waits until A is admitted at the other end, at 3.25 s in the case above."""
+    done = simulate(split({"kv": {"num_gpu_blocks": 8}}, {}, {"gb_per_s": HALF_A_SECOND, "latency_s": 0.25}),
+                    "reference")
+    assert seconds(done.requests.scheduled) == [0, 3.25]
+    assert seconds(done.requests.first) == [1, 4.25]
+
+
+def test_a_full_decode_replica_holds_up_prefill() -> None:
+    """One slot at either end, and room for one prompt: C begins when B, whose KV waits for A's slot, is admitted."""
+    requests = {"arrival_s": [0.0, 0.0, 0.0], "prompt": [4, 4, 4], "output": [6, 3, 3]}
+    one = {"policy": {"max_num_seqs": 1}}
+    done = simulate(split({"kv": {"num_gpu_blocks": 8}, **one}, one, FAST, workload={"requests": requests}),
+                    "reference")
+    # A: first at 1, decodes 1..6. B: begins when A is admitted at 1, first at 2, admitted at 6, decodes to 8.
+    # C: begins when B is admitted at 6, first at 7, admitted at 8, last at 10. Sending takes nanoseconds.
+    assert np.round(done.requests.first / NS_PER_S).tolist() == [1, 2, 7]
+    assert np.round(done.requests.last / NS_PER_S).tolist() == [6, 8, 10]
+
+
+def test_a_free_link_and_one_request_is_one_replica() -> None:
+    """With nobody else and a link that takes no time, the time line is that of one replica that does both."""
+    one = {"requests": {"arrival_s": [0.0], "prompt": [40], "output": [9]}}
+    whole = simulate(scenario_from({"workload": one, "hardware": "unit", "max_model_len": 64}), "reference")
+    parts = simulate(split({}, {}, FAST, workload=one, max_model_len=64), "reference")
+    assert parts.requests.first[0] == whole.requests.first[0]
+    assert parts.requests.last[0] - whole.requests.last[0] == parts.requests.landed[0] - parts.requests.first[0] < 10
+
+
+def test_short_prompts_are_served_whole() -> None:
+    requests = {"arrival_s": [0.0] * 4, "prompt": [4, 5, 4, 5], "output": [3] * 4}
+    scenario = split({}, {}, FAST, workload={"requests": requests})
+    scenario = scenario.updated({"cluster.disaggregate_from_tokens": 5})
+    done = simulate(scenario, "reference")
+    assert done.requests.source.tolist() == [-1, 0, -1, 0]
+    assert done.requests.replica.tolist() == [1, 1, 1, 1]
+    assert {name: pool["requests"]["arrived"] for name, pool in done.summary["pools"].items()} == {"p": 2, "d": 4}
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    ({"cluster.link": None}, "cluster.link must be given"),
+    ({"cluster.pools.d.role": "both"}, "belong together"),
+    ({"cluster.pools.p.role": "both", "cluster.pools.d.role": "both"}, "cluster.link has no effect"),
+    ({"policy.name": "orca"}, "modelled for policy.name: chunked"),
+    ({"kv.layout": "contiguous"}, "modelled for kv.layout: paged"),
+    ({"cluster.pools.p.kv": {"prefix_caching": True}}, "prefix cache beside prefill"),
+    ({"cluster.pools.d.kv": {"num_gpu_blocks": 9}}, "room for the longest request"),
+    ({"cluster.link.gb_per_s": 1e-9}, "too slow for these prompts"),
+    ({"cluster.pools.d.serves": {"max_prompt_tokens": 3}}, "served by no pool with role: decode"),
+])
+def test_refused(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        simulate(split({}, {}, FAST).updated(change), "reference")
+
+
+def attained(cluster: dict[str, Any], targets: list[tuple[float, float]]) -> list[float]:
+    """Share of requests within each (TTFT, TPOT) [s]: prompts of 2,000 tokens, 20 a second, on two H100s."""
+    workload = {"arrivals": {"kind": "poisson", "rate": 20, "requests": 250},
+                "prompt": {"kind": "fixed", "value": 2000}, "output": {"kind": "fixed", "value": 60}}
+    req = simulate(scenario_from({
+        "seed": 3, "workload": workload, "engine": "vllm-0.24", "policy": {"max_num_batched_tokens": 2048},
+        "kv": {"prefix_caching": False}, "max_model_len": 8192, "cluster": {"router": "least_outstanding", **cluster},
+    }), "reference").requests  # fmt: skip
+    ttft, tpot = (req.first - req.arrival) / NS_PER_S, (req.last - req.first) / (req.done - 1) / NS_PER_S
+    return [float(((ttft <= first) & (tpot <= between)).mean()) for first, between in targets]
+
+
+def test_which_is_better_depends_on_the_targets() -> None:
+    """DistServe (OSDI 2024), section 2: prefill disturbs decode where both share a GPU, so a strict target between
+    tokens is met only apart; apart, half the GPUs have to do all prefill, so a strict target on the first token with a
+    loose one between tokens is met better together."""
+    strict_between, strict_first = (1.0, 0.009), (0.25, 0.05)
+    together = attained({"replicas": 2}, [strict_between, strict_first])
+    apart = attained({"link": {"gb_per_s": 25},
+                      "pools": {"p": {"role": "prefill"}, "d": {"role": "decode"}}}, [strict_between, strict_first])
+    assert apart[0] > 0.9 > 0.5 > together[0]
+    assert together[1] > 0.9 > 0.5 > apart[1]
