@@ -255,7 +255,7 @@ def job(case: Case, compiled: bool, log: bool = True, others: Sequence[Pool] = (
                           restless)
     chain = [number for numbers in case.chains for number in numbers]
     made = (array_job if compiled else list_job)(req, case.limits, case.cost, case.replicas, log, chain, others, groups,
-                                              POLICIES[case.policy].aux)
+                                              POLICIES[case.policy].aux + 3 * POLICIES[case.policy].aux_per_tenant)
     made.router, made.load, made.width = ROUTERS[case.router], LOADS[case.load], case.width
     made.until, made.habits = NEVER if case.until is None else case.until, habits
     talks = following(case)
