@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oracle.pool import Block, Own, Pool
+from oracle.routing import choose
 
 OUTPUT, ARRIVAL, ALARM, PLAN = range(4)
 
@@ -458,15 +459,8 @@ class Oracle:
         for _ in range(min(more, len(self.seqs) - self.released)):
             self.submit(tick)
 
-    def choose(self, seq: Seq) -> Replica:
-        if self.router == "round_robin":
-            return self.reps[seq.index % len(self.reps)]
-        if self.router == "random":
-            return self.reps[seq.pick % len(self.reps)]
-        return min(self.reps, key=lambda rep: rep.unended)
-
     def arrive(self, seq: Seq) -> None:
-        rep = self.choose(seq)
+        rep: Replica = choose(self.router, seq, self.reps, self.seqs)
         seq.replica = rep.index
         total = seq.prompt + seq.limit
         if total > self.lim.max_model_len:

@@ -27,9 +27,10 @@ def _shrinking(draw: Any, given: dict[str, Any], most: int) -> Case:
     return some_case(Shrinking(draw), given, most)
 
 
-def cases(ahead: int | None = None, most: int = 20, policies: tuple[str, ...] = ()) -> st.SearchStrategy[Case]:
-    """Cases of both kinds, of any of the `policies` (default: of all)."""
-    given: dict[str, Any] = {} if ahead is None else {"schedule_ahead": ahead}
+def cases(ahead: int | None = None, most: int = 20, policies: tuple[str, ...] = (),
+          fixed: dict[str, Any] | None = None) -> st.SearchStrategy[Case]:
+    """Cases of both kinds, of any of the `policies` (default: of all); `fixed` are rows of the table not drawn."""
+    given: dict[str, Any] = (fixed or {}) | ({} if ahead is None else {"schedule_ahead": ahead})
     seeds = st.integers(0, 2**40)
 
     def of(given: dict[str, Any]) -> st.SearchStrategy[Case]:

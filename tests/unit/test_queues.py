@@ -14,7 +14,7 @@ from simulator.state import RUNNING, WAITING, Limits
 def made(n: int, slots: int = 4) -> Job:
     lim = Limits(
         max_num_seqs=slots, max_num_batched_tokens=100, long_prefill_token_threshold=0, watermark_blocks=0,
-        reserve_prompt=0, block_size=4, num_blocks=50, max_model_len=1000, contiguous=0, reserve_tokens=0,
+        reserve_prompt=0, block_size=4, num_blocks=max(50, slots), max_model_len=1000, contiguous=0, reserve_tokens=0,
         batch_window=0, length_bucket=0, stream=1, schedule_ahead=1, whole_prompt=0,
     )  # fmt: skip
     return list_job(request_columns([0] * n, [5] * n, [3] * n, [3] * n, [0] * n, []), lim, unit_cost(1), 1, False)
