@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from simulator.metrics.latency import TIMES, Bools, Fates, due, fates, itl_stats, time_stats, times
-from simulator.metrics.pools import parts, routed_to, transfers
+from simulator.metrics.pools import changes, parts, routed_to, transfers
 from simulator.metrics.readings import banner, few, windows
 from simulator.metrics.stability import little, stability
 from simulator.metrics.trust import trust
@@ -92,6 +92,8 @@ def summarize(result: Result) -> Block:
         summary["per_class"] = _per_class(result, fate, span)
     if result.setup.pools:
         summary["pools"] = _pools(result, fate, span)
+    if result.scenario.cluster.events:
+        summary["changes"] = changes(result)
     if result.scenario.cluster.hands_over:
         summary["transfers"] = transfers(result)
     summary["trust"] = trust(result, summary)
