@@ -13,7 +13,6 @@ from simulator.errors import CalibrationError
 
 ENGINE_ONLY: Final[Mapping[str, tuple[object, ...]]] = {
     "quantization": (None, "fp8"),
-    "speculative": (None,),
     "scheduling_policy": (None, "fcfs", "priority"),
     "enable_chunked_prefill": (None, True),
 }

@@ -46,6 +46,8 @@ FIT_RUNS: Final = (
             "llama8b-h200-fp8kv",
             "qwen14b-h200-tp2-b",
             "qwen3-30b-a3b-h200",
+            "llama8b-h200-eagle",
+            "llama8b-h200-ngram",
         )
         for kind in ("batch", "ctx", "pre", "prefill")
     ),

@@ -20,11 +20,12 @@ def runs_of(path: Path, given: Server, note: Callable[[str], None]) -> list[Meas
         raise ConfigError(f"{path}: no such file or folder")
     if path.is_dir():
         return [load_run(folder) for folder in find_runs([path])]
-    runs = []
-    for served in read_served(path):
+    runs, found = [], read_served(path)
+    for number, served in enumerate(found, start=1):
+        named = dataclasses.replace(served, path=path.with_name(f"{path.name}#{number}")) if len(found) > 1 else served
         for line in served.notes:
-            note(f"{path}: {line}")
-        runs.append(_described(served, given).run(served))
+            note(f"{named.path}: {line}")
+        runs.append(_described(served, given).run(named))
     return runs
 
 

@@ -16,8 +16,10 @@ import pandas as pd
 from pydantic import Field, TypeAdapter, ValidationError
 
 from calibration.accepted import WIDTHS, check_columns, check_keys
+from calibration.speculative import speculation_of
 from simulator.config import read_yaml, shown
 from simulator.errors import CalibrationError, ConfigError
+from simulator.profiles.speculation import Speculation
 from simulator.reading import MAX_RESULT, ReadError, read_json
 
 REQUEST_COLUMNS: Final = ("id", "arrival_s", "prompt_tokens", "output_tokens", "ttft_s", "tpot_s", "e2e_s")
@@ -60,6 +62,7 @@ class EngineSettings:
     scheduling_policy: str | None = None
     enable_expert_parallel: bool | None = None
     cuda_graphs: bool = True
+    speculative: dict[str, Any] | None = None
 
     @property
     def weight_dtype(self) -> str:
@@ -85,6 +88,7 @@ class MeasuredRun:
     requests: pd.DataFrame = field(hash=False)
     steps: pd.DataFrame | None = field(hash=False)
     measured: Mapping[str, float] = field(hash=False)  # the aggregates that run.yaml states
+    speculation: Speculation | None = None
 
     @property
     def name(self) -> str:
@@ -133,6 +137,8 @@ def load_run(folder: Path) -> MeasuredRun:
         requests=requests.sort_values("arrival_s", kind="stable", ignore_index=True),
         steps=steps,
         measured=content.get("measured") or {},
+        speculation=speculation_of(engine.speculative, (content.get("measured") or {}).get("tokens_per_step"),
+                                   float(requests.output_tokens.mean()), path, lambda name: _model(folder, name)),
     )
 
 

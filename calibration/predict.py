@@ -21,6 +21,7 @@ from simulator.profiles.gpu import Gpu, load_gpu
 from simulator.profiles.host import Host, load_host
 from simulator.profiles.model import ModelShape, load_model
 from simulator.scenario.setup import LOADS
+from simulator.scenario.speculation import acceptance_of, with_drafts
 from simulator.scenario.windowed import window_limits
 from simulator.state import FINISHED, Limits
 from simulator.units import column_to_ticks, to_seconds
@@ -29,6 +30,8 @@ from simulator.workload.shared import shared_blocks
 from simulator.workload.trace import make_trace
 
 Seconds = npt.NDArray[np.float64]
+SEED = 0
+"""Of the draws of which drafts are right."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,7 @@ def cost_of(run: MeasuredRun, setup: Profiles) -> Cost:
         setup.host,
         Routing(e.tensor_parallel_size if e.enable_expert_parallel else 1),
         bool(window_limits(setup.model, _length(run, setup.model))),
+        run.speculation,
     )
 
 
@@ -105,6 +109,8 @@ def capacity_of(run: MeasuredRun, setup: Profiles) -> KvCapacity:
         e.gpu_memory_utilization,
         e.block_size,
         e.max_model_len,
+        run.speculation.draft if run.speculation else None,
+        run.speculation.tokens if run.speculation else 0,
     )
 
 
@@ -176,6 +182,8 @@ def _job(run: MeasuredRun, setup: Profiles, cost: Cost, blocks: int, log: bool) 
     columns = request_columns(arrival, prompt, output, output, cached, np.zeros(0, dtype=np.int64),
                               shared.ends if limits.prefix else None, asks=asks, ordered=policy.ordered)
     job = array_job(columns, limits, cost, 1, log, shared.numbers)
+    if run.speculation:
+        job.acceptance = acceptance_of(run.speculation, SEED, 0, arrays=True)
     job.load, job.width = LOADS["open" if run.kind == "sessions" else run.kind], run.width
     return job
 
@@ -191,7 +199,7 @@ def limits_of(run: MeasuredRun, engine: EngineProfile, blocks: int) -> Limits:
     e = run.engine
     longest = int((run.requests.prompt_tokens + run.requests.output_tokens).max())
     whole = int(policy_named(engine.policy).whole_prompt)
-    return Limits(
+    limits = Limits(
         max_num_seqs=e.max_num_seqs,
         max_num_batched_tokens=e.max_num_batched_tokens,
         long_prefill_token_threshold=0,
@@ -208,3 +216,4 @@ def limits_of(run: MeasuredRun, engine: EngineProfile, blocks: int) -> Limits:
         schedule_ahead=engine.schedule_ahead,
         whole_prompt=whole,
     )
+    return with_drafts(limits, run.speculation)

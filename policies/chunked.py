@@ -3,7 +3,8 @@
 Every step has `max_num_batched_tokens` tokens to hand out. Running sequences come first, in order of
 admission: one token for a decode, the next chunk for a prompt not yet computed. What is left goes to waiting
 requests, first come first served. When a running sequence finds no KV block, the last admitted one is
-preempted and recomputed later; a step that preempts admits nobody.
+preempted and recomputed later; a step that preempts admits nobody. With speculative decoding a decode asks for its
+drafts too, and for KV slots that those to come are written to.
 
 Sources: Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve", OSDI 2024,
 algorithm 3 (stall-free batching); vLLM 0.24 vllm/v1/core/sched/scheduler.py, Scheduler.schedule.
@@ -19,9 +20,11 @@ from policies.queues import (
     plan,
     preempt,
     run_lane,
+    slots_for,
     take_head,
     unplan,
     wanted,
+    wanted_with_drafts,
 )
 from simulator.jit import jitable
 from simulator.kv import fits, grow
@@ -59,10 +62,12 @@ def scheduler(victim: Victim) -> Callable[[Requests, Replica, Limits, Column], N
         preempted = False
         while k < rep.c.n_running and budget > 0:
             i = rep.running[k]
-            tokens = _chunk(lim, wanted(req, i), budget)
+            ready = wanted(req, i) if lim.draft_tokens == 0 else wanted_with_drafts(req, lim, i)
+            tokens = _chunk(lim, ready, budget)
             if tokens > 0:
                 gone = False
-                while not gone and not grow(req, rep, lim, i, req.computed[i] + tokens, 0):
+                slots = slots_for(lim, req.computed[i] + tokens)
+                while not gone and not grow(req, rep, lim, i, slots, 0):
                     if must_see_all(rep):
                         return budget, True
                     place = victim(req, rep, lim)
@@ -103,7 +108,7 @@ def admit_waiting(req: Requests, rep: Replica, lim: Limits, budget: int) -> None
         spared = borrowed(req, rep, lim, i, start)
         if lim.reserve_prompt == 1 and not fits(req, rep, lim, i, whole, keep_free - spared):
             break
-        if not make_room(req, rep, lim, i, start, start + tokens, keep_free):
+        if not make_room(req, rep, lim, i, start, slots_for(lim, start + tokens), keep_free):
             break
         take_head(req, rep)
         req.computed[i] = start

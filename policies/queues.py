@@ -93,6 +93,23 @@ def wanted(req: Requests, i: int) -> int:
 
 
 @jitable
+def wanted_with_drafts(req: Requests, lim: Limits, i: int) -> int:
+    """[tokens] known but not yet computed and those drafted, up to the model's length; 0 when what is in flight ends
+    the answer even if every draft is wrong (vLLM 0.24 vllm/v1/core/sched/scheduler.py, Scheduler.schedule)."""
+    flying = req.planned[i] - req.done[i]
+    if flying > 0 and req.computed[i] + 2 - flying >= req.prompt[i] + req.limit[i]:
+        return 0
+    tokens = req.prompt[i] + req.planned[i] + req.drafts[i] - req.computed[i]
+    return min(int(tokens), lim.max_model_len - 1 - int(req.computed[i]))
+
+
+@jitable
+def slots_for(lim: Limits, tokens: int) -> int:
+    """[tokens] that need a KV slot when the first `tokens` are computed: with those that the draft writes next."""
+    return min(tokens + lim.lookahead, lim.max_model_len)
+
+
+@jitable
 def plan(rep: Replica, i: int, tokens: int) -> None:
     """Add request i with `tokens` tokens to the step being planned."""
     n = rep.c.n_batch
@@ -250,6 +267,8 @@ def preempt(req: Requests, rep: Replica, lim: Limits, place: int) -> int:
         rep.running[k] = rep.running[k + 1]
     vacate(req, rep, lim, i)
     req.computed[i] = 0
+    if lim.draft_tokens > 0:
+        req.drafts[i] = 0
     req.preempted[i] += 1
     if len(req.key) == 0:
         push_front(req, rep, i)

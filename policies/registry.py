@@ -76,6 +76,8 @@ class Policy:
     """Share of KV blocks kept free when admitting, where the policy has its own default."""
     prefix_cache: bool = False
     """Whether it looks for known blocks when admitting."""
+    drafts: bool = False
+    """Whether it plans drafted tokens."""
 
     @property
     def ordered(self) -> bool:
@@ -112,7 +114,7 @@ POLICIES: Final = {
         Policy("orca", orca, orca.schedule, (_SEQS,)),
         Policy("vllm_v0", vllm_v0, vllm_v0.schedule, (_SEQS, _BUDGET, "watermark"), whole_prompt=True,
                watermark=0.01),  # vLLM 0.6 vllm/core/block_manager_v2.py, BlockSpaceManagerV2.__init__
-        Policy("chunked", chunked, chunked.schedule, _CHUNKED, prefix_cache=True),
+        Policy("chunked", chunked, chunked.schedule, _CHUNKED, prefix_cache=True, drafts=True),
         _by_key(priority, ("priority",), "aging_s"),
         _by_key(shortest_prompt, ()),
         _by_key(shortest_predicted, ("predicted",), "prediction_error"),

@@ -149,6 +149,8 @@ def match(req: Requests, rep: Replica, lim: Limits, i: int, whole: int) -> int:
         hits += 1
     if hits == shared_blocks(req, i) and req.own[i] >= 0:
         hits = min(hits + rep.prefix.nodes[req.own[i]].count, most)
+    if lim.rehearse == 1 and hits > 0:  # vLLM 0.24 single_type_kv_cache_manager.py, drop_eagle_block
+        hits -= 1
     return hits
 
 

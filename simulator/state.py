@@ -45,6 +45,7 @@ class Requests(NamedTuple):
     preempted: Column    # times preempted [preempt]
     status: Column       # one of the status codes below [engine, admit, preempt]
     next: Column         # next in the waiting queue, -1 at its end [queues]
+    drafts: Column       # [tokens] drafted for its next step; empty unless drafts are made [speculation, preempt]
     # The prefix cache; these five are empty unless it is on.
     chain_end: Column    # end of its shared leading blocks in prefix.chain; they begin where i - 1's end [input]
     found: Column        # [tokens] found in the prefix cache when first admitted [prefix]
@@ -68,7 +69,7 @@ class Requests(NamedTuple):
 
 
 COUNT_FIELDS: Final = ("prompt", "output", "limit", "cached", "group", "computed", "planned", "done", "blocks",
-                       "extent", "slot", "replica", "preempted", "status", "next", "found", "known",
+                       "extent", "slot", "replica", "preempted", "status", "next", "drafts", "found", "known",
                        "settled", "own", "tenant", "predicted", "child", "whole", "source", "held", "carried")
 """Columns that fit int32; the others are ticks (int64)."""
 LARGEST_COUNT: Final = 2**31 - 1
@@ -200,6 +201,7 @@ class StepInFlight:
     seen_context: int = 0    # [tokens] of `context` that windowed layers see
     seen_pairs: int = 0      # of `pairs`, those of windowed layers
     joined: int = 0          # 1 = sequences joined the lane with their token of this step
+    drafts: int = 0          # [tokens] drafted ones among those computed
 
 
 @dataclass(slots=True)
@@ -257,6 +259,9 @@ class Totals:
     failed: int = 0             # requests lost with it, or sent to it while it was down
     failed_tokens: int = 0      # [tokens] of their answers that were visible by then
     down: int = 0               # [ns] out of service, up to its last return
+    drafts: int = 0             # [tokens] drafted and computed for sequences that were still running
+    accepted: int = 0           # [tokens] of them right
+    drafted_rows: int = 0       # their sequences, one a step
 
 
 @dataclass(slots=True)
@@ -284,6 +289,7 @@ class Replica(NamedTuple):
     batch: Column        # (S,) requests of the step being planned          [policy writes]
     tokens: Column       # (S,) tokens to compute for each of them          [policy writes]
     flight: Column       # (D+1, S) per step in flight: requests that get a token from it
+    gains: Column        # (D+1, S) most tokens each of them may get: 1 + its drafts; (1, 1) unless drafts are made
     steps: Column        # (D+1,) StepInFlight: counts and clocks of each
     phase: Column        # (block_size,) blocks that sequences of the lane take, by Seat.crossing
     frees: Column        # (block_size,) blocks that they give back as their windows move, likewise
@@ -331,6 +337,9 @@ class Limits(NamedTuple):
     full_groups: int = 1                # groups of layers that hold blocks for every token
     window_groups: int = 0              # and for those in the window
     padding: int = 0                    # static: what is computed for nobody (policies.static.PADDINGS), 0 = naive
+    draft_tokens: int = 0               # [tokens] drafted for a sequence after each of its steps, 0 = no speculation
+    lookahead: int = 0                  # [tokens] KV slots kept for the next drafts
+    rehearse: int = 0                   # 1 = the draft needs hidden states of the last block of a prefix found
     order: int = 0                      # policies in order of a key: which key (policies.by_key.KEYS)
     aging: int = 0                      # [ns] of waiting that count as one priority; 0 = none
     hand_over: int = 0                  # 1 = computes prompts and their first tokens only, then hands requests over
@@ -356,6 +365,7 @@ class LogRow:
     gpu_ns: int = 0
     wall_ns: int = 0
     pad_rows: int = 0
+    drafts: int = 0
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.cost.step import Cost, decode_attention_time, dense_time, prefill_attention_time
-from simulator.engines.booking import itl_bin
+from simulator.engines.gaps import itl_bin
 from simulator.kv import blocks_for
 from simulator.state import ITL_BINS, Limits
 

@@ -7,22 +7,26 @@ cost.launch. Parameters come from a GPU profile (cost.gpu_times), a host profile
 (profiles.engine); how they were fitted and what they leave out is in docs/calibration.md.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
 from simulator.cost.attention import AttentionTime
 from simulator.cost.check import check_cost
 from simulator.cost.device import Device
+from simulator.cost.draft import Drafting, searching
 from simulator.cost.gpu_times import gpu_times
 from simulator.cost.launch import Launch
 from simulator.cost.moe import NO_PREFERENCE, Routing
-from simulator.cost.roofline import MAX_COLUMNS, to_fp
+from simulator.cost.roofline import MAX_COLUMNS, padded, to_fp
 from simulator.cost.step import Cost
 from simulator.errors import ConfigError
 from simulator.profiles.engine import EngineProfile
 from simulator.profiles.gpu import Gpu
 from simulator.profiles.host import Host, host_times, load_host
 from simulator.profiles.model import ModelShape
+from simulator.profiles.speculation import NGRAM, Speculation
 from simulator.units import NS_PER_S, to_ticks
 
 Array = npt.NDArray[np.float64]
@@ -41,8 +45,9 @@ def calibrated_cost(
     host: Host | None = None,
     routing: Routing = NO_PREFERENCE,
     windowed: bool = False,
+    speculation: Speculation | None = None,
 ) -> Cost:
-    """Fill a `Cost` for `model` on `tp` GPUs of `host` (default: the measured one).
+    """Fill a `Cost` for `model` on `tp` GPUs of `host` (default: the measured one), drafting by `speculation`.
 
     `windowed`: requests are longer than the model's attention windows, so that windowed layers are priced by what they
     see.
@@ -54,17 +59,24 @@ def calibrated_cost(
             f"got {max_num_seqs} and {max_num_batched_tokens}"
         )
     times = gpu_times(gpu)
-    device = Device(gpu, times, model, tp, model.weight_format(weight_dtype), routing)
+    rows = speculation.rows if speculation else 1
+    device = Device(gpu, times, model, tp, model.weight_format(weight_dtype), routing, rows)
     attention = AttentionTime(gpu, times, model, tp, kv_dtype)
+    drafting, draft = _drafting(device, speculation), speculation.draft if speculation else None
+    reading = AttentionTime(gpu, times, draft, tp, kv_dtype) if draft else attention
     tokens = np.arange(min(max(max_num_batched_tokens, max_num_seqs), MAX_COLUMNS) + 1)
-    limits = engine.graph_limits(max_num_seqs)
-    dense = np.stack([device.dense_s(tokens, kind, limit) for kind, limit in enumerate(limits)])
+    limits = engine.graph_limits(max_num_seqs * rows)
+    dense = np.stack([device.dense_s(tokens, kind, limit) + drafting.dense_s(padded(tokens, limit), kind)
+                      for kind, limit in enumerate(limits)])
     dense[:, 0] = 0.0
-    cpu_times = host_times(host or load_host(), engine)
-    old_runner = engine.older_runner(model.architectures)
+    host = host or load_host()
+    cpu_times = host_times(host, engine)
+    if speculation and speculation.method == NGRAM:
+        cpu_times = searching(cpu_times, host, engine)
+    old_runner = engine.older_runner(model.architectures, speculation.method if speculation else "")
     launch = Launch(
-        cpu_times, model.layers, tp, engine.schedule_ahead > 0, bool(engine.worker_processes), old_runner,
-        model.expert_layers,
+        cpu_times, model.layers + drafting.layers, tp, engine.schedule_ahead > 0, bool(engine.worker_processes),
+        old_runner, model.expert_layers,
     )
     cpu, prep, dense, eager = launch.tables(dense, np.stack([tokens > limit for limit in limits]))
     sequence = to_ticks(launch.sequence_s)
@@ -76,12 +88,13 @@ def calibrated_cost(
             prep_ns=_ns(prep),
             eager=eager.astype(np.int64),
             slope_fp=to_fp(device.slope_s()),
-            decode_context_fp=to_fp(attention.context_s(full)),
+            decode_context_fp=to_fp(attention.context_s(full) + reading.context_s(drafting.layers * drafting.passes)),
             decode_seq_fp=to_fp(
-                times.decode_sequence_s * model.layers + times.sample_sequence_s * device.vocab_share
+                times.decode_sequence_s * (model.layers + drafting.layers * drafting.passes)
+                + times.sample_sequence_s * device.vocab_share
             ),
-            prefill_pair_fp=to_fp(attention.pair_s(full)),
-            prefill_token_fp=to_fp(times.prefill_token_s * model.layers / tp),
+            prefill_pair_fp=to_fp(attention.pair_s(full) + reading.pair_s(drafting.layers)),
+            prefill_token_fp=to_fp(times.prefill_token_s * (model.layers + drafting.layers) / tp),
             prefill_seq_fp=to_fp(times.sample_sequence_s * device.vocab_share),
             seen_context_fp=to_fp(attention.context_s(model.layers - full)),
             seen_pair_fp=to_fp(attention.pair_s(model.layers - full)),
@@ -92,6 +105,15 @@ def calibrated_cost(
             frontend_out_ns=np.int64(to_ticks(cpu_times.frontend_out_s)),
         )
     )
+
+
+def _drafting(device: Device, speculation: Speculation | None) -> Drafting:
+    """The draft model of `speculation` on the same GPUs, in the format of its checkpoint."""
+    if speculation is None or speculation.draft is None:
+        return Drafting(None, 1, 0)
+    weights = speculation.draft.weight_format("auto")
+    draft = replace(device, model=speculation.draft, weights=weights, routing=NO_PREFERENCE)
+    return Drafting(draft, speculation.rows, speculation.tokens)
 
 
 def _ns(seconds: Array) -> Table:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.cost.collective import all_reduce_s
+from simulator.cost.draft import PREFILL_SAMPLES
 from simulator.cost.gpu_times import GpuTimes
 from simulator.cost.moe import NO_PREFERENCE, Routing
 from simulator.cost.roofline import padded
@@ -19,8 +20,6 @@ from simulator.profiles.shape import Gemm
 Array = npt.NDArray[np.float64]
 Table = npt.NDArray[np.int64]
 
-PREFILL_SAMPLES: Final = 8
-"""Rows through the head in a step with prefill: its decodes and finished prompts are few beside its tokens."""
 LATENT_KERNELS: Final = 5
 """Small kernels that a layer of latent attention has beside those of grouped-query attention: a norm of the compressed
 query and one of the row, a second product in the latent space, the queries put together, the parts of a split sequence
@@ -39,6 +38,7 @@ class Device:
     tp: int
     weights: WeightFormat
     routing: Routing = NO_PREFERENCE
+    queries: int = 1  # tokens of a sequence in a pure decode step: 1 + drafts
 
     @property
     def vocab_share(self) -> float:
@@ -131,7 +131,8 @@ class Device:
         total = self.layers_s(rows) + self.reduce_s(rows) + self.times.step_fixed_s
         if kind == 1:
             return total + self.head_s(np.minimum(real, PREFILL_SAMPLES))
-        uneven = self.times.mixed_lengths_s * (1.0 - np.exp(-np.maximum(real - 1.0, 0.0) / IMBALANCE_SCALE))
+        others = np.maximum(real / self.queries - 1.0, 0.0)
+        uneven = self.times.mixed_lengths_s * (1.0 - np.exp(-others / IMBALANCE_SCALE))
         result: Array = total + self.head_s(real) + self.model.layers * uneven
         return result
 

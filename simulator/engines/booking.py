@@ -13,13 +13,14 @@ from simulator.cost.step import (
     scaled,
     table_at,
 )
+from simulator.engines.gaps import itl_bin
+from simulator.engines.speculation import deliver_drafted
 from simulator.engines.world import World
 from simulator.jit import jitable
 from simulator.kv import reservation
 from simulator.state import (
     FINISHED,
     FUTURE,
-    ITL_BITS,
     REJECTED_BUDGET,
     REJECTED_KV,
     REJECTED_LENGTH,
@@ -41,6 +42,8 @@ def refusal(req: Requests, lim: Limits, i: int) -> int:
     final = req.prompt[i] + req.limit[i]
     if final > lim.max_model_len:
         return REJECTED_LENGTH
+    if lim.draft_tokens > 0:  # drafts of the steps in flight and of the next have a place, right or not
+        final = min(final + lim.draft_tokens * (1 + lim.schedule_ahead) + lim.lookahead, lim.max_model_len)
     if lim.whole_prompt == 1 and req.prompt[i] > lim.max_num_batched_tokens:
         return REJECTED_BUDGET
     if reservation(req, lim, i, req.prompt[i] if lim.hand_over == 1 else final) > lim.num_blocks:
@@ -124,6 +127,7 @@ def commit(req: Requests, rep: Replica, lim: Limits, cost: Cost) -> None:
     prefill_tokens = 0
     pairs = 0
     n_yield = 0
+    n_drafts = 0
     if lim.window > 0:
         step.seen_context, step.seen_pairs = counts(req, rep, lim)
         if lane > 0:
@@ -134,9 +138,11 @@ def commit(req: Requests, rep: Replica, lim: Limits, cost: Cost) -> None:
         tokens = int(rep.tokens[k])
         before = int(req.computed[i])
         known = int(req.prompt[i]) + int(req.planned[i])
-        if tokens == 1 and req.planned[i] > 0 and before + 1 == known:
+        drafts = max(before + tokens - known, 0)
+        if tokens == 1 + drafts and req.planned[i] > 0 and before + 1 == known:
             n_decode += 1
-            context += known
+            n_drafts += drafts
+            context += known + drafts
         else:
             n_prefill += 1
             prefill_tokens += tokens
@@ -144,9 +150,12 @@ def commit(req: Requests, rep: Replica, lim: Limits, cost: Cost) -> None:
             if req.scheduled[i] == NEVER:
                 req.scheduled[i] = rep.c.now
         req.computed[i] = before + tokens
-        if before + tokens == known:
-            req.planned[i] += 1
+        if before + tokens >= known:
+            req.planned[i] += 1 + drafts
             flight[n_yield] = i
+            if lim.draft_tokens > 0:
+                rep.gains[at][n_yield] = 1 + drafts
+                req.drafts[i] = lim.draft_tokens
             n_yield += 1
     step.lane_step = 0
     if lane > 0:
@@ -157,9 +166,10 @@ def commit(req: Requests, rep: Replica, lim: Limits, cost: Cost) -> None:
     rep.c.lane_took = 0  # those blocks are in use now: a later spill does not give them back
     step.lane = lane
     step.joined = 0
-    rep.c.kv_tokens += n_decode + prefill_tokens
+    rep.c.kv_tokens += n_decode + n_drafts + prefill_tokens
     step.yields = n_yield
     step.decode = n_decode
+    step.drafts = n_drafts
     step.context = context + rep.c.pad_context
     step.prefill = n_prefill
     step.prefill_tokens = prefill_tokens
@@ -169,20 +179,20 @@ def commit(req: Requests, rep: Replica, lim: Limits, cost: Cost) -> None:
     step.blocks = lim.num_blocks - rep.c.free_blocks
     step.kv_tokens = rep.c.kv_tokens
     step.version = rep.c.version
-    step.plain = 1 if n_prefill == 0 and n_yield + lane == n_decode else 0
+    step.plain = 1 if n_prefill == 0 and n_yield + lane == n_decode and lim.draft_tokens == 0 else 0
     step.pad_rows = rep.c.pad_rows
     step.gap = rep.c.free_blocks - rep.c.largest_gap if lim.contiguous == 1 else 0
-    _price(rep, cost, step)
+    mixed = n_prefill > 0 or n_drafts != n_decode * lim.draft_tokens
+    _price(rep, cost, step, 1 if mixed else 0)
     rep.c.n_flight += 1
 
 
 @jitable
-def _price(rep: Replica, cost: Cost, step: Column) -> None:
-    """Cost of the step just filled in, into its clocks and the totals."""
+def _price(rep: Replica, cost: Cost, step: Column, kind: int) -> None:
+    """Cost of the step just filled in, into its clocks and the totals; kind 0: a decode of equal rows."""
     stats = rep.stats
     rows = step.decode + step.prefill
-    kind = 1 if step.prefill > 0 else 0
-    tokens = step.decode + rep.c.pad_rows + step.prefill_tokens + rep.c.pad_tokens
+    tokens = step.decode + step.drafts + rep.c.pad_rows + step.prefill_tokens + rep.c.pad_tokens
     dense = dense_time(cost, kind, tokens)
     decode = decode_attention_time(cost, step.decode + rep.c.pad_rows, step.context)
     prefill = 0
@@ -207,32 +217,6 @@ def _price(rep: Replica, cost: Cost, step: Column) -> None:
 def output_tick(rep: Replica) -> int:
     """[tick] when the output of the oldest step in flight can be collected."""
     return max(rep.steps[rep.c.first_flight].gpu_end, rep.c.cpu_free, rep.c.now)
-
-
-@jitable
-def itl_bin(gap: int) -> int:
-    """Histogram bin of an inter-token gap [ns]; see state.log_bin_edges."""
-    top = gap >> ITL_BITS
-    octave = 0
-    width = 32
-    while width > 0:  # 64 bits halved: loops over single bits would take three times as long
-        if top >> width > 0:
-            octave += width
-            top >>= width
-        width >>= 1
-    octave += top
-    if octave == 0:
-        return gap
-    return (octave << ITL_BITS) + ((gap >> (octave - 1)) - (1 << ITL_BITS))
-
-
-@jitable
-def bin_start(index: int) -> int:
-    """[ns] shortest gap in a histogram bin."""
-    octave = index >> ITL_BITS
-    if octave == 0:
-        return index
-    return ((1 << ITL_BITS) + (index & ((1 << ITL_BITS) - 1))) << (octave - 1)
 
 
 @jitable
@@ -262,7 +246,11 @@ def collect(world: World, rep: Replica) -> int:
     step = rep.steps[at]
     wall = c.now - max(c.last_output, step.start)
     c.visible = c.now + world.cost.frontend_out_ns
-    given = step.lane + _deliver(world, rep, rep.flight[at], step.yields)
+    if world.lim.draft_tokens > 0:
+        given = deliver_drafted(world, rep, rep.flight[at], rep.gains[at], step.yields)
+    else:
+        given = step.lane + _deliver(world, rep, rep.flight[at], step.yields)
+        stats.wasted += step.yields + step.lane - given
     if step.lane_step > 0 or step.joined == 1:
         _lane_output(world, rep, step)
     short = wall >> 10
@@ -274,7 +262,6 @@ def collect(world: World, rep: Replica) -> int:
     stats.gaps += step.gap * short
     stats.peak_blocks = max(stats.peak_blocks, step.blocks)
     stats.output += given
-    stats.wasted += step.yields + step.lane - given
     stats.last = c.now
     c.last_output = c.now
     rep.front.outstanding -= c.n_ended

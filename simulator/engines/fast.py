@@ -286,7 +286,8 @@ def _build(policy: Policy) -> Callable[..., int]:
         clients = Clients(ctl, *shared.clients[1:])
         pool = 0
         world = World(shared.req, limits_at(rows, pool), cost_at(rows, pool), clients, shared.itl,
-                      shared.rows_time[pool], shared.log, shared.routing, shared.links, shared.changes)
+                      shared.rows_time[pool], shared.log, shared.routing, shared.links, shared.acceptance,
+                      shared.changes)
         if ctl.started == 0:
             start_load(world.req, world.cost, world.clients)
             start_changes(world.changes, world.clients)
@@ -306,10 +307,11 @@ def _build(policy: Policy) -> Callable[..., int]:
             if reps.front[r].pool != pool:
                 pool = reps.front[r].pool
                 world = World(shared.req, limits_at(rows, pool), cost_at(rows, pool), clients, shared.itl,
-                              shared.rows_time[pool], shared.log, shared.routing, shared.links, shared.changes)
+                              shared.rows_time[pool], shared.log, shared.routing, shared.links, shared.acceptance,
+                              shared.changes)
             rep = Replica(reps.running[r], reps.slots[r], reps.vacant[r], reps.seats[r], reps.extents[r],
-                          reps.ended[r], reps.batch[r], reps.tokens[r], reps.flight[r], reps.steps[r], reps.phase[r],
-                          reps.frees[r],
+                          reps.ended[r], reps.batch[r], reps.tokens[r], reps.flight[r], reps.gains[r], reps.steps[r],
+                          reps.phase[r], reps.frees[r],
                           reps.calendar[r], reps.gap_step[r], reps.gap_ns[r],
                           Prefix(reps.prefix.chain, reps.prefix.held, reps.prefix.found[r], reps.prefix.nodes[r]),
                           reps.aux[r], reps.stats[r], reps.front[r], reps.c[r])
@@ -360,13 +362,14 @@ def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[i
     total = len(job.req.arrival)
     slice_size = max(10_000, total // 100) if progress else total
     # see lane._leave on `settled`
-    lane = leaps and policy.lane and not any(pool.lim.prefix == 1 and pool.lim.schedule_ahead > 1
+    lane = leaps and policy.lane and not any(pool.lim.draft_tokens > 0 or (pool.lim.prefix == 1 and
+                                                                           pool.lim.schedule_ahead > 1)
                                              for pool in job.pools)
     mode = Mode(job.replicas, job.router, job.until, slice_size, lane, lane)
     rows = pool_rows(job.pools)
     while True:
         world = World(job.req, job.lim, job.cost, job.clients(), job.itl, job.rows_time, job.log, job.routing,
-                      job.links, job.changes)
+                      job.links, job.acceptance, job.changes)
         code = engine(world, rows, job.ctl, job.reps, mode)
         if code == DONE:
             return check_sums(job)

@@ -14,7 +14,7 @@ from simulator.cost.step import Cost
 from simulator.engines.clients import OPEN, Clients
 from simulator.engines.future import Future
 from simulator.engines.pools import Pool, pool_of, routing_of
-from simulator.engines.world import Changes, Links
+from simulator.engines.world import Acceptance, Changes, Links
 from simulator.errors import ConfigError, TraceError
 from simulator.state import (
     CALENDAR,
@@ -76,6 +76,7 @@ class Job:
     width: int = 0
     until: int = NEVER
     links: Links = field(default_factory=lambda: links_of(()))
+    acceptance: Acceptance = field(default_factory=lambda: no_acceptance(True))
     changes: Changes = field(default_factory=lambda: changes_of(()))
 
     def clients(self) -> Clients:
@@ -111,6 +112,11 @@ class Job:
         return rows
 
 
+def no_acceptance(arrays: bool) -> Acceptance:
+    """Where no drafts are made, for an array job or a list job."""
+    return Acceptance(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)) if arrays else Acceptance([], [])
+
+
 def request_columns(arrival: Column, prompt: Column, output: Column, limit: Column, cached: Column,
                     pick: Column, chain_ends: Column | None = None, group: Column = (),
                     asks: Mapping[str, Column] = NOTHING, ordered: bool = False,
@@ -137,7 +143,7 @@ def request_columns(arrival: Column, prompt: Column, output: Column, limit: Colu
             columns[name] = np.array(given[name], dtype=dtype)
         elif name in ("pick", "group"):
             columns[name] = np.array(pick if name == "pick" else group, dtype=dtype)
-        elif name in absent:
+        elif name == "drafts" or name in absent:
             columns[name] = np.zeros(0, dtype=dtype)
         elif name == "chain_end":
             columns[name] = np.array(chain_ends, dtype=np.int64)
@@ -161,6 +167,8 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
     most = max(pool.lim.max_num_seqs for pool in pools)
     s = slots_held(pools, len(req.arrival))
     depth = max(pool.lim.schedule_ahead for pool in pools) + 1
+    drafts = any(pool.lim.draft_tokens > 0 for pool in pools)
+    gains = (depth, s) if drafts else (1, 1)
     largest = max(pool.lim.block_size for pool in pools)
 
     def table(*shape: int, fill: int = 0) -> Any:
@@ -172,10 +180,13 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
     def records(kind: type, *shape: int) -> Any:
         return np.zeros(shape, dtype=dtype_of(kind))
 
+    if drafts:
+        req = req._replace(drafts=np.zeros(len(req.arrival), dtype=np.int32))
     reps: Any = Replica(
         running=ids(total, s), slots=table(total, s, fill=-1), vacant=np.tile(_all_vacant(s), (total, 1)),
         seats=records(Seat, total, s), extents=ids(total, s), ended=ids(total, s), batch=ids(total, s),
-        tokens=table(total, s), flight=ids(total, depth, s), steps=records(StepInFlight, total, depth),
+        tokens=table(total, s), flight=ids(total, depth, s), gains=table(total, *gains),
+        steps=records(StepInFlight, total, depth),
         phase=table(total, largest), frees=table(total, largest), calendar=table(total, CALENDAR, fill=-1),
         gap_step=table(total, GAPS), gap_ns=table(total, GAPS), aux=table(total, max(aux, 1)),
         stats=records(Totals, total), front=as_records([_front(p, pools[p]) for p in of], Front),
@@ -268,7 +279,7 @@ def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, c
              aux: int = 1) -> Job:
     """The same job on plain lists of Python integers, for the SimPy engine."""
     job = array_job(req, lim, cost, replicas, log, chain, others, groups, aux)
-    columns = Requests(*(column.tolist() for column in req))
+    columns = Requests(*(column.tolist() for column in job.req))
     numbers, held = job.reps.prefix.chain.tolist(), job.reps.prefix.held.tolist()
     of = pool_of(job.pools)
     caches = [Prefix(numbers, held, job.reps.prefix.found[r].tolist(), [Node() for _ in job.reps.prefix.nodes[r]])
@@ -280,7 +291,8 @@ def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, c
     pools = tuple(pool._replace(cost=_plain(pool.cost)) for pool in job.pools)
     return Job(columns, reps, pools, job.itl.tolist(), job.rows_time.tolist(), Control(), job.frontends.tolist(),
                [] if log else None, Future(*(column.tolist() for column in job.future)), job.routing.tolist(),
-               links=links_of((), arrays=False), changes=changes_of((), arrays=False))
+               links=links_of((), arrays=False), acceptance=no_acceptance(False),
+               changes=changes_of((), arrays=False))
 
 
 def _plain(cost: Cost) -> Cost:

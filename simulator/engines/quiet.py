@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from policies.queues import held
 from simulator.cost.step import Cost, decode_attention_time, dense_time, scaled, table_at
-from simulator.engines.booking import bin_start, itl_bin, note_gap, ring_place, weigh
+from simulator.engines.booking import note_gap, ring_place, weigh
+from simulator.engines.gaps import bin_start, itl_bin
 from simulator.engines.steplog import log_step
 from simulator.engines.world import World
 from simulator.jit import jitable

@@ -50,7 +50,7 @@ class _Run:
         self.job, self.policy = job, policy
         self.clients = job.clients()
         self.worlds = [World(job.req, pool.lim, pool.cost, self.clients, job.itl, rows_time, job.log, job.routing,
-                             job.links, job.changes)
+                             job.links, job.acceptance, job.changes)
                        for pool, rows_time in zip(job.pools, job.rows_time, strict=True)]
         self.env = simpy.Environment(initial_time=0)
         self.bells = [self.env.event() for _ in job.reps]

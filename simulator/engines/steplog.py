@@ -29,6 +29,7 @@ def log_step(log: Column, ctl: Control, rep: Replica, r: int, step: Column, wall
         log[row].gpu_ns = 0
         log[row].wall_ns = 0
         log[row].pad_rows = step.pad_rows
+        log[row].drafts = step.drafts
         rep.c.log_row = row
         rep.c.log_version = step.version if step.plain == 1 else -1
     log[row].end = rep.c.now

@@ -18,6 +18,13 @@ class Links(NamedTuple):
     groups: int = 0         # a request's group (policies.routers) on the second half of its way is its first + this
 
 
+class Acceptance(NamedTuple):
+    """How likely drafts are right; both columns are empty where none are made."""
+
+    salts: Column      # (2,) 32-bit random numbers of this run
+    chances: Column    # (k,) [2^-32] that the first 1, 2, ... k drafts of a step are all right, never rising
+
+
 class Changes(NamedTuple):
     """What happens to replicas (engines/changes.py); empty where nothing does."""
 
@@ -43,4 +50,5 @@ class World(NamedTuple):
     log: Column          # LogRow; empty where no step log is kept
     routing: Column      # numbers of the router
     links: Links
+    acceptance: Acceptance
     changes: Changes

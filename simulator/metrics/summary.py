@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from simulator.metrics.asked import drafted, resolved_scenario
 from simulator.metrics.latency import TIMES, Bools, Fates, due, fates, itl_stats, time_stats, times
 from simulator.metrics.pools import changes, parts, routed_to, transfers
 from simulator.metrics.readings import banner, few, windows
@@ -15,7 +16,6 @@ from simulator.metrics.stability import little, stability
 from simulator.metrics.trust import trust
 from simulator.metrics.use import batch, kv, queue, ratio, time_spent, use
 from simulator.result import Result
-from simulator.scenario.own import is_own
 from simulator.state import REJECTED_BUDGET, REJECTED_LENGTH, STATUS_NAMES
 from simulator.units import NEVER, NS_PER_S
 
@@ -54,6 +54,9 @@ DEFINITIONS: Final = {
     "external: free but outside the longest free run / free; refused_by_fragmentation: requests kept "
     "waiting although enough blocks were free in all",
     "exposed_cpu_s": "time in which a step runs and the GPU does not",
+    "speculation": "draft_tokens: computed beside a sequence's next token; acceptance_rate: of them right; "
+    "tokens_per_step: 1 + right ones per sequence and step with drafts. Tokens of one step reach the client together: "
+    "of their ITL gaps all but the first are 0",
     "stability": "does the number in the system grow between first and last "
     "arrival (independent of the horizon)",
     "banner": "overloaded; rejecting: over 1 % of the requests refused; missing its targets: over 1 % miss one; "
@@ -78,6 +81,8 @@ def summarize(result: Result) -> Block:
     summary["makespan_s"] = span / NS_PER_S
     summary |= use(result, span)
     summary |= {"batch": batch(result), "queue": queue(result), "kv": kv(result), "time": time_spent(result)}
+    if result.setup.speculation:
+        summary["speculation"] = drafted(result)
     summary |= {
         "stability": stability(result).as_dict(),
         "little": little(result),
@@ -206,21 +211,6 @@ def _per_class(result: Result, fate: Fates, span: int) -> Block:
         block |= {time: time_stats(result, time, fate, within) for time in TIMES}
         blocks[name] = block | {"goodput": _goodput(result, fate, span, within)}
     return blocks
-
-
-def resolved_scenario(result: Result) -> Block:
-    """The scenario with what the engine profile filled in (policy, limits, block size); can be rerun."""
-    setup, limits = result.setup, result.setup.limits
-    data: Block = result.scenario.model_dump(mode="json")
-    named = {} if is_own(setup.policy) else {"name": setup.policy.name}
-    data["policy"] |= named | {
-        knob: getattr(limits, knob)
-        for knob in ("max_num_seqs", "max_num_batched_tokens")
-        if knob in setup.policy.knobs
-    }
-    data["kv"]["block_size"] = limits.block_size
-    data["max_model_len"] = limits.max_model_len
-    return data
 
 
 def request_columns(result: Result) -> dict[str, Any]:

@@ -29,6 +29,9 @@ _WEAKER: Final = ("measured", "extrapolated", "fitted", "scaled", "datasheet")
 
 def never_run(setup: Setup) -> str:
     """Why a measured GPU's profile is extrapolated here (see `unlisted`); empty where it is not."""
+    if setup.speculation and setup.gpu.mark == "measured":
+        return (f"{setup.speculation.method} drafts: their step times were fitted on one series of "
+                "llama-3.1-8b on one h200-sxm (vllm-0.24), other models and GPUs follow their shapes")
     return unlisted(setup.gpu, setup.engine, setup.model, setup.scenario.hardware.tensor_parallel)
 
 

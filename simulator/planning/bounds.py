@@ -5,7 +5,8 @@ The bound is proved, not estimated. A step of T tokens takes at least dense[T]; 
 
     max((P + O) min_T dense[T] / T,  O / D min_T dense[T])  +  attention over its own context
 
-and a fleet that keeps up with L requests/s has at least L times the mean of that replicas.
+and a fleet that keeps up with L requests/s has at least L times the mean of that replicas. With k drafts a step may
+yield 1 + k tokens of a sequence: its O output tokens then take at least O / (1 + k) steps.
 """
 
 import math
@@ -164,8 +165,9 @@ def request_seconds_bound(setup: Setup, trace: Trace) -> float:
     if limits.window_groups:  # a windowed group holds no more than its window
         shortest = limits.full_groups * shortest + limits.window_groups * min(shortest, limits.window)
     holders = min(limits.max_num_seqs, max(1.0, limits.num_blocks * limits.block_size / shortest))
-    ns = np.maximum((prompt + output - 1) * per_token, output / holders * float(dense.min()))
-    context = (output - 1) * (whole + output / 2)
+    most = 1 + limits.draft_tokens
+    ns = np.maximum((prompt + output - 1) * per_token, output / most / holders * float(dense.min()))
+    context = (output - 1) / most * (whole + output / 2)
     ns = ns + context * (cost.decode_context_fp / 2**FP_BITS) + prompt * whole / 2 * (cost.prefill_pair_fp / 2**FP_BITS)
     return float(ns.sum()) / len(trace) / NS_PER_S
 
@@ -185,10 +187,11 @@ def likely_replicas(setup: Setup, trace: Trace, rate: float, tpot_s: float | Non
     context = prompt + output / 2
     most = int(min(limits.max_num_seqs, limits.num_blocks * limits.block_size / max(1.0, context)))
     batch = np.arange(1, max(most, 1) + 1)
-    tokens = np.rint(batch * (1 + prompt / output)).astype(np.int64)
+    gain = setup.speculation.tokens_per_step if setup.speculation else 1.0
+    tokens = np.rint(batch * (1 + limits.draft_tokens + gain * prompt / output)).astype(np.int64)
     dense = cost.dense_ns[1, np.minimum(tokens, cost.dense_ns.shape[1] - 1)].astype(np.float64)
     step = dense + batch * (context * cost.decode_context_fp + cost.decode_seq_fp) / 2**FP_BITS + float(cost.cpu_seq_ns)
-    allowed = batch[step <= 0.7 * (tpot_s or np.inf) * NS_PER_S]
+    allowed = batch[step <= 0.7 * (tpot_s or np.inf) * gain * NS_PER_S]
     b = int(allowed[-1]) if allowed.size else 1
-    served = b / (output * step[b - 1] / NS_PER_S)
+    served = b * gain / (output * step[b - 1] / NS_PER_S)
     return max(fewest_replicas(setup, trace, rate), math.ceil(rate / max(float(served), 1e-9)))

@@ -22,6 +22,7 @@ MOVED: Final = {
     "hardware.tensor_parallel": "candidates.tensor_parallel",
     "hardware.weight_dtype": "candidates.weight_dtype",
     "hardware.kv_dtype": "candidates.kv_dtype",
+    "hardware.expert_parallel": "candidates.expert_parallel",
     "hardware.gpu_memory_utilization": "gpu_memory_utilization",
     "hardware.step_s": "step_s",
     "cluster.replicas": "candidates.replicas",

@@ -54,6 +54,7 @@ class Candidates(Section):
     router: tuple[str, ...] = ("round_robin",)
     model: tuple[str | None, ...] = (None,)
     prefix_caching: tuple[bool | None, ...] = (None,)
+    expert_parallel: tuple[bool, ...] = (False,)
     replicas: ReplicaRange | tuple[int, ...] = ReplicaRange()
     total_gpus: tuple[int, ...] | None = Field(default=None, description="only layouts of exactly these sizes")
 
@@ -196,6 +197,7 @@ class Candidate:
     router: str
     model: str | None = None
     prefix_caching: bool | None = None
+    expert_parallel: bool = False
 
     @property
     def label(self) -> str:
@@ -211,6 +213,7 @@ class Candidate:
             self.router.replace("_", " ") if self.router != "round_robin" else "",
             self.model or "",
             "" if self.prefix_caching is None else "prefix caching" if self.prefix_caching else "no prefix caching",
+            "expert parallel" if self.expert_parallel else "",
         ]
         return ", ".join(part for part in parts if part)
 
@@ -218,7 +221,7 @@ class Candidate:
 def candidates_of(spec: PlanSpec) -> tuple[Candidate, ...]:
     """Every combination, in the order of the lists."""
     c = spec.candidates
-    grid = itertools.product(
+    grid: Iterable[tuple[Any, ...]] = itertools.product(
         c.gpu,
         c.tensor_parallel,
         c.policy,
@@ -229,6 +232,7 @@ def candidates_of(spec: PlanSpec) -> tuple[Candidate, ...]:
         c.router,
         c.model,
         c.prefix_caching,
+        c.expert_parallel,
     )
     return tuple(Candidate(*point) for point in grid)
 
@@ -245,6 +249,8 @@ def scenario_of(spec: PlanSpec, candidate: Candidate, replicas: int = 1) -> Scen
         hardware["gpu_memory_utilization"] = spec.gpu_memory_utilization
     if spec.step_s is not None:
         hardware["step_s"] = spec.step_s
+    if candidate.expert_parallel:
+        hardware["expert_parallel"] = True
     policy = {k: getattr(candidate, k) for k in ("max_num_seqs", "max_num_batched_tokens")}
     policy = {k: v for k, v in policy.items() if v is not None}
     if candidate.policy:
@@ -287,7 +293,9 @@ def _finish(document: Document, base: Path) -> PlanSpec:
     spec._base = base
     named = {f"candidates.{key}": getattr(spec.candidates, key) for key in ("gpu", "policy", "router")}
     named |= {f"candidates.{key}": getattr(spec.candidates, key) for key in ("weight_dtype", "kv_dtype")}
-    named |= {"engine.name": [spec.engine.name], "host.name": [spec.host.name], "model": [spec.model]}
+    host = base / spec.host.name
+    named |= {"host.name": [host if host.suffix in (".yaml", ".yml") and host.is_file() else spec.host.name]}
+    named |= {"engine.name": [spec.engine.name], "model": [spec.model]}
     check_names(document, base, named | {"candidates.model": spec.candidates.model})
     try:
         parse_workload(spec.workload, base)

@@ -47,9 +47,11 @@ def setting(result: Result) -> str:
     load = scenario.load.kind + (
         f" load, {scenario.load.width} wide" if scenario.load.kind != "open" else " load"
     )
+    drafts = setup.speculation
+    drafting = f" with {drafts.tokens} {drafts.method} drafts" if drafts else ""
     return (
         f"{what} · policy {setup.policy.name}, up to {setup.limits.max_num_seqs} sequences · "
-        f"engine {engine} · {load}"
+        f"engine {engine}{drafting} · {load}"
     )
 
 
@@ -91,6 +93,10 @@ def answer(result: Result) -> list[str]:
         lines.append(
             "Answers are returned whole at the end of their batch, so there is no time per output token."
         )
+    drafted = summary.get("speculation")
+    if drafted and drafted["tokens_per_step"] is not None:
+        lines.append(f"A step gave a sequence {drafted['tokens_per_step']:.2f} tokens on average: "
+                     f"{share(drafted['acceptance_rate'])} of the drafts were right.")
     few = few_line(summary)
     lines += [f"{few[0].upper()}{few[1:]}."] if few else []
     lines += [

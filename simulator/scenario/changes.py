@@ -21,6 +21,8 @@ def change_rows(cluster: ClusterSpec, policy: Policy, limits: list[Limits]) -> l
     if any(lim.prefix for lim in limits):
         raise ConfigError("cluster.events: a prefix cache that is lost with its replica is not modelled; set "
                           "kv.prefix_caching: false")
+    if any(lim.draft_tokens for lim in limits):
+        raise ConfigError("cluster.events with speculative decoding is not modelled")
     return [row for k, event in enumerate(cluster.events) for row in _rows(cluster, k, event)]
 
 

@@ -57,9 +57,13 @@ def _check(where: str, pool: Kind, role: str) -> None:
         raise ConfigError(f"{where}: prefill and decode pools are modelled for policy.name: chunked, got {pool.policy}")
     if lim.contiguous:
         raise ConfigError(f"{where}: prefill and decode pools are modelled for kv.layout: paged, got contiguous")
+    if lim.draft_tokens:
+        raise ConfigError(f"{where}: drafts (engine.speculation) are not modelled in prefill and decode pools")
     if lim.prefix:
         raise ConfigError(f"{where}: a prefix cache beside prefill and decode pools is not modelled; set "
                           "kv.prefix_caching: false")
+    if lim.draft_tokens:
+        raise ConfigError(f"{where}: speculative decoding beside prefill and decode pools is not modelled")
     if lim.window:
         raise ConfigError(f"{where}: handing over KV of a model with sliding windows is not modelled, got {pool.model}")
     if role == "decode" and lim.num_blocks * lim.block_size < lim.max_model_len:

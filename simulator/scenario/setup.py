@@ -28,6 +28,8 @@ from simulator.profiles.engine import EngineProfile, load_engine
 from simulator.profiles.gpu import Gpu, load_gpu
 from simulator.profiles.host import Host, host_times, load_host
 from simulator.profiles.model import KV_BYTES, ModelShape, dtype_name, load_model
+from simulator.profiles.speculation import Speculation
+from simulator.scenario import speculation as drafting
 from simulator.scenario.asks import asked
 from simulator.scenario.changes import change_rows
 from simulator.scenario.fleet import (
@@ -66,8 +68,11 @@ class Setup:
     capacity: KvCapacity | None
     limits: Limits
     cost: Cost
+    speculation: Speculation | None = None
     pools: "dict[str, Setup]" = field(default_factory=dict)
     """The setup of each pool, by name; empty for a fleet of one kind. The rest is then that of the first."""
+    token_budget: int = 0
+    """[tokens] max_num_batched_tokens as it is set; what drafts keep back of it is not in the limits."""
 
 
 def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
@@ -83,6 +88,7 @@ def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
         own = pool_scenario(scenario, name)
         with named_pool(name):
             pools[name] = _prepare_pool(own, shorten)
+    drafting.check_pools(scenario.place("engine.speculation"), [pool.speculation for pool in pools.values()])
     check_pools({name: pool.limits for name, pool in pools.items()}, {p.policy.name for p in pools.values()})
     first = next(iter(pools.values()))
     pools |= {name: replace(pool, cost=alike_in_front(pool.cost, first.cost)) for name, pool in pools.items()}
@@ -106,13 +112,21 @@ def _prepare_pool(scenario: Scenario, shorten: bool) -> Setup:
     policy = scenario.chosen_policy(engine.policy)
     default_seqs, default_budget = engine.default_limits(gpu)
     seqs = scenario.policy.max_num_seqs or default_seqs
+    with _named(scenario, "engine.speculation"):
+        speculation = drafting.chosen(scenario.engine.speculation, scenario.base, engine.name, policy, model,
+                                      scenario.kv.layout, scenario.cost_model, scenario.hardware.tensor_parallel)
+        drafting.check_budget(speculation, scenario.policy.max_num_batched_tokens or default_budget, seqs)
+    if speculation and not speculation.ahead:
+        engine = engine.replace(schedule_ahead=0)
 
     def limits_at(length: int) -> tuple[KvCapacity | None, Limits]:
         # a policy that does not chunk needs room for the longest prompt: vLLM v0's default is max(max_model_len, 2048)
         default = max(length, 2048) if policy.whole_prompt else default_budget
         budget = scenario.policy.max_num_batched_tokens or default
-        capacity = None if gpu.name == "unit" else _capacity(scenario, gpu, engine, model, seqs, budget, length)
-        return capacity, _limits(scenario, engine, model, policy, seqs, budget, length, capacity)
+        sizes = (seqs, budget, length)
+        capacity = None if gpu.name == "unit" else _capacity(scenario, gpu, engine, model, *sizes, speculation)
+        limits = _limits(scenario, engine, model, policy, *sizes, capacity)
+        return capacity, drafting.with_drafts(limits, speculation)
 
     if shorten and scenario.max_model_len is None and gpu.name != "unit":
         with _named(scenario, "model"):
@@ -129,21 +143,22 @@ def _prepare_pool(scenario: Scenario, shorten: bool) -> Setup:
             check_positions(model, length)
             check_fits(length, kv_tokens(limits), capacity, scenario.max_model_len is not None)
     try:
-        cost = _cost(scenario, gpu, engine, host, model, seqs, limits.max_num_batched_tokens,
-                     limits.window > 0)
+        cost = _cost(scenario, gpu, engine, host, model, seqs, limits.max_num_batched_tokens, limits.window > 0,
+                     speculation)
     except ConfigError as error:
         if str(error).startswith("cost."):  # a term nobody set: what a profile of the user's own leads to
             raise ConfigError(f"{scenario.place('hardware.gpu')}: {gpu.path}: {gpu.name} is too slow for {model.name} "
                               "to be simulated: check memory_bandwidth and peak_dense") from error
         raise
-    return Setup(scenario, gpu, engine, host, model, policy, capacity, limits, cost)
+    return Setup(scenario, gpu, engine, host, model, policy, capacity, limits, cost, speculation,
+                 token_budget=limits.max_num_batched_tokens + drafting.kept_back(speculation, seqs))
 
 
 def cost_on(setup: Setup, host: Host) -> Cost:
     """Step times of a scenario already looked up, on another host."""
     limits = setup.limits
     return _cost(setup.scenario, setup.gpu, setup.engine, host, setup.model, limits.max_num_seqs,
-                 limits.max_num_batched_tokens, limits.window > 0)
+                 setup.token_budget, limits.window > 0, setup.speculation)
 
 
 def _beside(scenario: Scenario, name: str) -> str | Path:
@@ -214,10 +229,11 @@ def _routing(scenario: Scenario) -> Routing:
 
 
 def _capacity(scenario: Scenario, gpu: Gpu, engine: EngineProfile, model: ModelShape, seqs: int,
-              budget: int, max_model_len: int) -> KvCapacity:
+              budget: int, max_model_len: int, speculation: Speculation | None) -> KvCapacity:
     hardware = scenario.hardware
     return kv_capacity(gpu, engine, model, hardware.tensor_parallel, hardware.weight_dtype, hardware.kv_dtype,
-                       seqs, budget, hardware.gpu_memory_utilization, scenario.kv.block_size, max_model_len)
+                       seqs, budget, hardware.gpu_memory_utilization, scenario.kv.block_size, max_model_len,
+                       speculation.draft if speculation else None, speculation.tokens if speculation else 0)
 
 
 def _limits(scenario: Scenario, engine: EngineProfile, model: ModelShape, policy: Policy, seqs: int, budget: int,
@@ -272,7 +288,7 @@ def _prefix_cache(scenario: Scenario, engine: EngineProfile, policy: Policy) -> 
 
 
 def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, host: Host, model: ModelShape, seqs: int,
-          budget: int, windowed: bool) -> Cost:
+          budget: int, windowed: bool, speculation: Speculation | None) -> Cost:
     hardware = scenario.hardware
     if gpu.name == "unit":
         return unit_cost(to_ticks(1.0 if hardware.step_s is None else hardware.step_s))
@@ -288,7 +304,7 @@ def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, host: Host, model
         return roofline_cost(gpu, model, hardware.tensor_parallel, weights, hardware.kv_dtype, times,
                              seqs, budget)
     return calibrated_cost(gpu, engine, model, hardware.tensor_parallel, hardware.weight_dtype, hardware.kv_dtype,
-                           seqs, budget, host, _routing(scenario), windowed)
+                           seqs, budget, host, _routing(scenario), windowed, speculation)
 
 
 def in_submission_order(trace: Trace, load: str) -> Trace:
@@ -332,6 +348,8 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
         add_changes(job, changes, found_after, retry, compiled)
     job.router = ROUTERS[scenario.cluster.router]
     job.load, job.width = LOADS[scenario.load.kind], scenario.load.width
+    if setup.speculation:
+        job.acceptance = drafting.acceptance_of(setup.speculation, scenario.seed, replication, compiled)
     job.until = LAST_TICK if scenario.horizon_s is None else to_ticks(scenario.horizon_s)
     return job
 

@@ -15,12 +15,13 @@ from policies.routers import ROUTERS
 from simulator.config import SHORT_FORMS, Document, Section, placed, validate
 from simulator.errors import ConfigError, ServecastError, UnknownNameError
 from simulator.scenario.limits import LONGEST_S, RequestLimits, asked_back
+from simulator.scenario.speculation import SpeculationSpec
 from simulator.state import LARGEST_COUNT
 from simulator.workload.build import inline_trace
 from simulator.workload.spec import Inline, Workload, parse_workload
 
-LOOKED_UP = ("workload", "policy", "model", "engine.name", "host.name", "hardware.gpu", "hardware.weight_dtype",
-             "hardware.kv_dtype", "hardware.tensor_parallel", "max_model_len",
+LOOKED_UP = ("workload", "policy", "model", "engine.name", "engine.speculation", "host.name", "hardware.gpu",
+             "hardware.weight_dtype", "hardware.kv_dtype", "hardware.tensor_parallel", "max_model_len",
              "hardware.expert_parallel", "hardware.expert_skew", "hardware.expert_shares", "kv.prefix_caching",
              "policy.file")
 """Keys whose values are looked up or read later (setup.prepare, build_workload); their lines are kept for the
@@ -61,6 +62,7 @@ class EngineSpec(Section):
     name: str = "vllm-0.24"
     schedule_ahead: int | None = Field(default=None, ge=0, le=8)
     cuda_graphs: bool = True
+    speculation: SpeculationSpec | None = None
 
 
 class HostSpec(Section):
@@ -254,6 +256,12 @@ class Scenario(Section):
             question = asked_back(f"slo.{metric}_s", metric, limit)
             if question and self.hardware.gpu != "unit":
                 raise ValueError(question)
+        drafts = self.engine.speculation
+        if drafts and (self.engine.schedule_ahead or 0) > (0 if drafts.method == "ngram" else 1):
+            raise ValueError(f"engine.schedule_ahead must be {'0' if drafts.method == 'ngram' else '0 or 1'} with "
+                             f"{drafts.method} drafts, got {self.engine.schedule_ahead}")
+        if drafts and drafts.draft and self.hardware.gpu == "unit":
+            raise ValueError("engine.speculation.draft has no effect on gpu: unit")
         if self.hardware.gpu == "unit":
             self._only_what_a_textbook_gpu_has()
         return self
@@ -264,7 +272,7 @@ class Scenario(Section):
         given = {name: getattr(self, name) for name in plain}
         for section, spec in (("hardware", self.hardware), ("engine", self.engine), ("host", self.host)):
             for key, field in type(spec).model_fields.items():
-                if key not in ("gpu", "step_s", "schedule_ahead"):
+                if key not in ("gpu", "step_s", "schedule_ahead", "speculation"):
                     plain[f"{section}.{key}"] = field.default
                     given[f"{section}.{key}"] = getattr(spec, key)
         for name, value in given.items():

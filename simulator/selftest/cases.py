@@ -22,6 +22,7 @@ from simulator.engines.fast import run_fast
 from simulator.engines.job import Job, add_changes, array_job, links_of, list_job, request_columns
 from simulator.engines.pools import Pool
 from simulator.engines.reference import run_reference
+from simulator.engines.world import Acceptance
 from simulator.state import Limits
 from simulator.units import NEVER
 
@@ -54,6 +55,9 @@ class Case:
     """Numbers of each request's shared leading blocks; given when the prefix cache is on."""
     asks: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """Columns that the policy needs (registry.ASKS)."""
+    salts: tuple[int, ...] = ()
+    chances: tuple[int, ...] = ()
+    """Of engines.world.Acceptance; given when drafts are made."""
 
 
 class Choose(Protocol):
@@ -118,11 +122,17 @@ TABLE: Final[tuple[Row, ...]] = (
     ("chunked", lambda c, d: c.among(0, 0, 1) if d.window else 0),
     ("full_groups", lambda c, d: c.among(0, 1, 1, 2) if d.window else 1),
     ("window_groups", lambda c, d: c.among(1, 1, 2, 5) if d.window else 0),
+    ("draft_tokens", lambda c, d: c.among(0, 0, 1, 2, 4)
+     if POLICIES[d.policy].drafts and not d.contiguous and not d.window else 0),
+    ("lookahead", lambda c, d: c.among(0, d.draft_tokens)),
+    ("rehearse", lambda c, d: c.among(0, 1) if d.draft_tokens else 0),
     ("order", lambda c, d: KEYS.get(d.policy, 0)),
     ("aging", lambda c, d: c.among(0, 0, 3, 20) * d.tick if d.policy == "priority" else 0),
     ("asks", lambda c, d: some_asks(c, d.policy, d.n, d.tick)),
-    ("hand_over", lambda c, d: 0),  # of pools that only tests/parity/test_handover.py makes
+    ("hand_over", lambda c, d: 0),  # of pools that only tests/parity/test_parity_handover.py makes
     # the run
+    ("salts", lambda c, d: c.numbers(2, 0, 2**32 - 1) if d.draft_tokens else ()),
+    ("chances", lambda c, d: sorted((c.among(0, 2**30, 2**31, 2**32) for _ in range(d.draft_tokens)), reverse=True)),
     ("chains", lambda c, d: some_chains(c, d.prompt, d.output, d.block_size) if d.prefix else ()),
     ("cost", lambda c, d: some_cost(c, d.tick)),
     ("replicas", lambda c, d: c.among(1, 1, 2, 3)),
@@ -209,6 +219,8 @@ def job(case: Case, compiled: bool, log: bool = True, others: Sequence[Pool] = (
     made.until = NEVER if case.until is None else case.until
     if changes:
         add_changes(made, changes, found_after, retry, compiled)
+    if case.salts:
+        made.acceptance = Acceptance(*(np.array(each) if compiled else each for each in (case.salts, case.chances)))
     if link:
         made.links = links_of([link[0]] * made.replicas, link[1], begin, compiled)
     return made

@@ -48,6 +48,8 @@ class CaseFile(Section):
     load: Literal["open", "closed", "grouped"] = "open"
     width: int = Field(default=1, ge=1, le=MOST)
     until: Tick | None = None
+    salts: list[Annotated[int, Field(ge=0, lt=2**32)]] = Field(default=[], max_length=2)
+    chances: list[Annotated[int, Field(ge=0, le=2**32)]] = Field(default=[], max_length=64)
 
 
 def case_text(case: Case) -> str:
@@ -60,8 +62,11 @@ def case_text(case: Case) -> str:
         columns["chains"] = [list(chain) for chain in case.chains]
     if case.asks:
         columns["asks"] = {name: list(column) for name, column in case.asks}
-    data = {"policy": case.policy, "requests": columns, "limits": dict(case.limits._asdict()), "cost": cost}
+    limits = dict(case.limits._asdict())
+    data: dict[str, Any] = {"policy": case.policy, "requests": columns, "limits": limits, "cost": cost}
     data |= {name: getattr(case, name) for name in ("replicas", "router", "load", "width", "until")}
+    if case.limits.draft_tokens:
+        data["salts"], data["chances"] = list(case.salts), list(case.chances)
     return str(yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=110))
 
 
@@ -93,12 +98,17 @@ def _case(given: CaseFile) -> Case:
         raise ConfigError(f"requests: columns must be of one length, got {lengths}")
     if min(given.limits[name] for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "num_blocks")) < 1:
         raise ConfigError("limits: max_num_seqs, max_num_batched_tokens, block_size, num_blocks must be at least 1")
+    drafts = (given.limits.get("draft_tokens", 0), len(given.chances), len(given.salts))
+    if drafts[0] != drafts[1] or drafts[2] != (2 if drafts[0] else 0):
+        raise ConfigError("limits.draft_tokens needs as many chances, and two salts with them, got "
+                          f"{drafts[0]}, {drafts[1]} and {drafts[2]}")
     cost: dict[str, Any] = {name: np.array(value, dtype=np.int64)[()] for name, value in given.cost.items()}
     rest: dict[str, Any] = {name: tuple(column) for name, column in columns.items()}
     rest |= {name: getattr(given, name) for name in ("policy", "replicas", "router", "load", "width", "until")}
     return Case(limits=Limits(**given.limits), cost=check_cost(Cost(**cost)),
-                chains=tuple(tuple(chain) for chain in chains),
-                asks=tuple((name, tuple(column)) for name, column in asks.items()), **rest)
+                chains=tuple(tuple(chain) for chain in chains), salts=tuple(given.salts),
+                chances=tuple(given.chances), asks=tuple((name, tuple(column)) for name, column in asks.items()),
+                **rest)
 
 
 def _all_of(section: str, given: dict[str, Any], kind: Any) -> None:

@@ -111,10 +111,12 @@ def steps_keep_the_limits(case: Case, done: Job) -> Holds:
     yield np.all(rows["running"] <= lim.max_num_seqs)
     yield np.all(rows["decode"] + rows["prefill"] <= rows["running"])
     yield np.all(rows["blocks"] <= lim.num_blocks)
-    if lim.prefix == 0:
+    if lim.prefix == 0 and lim.window == 0:
         yield np.all(rows["kv_tokens"] <= rows["blocks"] * lim.block_size)
     if case.policy == "chunked" or case.policy in KEYS:
-        yield np.all(rows["decode"] + rows["prefill_tokens"] <= lim.max_num_batched_tokens)
+        yield np.all(rows["decode"] + rows["drafts"] + rows["prefill_tokens"] <= lim.max_num_batched_tokens)
+        yield np.all(rows["drafts"] <= rows["decode"] * lim.draft_tokens)
+    yield done.stats["accepted"].sum() <= done.stats["drafts"].sum() <= rows["drafts"].sum()
 
 
 def littles_law(case: Case, done: Job) -> Holds:
@@ -154,11 +156,12 @@ def nobody_is_overtaken(case: Case, done: Job) -> Holds:
 
 
 def answers_take_steps(case: Case, done: Job) -> Holds:
-    """A step gives a request one token at most, and not more rows than it holds slots."""
-    req, rows = done.req, done.logged
+    """A step gives a request one token at most and its drafts, and not more rows than it holds slots."""
+    req, rows, most = done.req, done.logged, 1 + case.limits.draft_tokens
     steps = done.stats["steps"][np.maximum(req.replica, 0)]
-    yield np.all(req.done <= steps)
-    yield done.stats["output"].sum() + done.stats["wasted"].sum() <= (rows["steps"] * rows["running"]).sum()
+    yield np.all(req.done <= steps * most)
+    held = (rows["steps"] * rows["running"]).sum()
+    yield done.stats["output"].sum() + most * done.stats["wasted"].sum() <= most * held
 
 
 INVARIANTS: Final[tuple[Check, ...]] = (

@@ -44,6 +44,8 @@ def _smaller(case: Case) -> Iterator[Case]:
             yield replace(case, limits=case.limits._replace(**{name: value}))
     if case.limits.prefix:
         yield replace(case, limits=case.limits._replace(prefix=0), chains=())
+    if case.limits.draft_tokens:
+        yield replace(case, limits=case.limits._replace(draft_tokens=0, lookahead=0, rehearse=0), salts=(), chances=())
     yield from _plainer_cost(case)
     for name in ("arrival", "prompt", "output", "limit", "cached", "pick"):
         yield from _lower(case, name)

@@ -73,7 +73,8 @@ def test_bad_run_files_are_refused(
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("engine.speculative", {"method": "ngram", "num_speculative_tokens": 4}, "engine.speculative .*ngram"),
+        ("engine.speculative", {"method": "medusa", "num_speculative_tokens": 4}, "engine.speculative.method 'medusa'"),
+        ("engine.speculative", {"method": "eagle3", "num_speculative_tokens": 4, "tree": 1}, "engine.speculative.tree"),
         ("engine.scheduling_policy", "fair", "engine.scheduling_policy 'fair' is not modelled; .* fcfs, priority"),
         ("engine.quantization", "awq", "engine.quantization 'awq' is not modelled; accepted: null, fp8"),
         ("engine.enable_chunked_prefill", False, "engine.enable_chunked_prefill False is not modelled"),

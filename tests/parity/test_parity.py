@@ -131,13 +131,15 @@ def test_cases_are_hard() -> None:
             "finished": bool((req.status == 3).any()), case.load: True, case.policy: True, case.router: True,
             "contiguous": case.limits.contiguous == 1, f"ahead {case.limits.schedule_ahead}": True,
             "cut by the horizon": case.until is not None and bool((req.status < 3).any()),
+            "drafts": bool(case.salts), "drafts, preempted": bool(case.salts) and req.preempted.max() > 0,
             "arrival as an output is seen": bool(np.isin(req.queued, req.last).any()),
         }  # fmt: skip
         seen.update(name for name, there in marks.items() if there)
 
     look()
     wanted = {"preempted", "tie", "early end", "refused", "finished", "contiguous", "cut by the horizon",
-              "arrival as an output is seen", "open", "closed", "grouped", "ahead 0", "ahead 1", "ahead 2",
+              "arrival as an output is seen", "drafts", "drafts, preempted", "open",
+              "closed", "grouped", "ahead 0", "ahead 1", "ahead 2",
               *POLICIES, *ROUTERS}  # fmt: skip
     assert seen == wanted
 

@@ -51,6 +51,16 @@ def test_flags_say_what_was_simulated() -> None:
     assert flags(model="meta-llama/Llama-3.1-8B-Instruct")[0] == "meta-llama/Llama-3.1-8B-Instruct"
 
 
+def test_flags_of_the_cache_and_of_experts_only_where_they_were_asked_for() -> None:
+    """vllm/engine/arg_utils.py: --[no-]enable-prefix-caching, --enable-expert-parallel; both have defaults."""
+    assert not any("prefix" in flag or "expert" in flag for flag in flags())
+    assert "--enable-prefix-caching" in flags({"prefix_caching": True})
+    assert "--no-enable-prefix-caching" in flags({"prefix_caching": False})
+    moe = {"gpu": "h200-sxm", "tensor_parallel": 2, "model": "qwen3-30b-a3b"}
+    assert "--enable-expert-parallel" in flags(moe | {"expert_parallel": True})
+    assert "--enable-expert-parallel" not in flags(moe)
+
+
 @pytest.mark.parametrize(("candidates", "changes", "word"), [
     ({"policy": "static"}, {}, "no policy static"),
     ({"policy": "orca"}, {}, "no policy orca"),

@@ -67,9 +67,13 @@ def test_prefix_caching_carries_more(rows: Any) -> None:
     assert found["h100-sxm, prefix caching"]["carries"] > found["h100-sxm, no prefix caching"]["carries"]
 
 
-def test_experts_split_four_ways(rows: Any) -> None:
+def test_experts_split_over_gpus_or_dealt_out(rows: Any) -> None:
+    """One GPU holds all experts: there is nothing to deal out, and the row says so."""
     found = rows("08_30b_a3b_on_8_h200")
-    assert [row["gpus"] for row in found.values()] == [8] * 4 and all(row["carries"] for row in found.values())
+    assert [row["gpus"] for row in found.values()] == [8] * 8
+    none = [label for label, row in found.items() if row["carries"] is None]
+    assert none == ["h200-sxm, expert parallel"] and "has no effect on one GPU" in found[none[0]]["reason"]
+    assert found["h200-sxm, TP4"]["carries"] != found["h200-sxm, TP4, expert parallel"]["carries"]
 
 
 def test_a_day_with_one_replica_more(capsys: pytest.CaptureFixture[str]) -> None:

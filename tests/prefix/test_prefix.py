@@ -63,7 +63,7 @@ def columns(sequences: list[Sequence], block_size: int, num_blocks: int) -> tupl
     nodes = [Node(before=-1, after=-1, count=0, chain=-1, owner=0, refs=0, twin=-1) for _ in range(num_blocks)]
     found = SimpleNamespace(chain=flat, held=[-1] * len(flat), found=[-1] * (max(flat, default=0) + 1), nodes=nodes)
     c = SimpleNamespace(free_blocks=num_blocks, kept=0, oldest=-1, newest=-1, spare=-1, n_nodes=0)
-    return req, SimpleNamespace(c=c, prefix=found), SimpleNamespace(block_size=block_size)
+    return req, SimpleNamespace(c=c, prefix=found), SimpleNamespace(block_size=block_size, rehearse=0)
 
 
 def some_sequences(draw: random.Random) -> list[Sequence]:

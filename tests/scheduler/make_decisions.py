@@ -7,8 +7,9 @@ writes decisions.json.gz beside this file: per scenario its limits, its requests
 max_tokens, group, tokens of the prompt that are its group's], their priorities where it has any and, in order, every
 plan
 ["plan", [[request, tokens], ...], [preempted, ...], [[admitted request, tokens found in the cache], ...]] and output
-["output", [[request, 1 if it ended], ...]]. The model runner is a clock: every step takes STEP ticks, launching
-takes none, and outputs come before arrivals of their tick. Same wheel, same seed: same file, byte for byte.
+["output", [[request, 1 if it ended], ...]], with speculative decoding [[request, 1 if it ended, tokens], ...]. The
+model runner is a clock: every step takes STEP ticks, launching takes none, and outputs come before arrivals of their
+tick. Same wheel, same seed: same file, byte for byte.
 """
 
 import gzip
@@ -23,13 +24,20 @@ from typing import Any
 
 from vllm_scheduler import load
 
+from simulator.engines.speculation import accepted
+from simulator.engines.world import Acceptance
+
 STEP = 10
 END = 999
 """The token that ends an answer."""
-KINDS = {"plain": 260, "cache": 60, "cache, short of memory": 60, "priority": 120, "priority, cache": 60}
+KINDS = {"plain": 260, "cache": 60, "cache, short of memory": 60, "priority": 120, "priority, cache": 60, "drafts": 160,
+         "drafts, cache": 40, "drafts, cache, short of memory": 40}
 """Scenarios of each kind. Those with a cache and short of memory share blocks and find them again after preemption:
-only an engine with a prefix cache can follow them. Those with priorities are scheduled by them."""
-WITHOUT_CACHE = ("plain", "priority")
+only an engine with a prefix cache can follow them. Those with priorities are scheduled by them. With drafts, which are
+right is drawn as the simulator draws it."""
+LOOKAHEAD = {"eagle3": 1, "draft_model": 1, "ngram": 0}
+"""KV slots kept for each draft to come."""
+WITHOUT_CACHE = ("plain", "priority", "drafts")
 DATA = Path(__file__).parent / "decisions.json.gz"
 
 
@@ -45,14 +53,43 @@ def scenario(rng: random.Random, kind: str) -> dict[str, Any]:
                          rng.randrange(2), shared])  # fmt: skip
     requests.sort(key=lambda each: each[0])
     most = max(-(-(prompt + limit) // block) for _, prompt, _, limit, _, _ in requests)
-    spare = 2000 if kind == "cache" else rng.choice((0, 0, 0, 1, 2, 5, 200))
+    spare = 2000 if kind in ("cache", "drafts, cache") else rng.choice((0, 0, 0, 1, 2, 5, 200))
     asked = {"priority": [rng.randint(-1, 2) for _ in requests]} if kind.startswith("priority") else {}
-    return asked | {
+    made = asked | {
         "kind": kind, "max_num_seqs": seqs, "max_num_batched_tokens": max(seqs, rng.choice((1, 4, 8, 16, 64, 512))),
         "long_prefill_token_threshold": rng.choice((0, 0, 3, 8)), "watermark": rng.choice((0.0, 0.0, 0.1, 0.3)),
         "reserve_full_prompt": rng.choice((True, False)), "block_size": block, "num_gpu_blocks": most + spare + 1,
         "schedule_ahead": rng.choice((0, 1, 1)), "requests": requests,
     }  # fmt: skip
+    return with_drafts(made, rng) if "drafts" in kind else made
+
+
+def with_drafts(made: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    """The scenario with speculative decoding, room for the drafts of one request included."""
+    method, tokens = rng.choice(("eagle3", "eagle3", "draft_model", "ngram")), rng.choice((1, 2, 3, 5))
+    if method == "ngram":
+        made["schedule_ahead"] = 0
+    lookahead = LOOKAHEAD[method] * tokens
+    longest = max(prompt + limit for _, prompt, _, limit, _, _ in made["requests"])
+    most = longest + tokens * (1 + made["schedule_ahead"]) + lookahead
+    length = rng.choice((4096, 4096, longest, longest + tokens))
+    spare = made["num_gpu_blocks"] - 1 - -(-longest // made["block_size"])
+    made["num_gpu_blocks"] = -(-min(most, length) // made["block_size"]) + spare + 1
+    made["max_num_batched_tokens"] += rng.choice((0, 1, tokens * made["max_num_seqs"]))
+    chances = sorted((rng.choice((0, 2**30, 2**31, 3 * 2**30, 2**32)) for _ in range(tokens)), reverse=True)
+    return made | {"max_model_len": length, "drafts": {
+        "method": method, "tokens": tokens, "lookahead": lookahead, "chances": chances,
+        "salts": [rng.randrange(2**32), rng.randrange(2**32)]}}  # fmt: skip
+
+
+def speculative(made: dict[str, Any]) -> SimpleNamespace | None:
+    """What the scheduler reads of a SpeculativeConfig."""
+    if "drafts" not in made:
+        return None
+    method = made["drafts"]["method"]
+    return SimpleNamespace(
+        num_speculative_tokens_per_batch_size=None, use_eagle=lambda: method == "eagle3",
+        uses_draft_model=lambda: method == "draft_model", use_dflash=lambda: False)  # fmt: skip
 
 
 def settings(made: dict[str, Any]) -> SimpleNamespace:
@@ -69,11 +106,12 @@ def settings(made: dict[str, Any]) -> SimpleNamespace:
                         enable_prefix_caching=made["kind"] not in WITHOUT_CACHE),
         parallel_config=ns(data_parallel_index=0, decode_context_parallel_size=1, prefill_context_parallel_size=1,
                            pipeline_parallel_size=1),
-        model_config=ns(is_encoder_decoder=False, is_diffusion=False, max_model_len=4096,
+        model_config=ns(is_encoder_decoder=False, is_diffusion=False, max_model_len=made.get("max_model_len", 4096),
                         enable_return_routed_experts=False),
         observability_config=ns(kv_cache_metrics=False, enable_mfu_metrics=False), lora_config=None,
-        kv_events_config=None, kv_transfer_config=None, ec_transfer_config=None, speculative_config=None,
-        num_speculative_tokens=0, use_v2_model_runner=False,
+        kv_events_config=None, kv_transfer_config=None, ec_transfer_config=None,
+        speculative_config=speculative(made), num_speculative_tokens=made.get("drafts", {}).get("tokens", 0),
+        use_v2_model_runner=False,
         max_concurrent_batches=made["schedule_ahead"] + 1)  # fmt: skip
 
 
@@ -155,19 +193,33 @@ class Drive:
 
     def collect(self, planned: Any, yields: dict[str, bool]) -> None:
         ids = list(planned.num_scheduled_tokens)
-        sampled = [[self.token(int(i))] if yields[i] else [] for i in ids]
+        sampled = [self.tokens(int(i), len(planned.scheduled_spec_decode_tokens.get(i, ()))) if yields[i] else []
+                   for i in ids]  # fmt: skip
         output = SimpleNamespace(
             sampled_token_ids=sampled, req_ids=ids, req_id_to_index={i: k for k, i in enumerate(ids)}, logprobs=None,
             prompt_logprobs_dict={}, pooler_output=None, num_nans_in_logits=None, kv_connector_output=None,
             cudagraph_stats=None, routed_experts=None)  # fmt: skip
         found = self.scheduler.update_from_output(planned, output)
         rows = [row for client in found.values() for row in getattr(client, "outputs", ())]
-        self.steps.append(["output", sorted([int(row.request_id), int(row.finish_reason is not None)] for row in rows)])
+        drafts = self.made.get("drafts")
+        self.steps.append(["output", sorted(
+            [int(row.request_id), int(row.finish_reason is not None), *([len(row.new_token_ids)] if drafts else ())]
+            for row in rows)])  # fmt: skip
+        if drafts and not self.made["schedule_ahead"]:  # EngineCore.post_step
+            self.scheduler.update_draft_token_ids(
+                SimpleNamespace(req_ids=ids, draft_token_ids=[[-1] * drafts["tokens"] for _ in ids]))  # fmt: skip
 
-    def token(self, i: int) -> int:
+    def tokens(self, i: int, drafts: int) -> list[int]:
+        """What a step yields for request i: its right drafts and a token more."""
+        done, right = self.requests[i].num_output_tokens, 0
+        if drafts:
+            made = self.made["drafts"]
+            right = accepted(Acceptance(made["salts"], made["chances"]), i, done, drafts)
+        return [self.token(i, done + k) for k in range(1 + right)]
+
+    def token(self, i: int, done: int) -> int:
         """The next token of request i: nobody else's, or the end where its answer is shorter than max_tokens."""
         _, _, output, limit, _, _ = self.made["requests"][i]
-        done = self.requests[i].num_output_tokens
         return END if done + 1 == output < limit else (i + 10) * 100_000 + 50_000 + done
 
 

@@ -15,11 +15,12 @@ from policies.registry import POLICIES
 from simulator.cost.unit import unit_cost
 from simulator.engines.job import Job
 from simulator.engines.reference import _Run
+from simulator.engines.world import Acceptance
 from simulator.state import FINISHED, Limits
 
 DATA = json.loads(gzip.decompress((Path(__file__).parent / "decisions.json.gz").read_bytes()))
 
-WITHOUT_CACHE = ("plain", "priority")
+WITHOUT_CACHE = ("plain", "priority", "drafts")
 
 
 class Watched(_Run):
@@ -45,7 +46,8 @@ class Watched(_Run):
         super().complete(r)
         req = self.job.req
         got = [i for i, before in enumerate(done) if req.done[i] > before]
-        self.steps.append(["output", [[i, int(req.status[i] == FINISHED)] for i in got]])
+        rows = [[i, int(req.status[i] == FINISHED), req.done[i] - done[i]] for i in got]
+        self.steps.append(["output", rows if self.job.lim.draft_tokens else [row[:2] for row in rows]])
 
 
 def case(made: dict[str, Any]) -> Case:
@@ -56,10 +58,14 @@ def case(made: dict[str, Any]) -> Case:
         long_prefill_token_threshold=made["long_prefill_token_threshold"],
         watermark_blocks=int(made["watermark"] * made["num_gpu_blocks"]),
         reserve_prompt=int(made["reserve_full_prompt"]),
-        block_size=made["block_size"], num_blocks=made["num_gpu_blocks"] - 1, max_model_len=4096, contiguous=0,
+        block_size=made["block_size"], num_blocks=made["num_gpu_blocks"] - 1,
+        max_model_len=made.get("max_model_len", 4096), contiguous=0,
         reserve_tokens=0, batch_window=0, length_bucket=0, stream=1, schedule_ahead=made["schedule_ahead"],
         whole_prompt=0, prefix=int(made["kind"] not in WITHOUT_CACHE),
     )  # fmt: skip
+    if "drafts" in made:
+        drafts, limits = made["drafts"], limits._replace(draft_tokens=made["drafts"]["tokens"])
+        limits = limits._replace(lookahead=drafts["lookahead"], rehearse=int(drafts["method"] == "eagle3"))
     chains = tuple(tuple(1000 * g + k for k in range(tokens // made["block_size"]))
                    for g, tokens in zip(group, shared, strict=True))  # fmt: skip
     nothing = (0,) * len(arrival)
@@ -79,7 +85,10 @@ def name(k: int) -> str:
 @pytest.mark.parametrize("k", range(len(DATA["scenarios"])), ids=name)
 def test_every_decision_is_the_schedulers(k: int) -> None:
     made = DATA["scenarios"][k]
-    run = Watched(job(case(made), compiled=False), case(made).policy)
+    ready = job(case(made), compiled=False)
+    if "drafts" in made:
+        ready.acceptance = Acceptance(made["drafts"]["salts"], made["drafts"]["chances"])
+    run = Watched(ready, case(made).policy)
     run.run()
     assert run.steps == made["steps"]
     firsts = {i: start for _, _, _, admitted in reversed(plans(made)) for i, start in admitted}

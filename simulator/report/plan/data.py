@@ -221,7 +221,7 @@ def replica(plan: Plan, candidate: Candidate) -> dict[str, Any]:
         "kv_blocks": limits.num_blocks,
         "kv_tokens": kv_tokens(limits),
         "max_num_seqs": limits.max_num_seqs,
-        "max_num_batched_tokens": limits.max_num_batched_tokens,
+        "max_num_batched_tokens": setup.token_budget,
         "max_model_len": limits.max_model_len,
         "positions": setup.model.max_positions,
         "shortened": asked is None and setup.gpu.name != "unit" and limits.max_model_len < setup.model.max_positions,

@@ -4,6 +4,7 @@ Flags are those of vLLM's command line (docs.vllm.ai, `vllm serve`). A command i
 engine that was simulated; else there is the reason why not.
 """
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -15,10 +16,12 @@ from simulator.planning.price import Fleet
 from simulator.planning.spec import PlanSpec
 from simulator.profiles.engine import load_engine
 from simulator.profiles.model import KV_BYTES, dtype_name
+from simulator.profiles.speculation import NGRAM
 from simulator.scenario.setup import Setup
 
 HUGGING_FACE: Final = {
     "llama-3.1-8b": "meta-llama/Llama-3.1-8B-Instruct",
+    "llama-3.2-1b": "meta-llama/Llama-3.2-1B-Instruct",
     "llama-3.1-70b": "meta-llama/Llama-3.1-70B-Instruct",
     "qwen2.5-7b": "Qwen/Qwen2.5-7B-Instruct",
     "qwen2.5-14b": "Qwen/Qwen2.5-14B-Instruct",
@@ -61,8 +64,10 @@ def no_command(spec: PlanSpec, setup: Setup) -> str:
     weights = setup.model.weight_format(scenario.hardware.weight_dtype)
     if weights.method == "load" and weights.dtype in CHECKPOINTS:
         return f"{weights.dtype} weights need {CHECKPOINTS[weights.dtype]}, and {scenario.model} names none"
-    if _checkpoint(scenario.model) is None:
-        return f"{scenario.model} is a shape, not the folder of a checkpoint"
+    drafts = scenario.engine.speculation
+    for model in (scenario.model, drafts.draft if drafts else None):
+        if model is not None and _checkpoint(model) is None:
+            return f"{model} is a shape, not the folder of a checkpoint"
     return ""
 
 
@@ -90,7 +95,7 @@ def vllm_flags(spec: PlanSpec, setup: Setup) -> list[str]:
         f"--tensor-parallel-size={hardware.tensor_parallel}",
         f"--max-model-len={limits.max_model_len}",
         f"--max-num-seqs={limits.max_num_seqs}",
-        f"--max-num-batched-tokens={limits.max_num_batched_tokens}",
+        f"--max-num-batched-tokens={setup.token_budget}",
         f"--gpu-memory-utilization={share:g}",
         f"--block-size={limits.block_size}",
         f"--dtype={'float16' if weights.dtype == 'fp16' else 'bfloat16'}",
@@ -103,13 +108,29 @@ def vllm_flags(spec: PlanSpec, setup: Setup) -> list[str]:
         flags.append(f"--long-prefill-token-threshold={limits.long_prefill_token_threshold}")
     if scenario.kv.num_gpu_blocks:
         flags.append(f"--num-gpu-blocks-override={scenario.kv.num_gpu_blocks}")
+    if hardware.expert_parallel:
+        flags.append("--enable-expert-parallel")
     if scenario.kv.prefix_caching is not None:
         flags.append("--enable-prefix-caching" if scenario.kv.prefix_caching else "--no-enable-prefix-caching")
     if setup.engine.schedule_ahead != usual.schedule_ahead:
         flags.append("--async-scheduling" if setup.engine.schedule_ahead else "--no-async-scheduling")
     if not scenario.engine.cuda_graphs:
         flags.append("--enforce-eager")
+    if setup.speculation:
+        flags.append(f"--speculative-config={speculative_config(setup)}")
     return flags
+
+
+def speculative_config(setup: Setup) -> str:
+    """The JSON of --speculative-config; n-grams of 2 to 4 tokens, since their drafts are given and not searched."""
+    drafts, spec = setup.speculation, setup.scenario.engine.speculation
+    assert drafts and spec
+    config: dict[str, Any] = {"method": drafts.method, "num_speculative_tokens": drafts.tokens}
+    if spec.draft:
+        config["model"] = _checkpoint(spec.draft)
+    if drafts.method == NGRAM:
+        config |= {"prompt_lookup_min": 2, "prompt_lookup_max": 4}
+    return json.dumps(config)
 
 
 def command_notes(setup: Setup, fleet: Fleet) -> list[str]:
@@ -123,6 +144,11 @@ def command_notes(setup: Setup, fleet: Fleet) -> list[str]:
         )
     elif weights.quantised:
         notes.append(f"the checkpoint is quantised, {weights.text()}: vLLM reads that from its config.json")
+    if setup.speculation:
+        notes.append(
+            f"the plan holds where a step with drafts yields {setup.speculation.tokens_per_step:.3g} tokens on "
+            "average; vLLM logs that as the mean acceptance length"
+        )
     if fleet.replicas > 1:
         notes.append(routing_note(fleet))
     return notes

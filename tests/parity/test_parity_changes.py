@@ -20,7 +20,8 @@ SEEDS = st.integers(0, 2**40)
 def drawn(seed: int) -> tuple[Case, dict[str, Any]]:
     """A case with up to six changes, ties among them and with arrivals."""
     more = Uniform(seed + 1)
-    case = some_case(Uniform(seed), {"policy": "chunked", "prefix": 0, "replicas": more.among(1, 2, 3)})
+    case = some_case(Uniform(seed), {"policy": "chunked", "prefix": 0, "draft_tokens": 0,
+                                     "replicas": more.among(1, 2, 3)})
     tick = max(1, int(case.cost.dense_ns.max()))
     count = more.among(1, 2, 6)
     rows = sorted(zip([t * tick for t in more.numbers(count, 0, more.among(10, 40))], more.numbers(count, 0, 1),
