@@ -103,6 +103,7 @@ def _crash(world: World, rep: Replica, tick: int) -> None:
     for k in range(len(rep.aux)):
         rep.aux[k] = 0
     c.n_flight = 0
+    c.lane_seen = c.lane_steps
     c.gpu_free = tick
     c.cpu_free = tick
     c.wake = NEVER
