@@ -21,9 +21,10 @@ from simulator.engines.booking import (
     enqueue,
     output_tick,
 )
+from simulator.engines.changes import DOWN, change, drained, fail, nobody, park, replica_of, start_changes
 from simulator.engines.clients import ENTER, Clients, act, drop, on_ended, start_load, upcoming
 from simulator.engines.foresight import nobody_ends_before
-from simulator.engines.future import index_of, what_of
+from simulator.engines.future import index_of, phase_of, what_of
 from simulator.engines.handover import LAND, LET_GO, keep_kv, let_go, pass_on, take_over
 from simulator.engines.job import Job, check_sums
 from simulator.engines.lane import depart, join, spill
@@ -35,6 +36,7 @@ from simulator.jit import compiled, jitable
 from simulator.state import (
     ARRIVE,
     COMPLETE,
+    CONTROL,
     GAPS,
     SCHEDULE,
     TIMER,
@@ -109,9 +111,14 @@ def next_replica(world: World, fronts: Column, mode: Mode, limit: int, code: int
                 return r, ADVANCE
     if limit == NEVER:
         return 0, END
+    if phase_of(code) == CONTROL:
+        r = replica_of(world.changes, code)
+        return r, ADVANCE if alone and behind(fronts[r], limit, mode.until) else ACT
     if what_of(code) == LET_GO:
         return int(world.req.source[index_of(code)]), ACT
     if what_of(code) != ENTER and what_of(code) != LAND:
+        return 0, ACT
+    if nobody(world.req, index_of(code), world.routing):
         return 0, ACT
     r = route(mode.router, world.req, fronts, index_of(code), world.routing)
     return r, ADVANCE if alone and behind(fronts[r], limit, mode.until) else ACT
@@ -169,10 +176,16 @@ def _arrive(key: Callable[..., int], arrived: Callable[..., None]) -> Callable[.
     def arrive(world: World, rep: Replica, r: int, i: int, tick: int, landed: bool) -> None:
         """Request i, from its client or handed over, enters the queue of replica r and wakes it, or is refused."""
         req = world.req
+        if nobody(req, i, world.routing):
+            park(req, world.clients, i)
+            return
         if landed:
             count_turn(req, i, world.routing)
         else:
             count_routed(req, i, world.routing)
+        if rep.front.state == DOWN:
+            fail(world, rep, i, tick)
+            return
         if len(req.key) > 0:
             req.key[i] = key(req, world.lim, i)
         if enqueue(req, rep, world.lim, i, r):
@@ -200,6 +213,7 @@ def _step_functions(schedule: Callable[..., None],
                 keep_kv(world.req, rep)
             retire(world.req, rep, world.lim, rep.aux)
             pass_on(world, rep, r)
+            drained(world, rep, r, rep.c.now)
 
     @jitable
     def plan(world: World, rep: Replica, lane: bool) -> bool:
@@ -272,9 +286,11 @@ def _build(policy: Policy) -> Callable[..., int]:
         clients = Clients(ctl, *shared.clients[1:])
         pool = 0
         world = World(shared.req, limits_at(rows, pool), cost_at(rows, pool), clients, shared.itl,
-                      shared.rows_time[pool], shared.log, shared.routing, shared.links, shared.acceptance)
+                      shared.rows_time[pool], shared.log, shared.routing, shared.links, shared.acceptance,
+                      shared.changes)
         if ctl.started == 0:
             start_load(world.req, world.cost, world.clients)
+            start_changes(world.changes, world.clients)
         alone = world.clients.coupled == 0 or given.replicas == 1  # no other replica's event can cause an arrival here
         mode = Mode(given.replicas, given.router, given.until, given.stop_at, given.lane, given.quiet and alone)
         start = 0
@@ -291,7 +307,8 @@ def _build(policy: Policy) -> Callable[..., int]:
             if reps.front[r].pool != pool:
                 pool = reps.front[r].pool
                 world = World(shared.req, limits_at(rows, pool), cost_at(rows, pool), clients, shared.itl,
-                              shared.rows_time[pool], shared.log, shared.routing, shared.links, shared.acceptance)
+                              shared.rows_time[pool], shared.log, shared.routing, shared.links, shared.acceptance,
+                              shared.changes)
             rep = Replica(reps.running[r], reps.slots[r], reps.vacant[r], reps.seats[r], reps.extents[r],
                           reps.ended[r], reps.batch[r], reps.tokens[r], reps.flight[r], reps.gains[r], reps.steps[r],
                           reps.phase[r], reps.frees[r],
@@ -302,7 +319,9 @@ def _build(policy: Policy) -> Callable[..., int]:
                 start = 0
                 drop(world.clients, tick, code)
                 what = what_of(code)
-                if what in (ENTER, LAND):
+                if phase_of(code) == CONTROL:
+                    change(world, rep, r, reps.front, tick, code)
+                elif what in (ENTER, LAND):
                     arrive(world, rep, r, index_of(code), tick, what == LAND)
                 elif what == LET_GO:
                     let_go(world.req, rep, index_of(code))
@@ -350,7 +369,7 @@ def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[i
     rows = pool_rows(job.pools)
     while True:
         world = World(job.req, job.lim, job.cost, job.clients(), job.itl, job.rows_time, job.log, job.routing,
-                      job.links, job.acceptance)
+                      job.links, job.acceptance, job.changes)
         code = engine(world, rows, job.ctl, job.reps, mode)
         if code == DONE:
             return check_sums(job)

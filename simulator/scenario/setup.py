@@ -19,7 +19,7 @@ from simulator.cost.roofline import roofline_cost
 from simulator.cost.step import Cost
 from simulator.cost.unit import unit_cost
 from simulator.engines.clients import CLOSED, GROUPED, OPEN
-from simulator.engines.job import Job, array_job, list_job, request_columns, slots_held
+from simulator.engines.job import Job, add_changes, array_job, list_job, request_columns, slots_held
 from simulator.engines.pools import Pool
 from simulator.errors import ConfigError, ServecastError, TraceError
 from simulator.memory import check_slots
@@ -31,6 +31,7 @@ from simulator.profiles.model import KV_BYTES, ModelShape, dtype_name, load_mode
 from simulator.profiles.speculation import Speculation
 from simulator.scenario import speculation as drafting
 from simulator.scenario.asks import asked
+from simulator.scenario.changes import change_rows
 from simulator.scenario.fleet import (
     alike_in_front,
     check_pools,
@@ -341,6 +342,10 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
     job = make(req, *pools[0][:3], log, shared.numbers if shared else (), pools[1:], groups,
                setup.policy.aux)
     job.links = links(scenario.cluster, _token_bytes(setup), trace, len(groups) // 2, compiled)
+    changes = change_rows(scenario.cluster, setup.policy, [pool.lim for pool in pools])
+    if changes:
+        found_after, retry = to_ticks(scenario.cluster.health_check_s), to_ticks(scenario.cluster.retry_s)
+        add_changes(job, changes, found_after, retry, compiled)
     job.router = ROUTERS[scenario.cluster.router]
     job.load, job.width = LOADS[scenario.load.kind], scenario.load.width
     if setup.speculation:

@@ -19,7 +19,7 @@ from simulator.cost.check import check_cost
 from simulator.cost.step import Cost
 from simulator.engines.clients import CLOSED, GROUPED, OPEN
 from simulator.engines.fast import run_fast
-from simulator.engines.job import Job, array_job, links_of, list_job, request_columns
+from simulator.engines.job import Job, add_changes, array_job, links_of, list_job, request_columns
 from simulator.engines.pools import Pool
 from simulator.engines.reference import run_reference
 from simulator.engines.world import Acceptance
@@ -202,7 +202,8 @@ def some_asks(choose: Choose, policy: str, n: int, tick: int) -> tuple[tuple[str
 
 
 def job(case: Case, compiled: bool, log: bool = True, others: Sequence[Pool] = (),
-        groups: Sequence[Sequence[int]] = (), link: tuple[int, int] | None = None) -> Job:
+        groups: Sequence[Sequence[int]] = (), link: tuple[int, int] | None = None,
+        changes: Sequence[tuple[int, int, int, int]] = (), found_after: int = 0, retry: int = 1) -> Job:
     """The case as a job of one of the engines, `others` the pools beside its own, `groups` who may use which: requests
     belong to them in turn. `link`: [2^-LINK_BITS ns] a token and [ns] latency of hand-overs; the second half of
     `groups` are then for the second half of the requests' way."""
@@ -216,6 +217,8 @@ def job(case: Case, compiled: bool, log: bool = True, others: Sequence[Pool] = (
                                               POLICIES[case.policy].aux)
     made.router, made.load, made.width = ROUTERS[case.router], LOADS[case.load], case.width
     made.until = NEVER if case.until is None else case.until
+    if changes:
+        add_changes(made, changes, found_after, retry, compiled)
     if case.salts:
         made.acceptance = Acceptance(*(np.array(each) if compiled else each for each in (case.salts, case.chances)))
     if link:
