@@ -87,7 +87,7 @@ CONTROL: Final = 4
 TIMER: Final = 5
 SCHEDULE: Final = 6
 """Phases of a tick. Those of a replica are COMPLETE, TIMER and SCHEDULE; the others come from outside, between them.
-TRANSFER is for requests that change replicas; CONTROL is kept for changes of the fleet."""
+TRANSFER is for requests that change replicas, CONTROL for changes of the fleet."""
 
 # Status of a request.
 FUTURE: Final = 0
@@ -181,6 +181,10 @@ class Front:
     bound: int = 0          # [tick] `outstanding` cannot change before this (compiled engine)
     event_tick: int = NEVER   # [tick] of this replica's next event (compiled engine)
     event_phase: int = TIMER
+    state: int = 0          # in service, draining or down; a code of engines/changes.py
+    listed: int = 1         # 1 = the router thinks it in service
+    since: int = 0          # [tick] when it went down
+    rest: int = 0           # [ns] for which it will be down when drained
 
 
 @dataclass(slots=True)
@@ -265,6 +269,9 @@ class Totals:
     peak_waiting: int = 0
     fragmented: int = 0         # Counters.scattered at the end
     last: int = 0               # [tick] of the last output
+    failed: int = 0             # requests lost with it, or sent to it while it was down
+    failed_tokens: int = 0      # [tokens] of their answers that were visible by then
+    down: int = 0               # [ns] out of service, up to its last return
     drafts: int = 0             # [tokens] drafted and computed for sequences that were still running
     accepted: int = 0           # [tokens] of them right
     drafted_rows: int = 0       # their sequences, one a step
@@ -390,6 +397,9 @@ class Control:
     held_tail: int = 0
     again_ns: int = 0        # [ns] from first to last token of attempts that a later one replaces
     log_rows: int = 0        # rows of the step log written
+    n_parked: int = 0        # requests that wait at the gateway for a replica in service
+    parked: int = 0          # the first of them
+    last_parked: int = 0
 
 
 @functools.cache

@@ -17,6 +17,7 @@ from simulator.cost.step import Cost
 from simulator.engines.abort import deadline, watch
 from simulator.engines.admission import enqueue
 from simulator.engines.booking import clear_plan, collect, commit, output_tick
+from simulator.engines.changes import DOWN, change, drained, fail, nobody, park, replica_of, start_changes
 from simulator.engines.clients import ENTER, Clients, act, drop, on_failed, start_load, upcoming
 from simulator.engines.foresight import nobody_ends_before
 from simulator.engines.future import index_of, phase_of, what_of
@@ -28,7 +29,20 @@ from simulator.engines.quiet import run_quietly, steps_alike
 from simulator.engines.steplog import log_step
 from simulator.engines.world import World
 from simulator.jit import compiled, jitable
-from simulator.state import ARRIVE, COMPLETE, DEADLINE, GAPS, SCHEDULE, TIMER, Column, Front, Limits, Prefix, Replica
+from simulator.state import (
+    ARRIVE,
+    COMPLETE,
+    CONTROL,
+    DEADLINE,
+    GAPS,
+    SCHEDULE,
+    TIMER,
+    Column,
+    Front,
+    Limits,
+    Prefix,
+    Replica,
+)
 from simulator.units import NEVER
 
 DONE = 0
@@ -95,11 +109,15 @@ def next_replica(world: World, fronts: Column, mode: Mode, limit: int, code: int
     if limit == NEVER:
         return 0, END
     what = what_of(code)
-    if phase_of(code) == DEADLINE:
+    if phase_of(code) == CONTROL:
+        r = replica_of(world.changes, code)
+    elif phase_of(code) == DEADLINE:
         r = int(world.req.replica[index_of(code)])
     elif what == LET_GO:
         return int(world.req.source[index_of(code)]), ACT
     elif what in (ENTER, LAND):
+        if nobody(world.req, index_of(code), world.routing):
+            return 0, ACT
         r = route(mode.router, world.req, fronts, index_of(code), world.routing)
     else:
         return 0, ACT
@@ -168,10 +186,16 @@ def _visit(key: Callable[..., int], arrived: Callable[..., None]) -> Callable[..
             let_go(req, rep, i)
             wake(rep, tick)
             return
+        if nobody(req, i, world.routing):
+            park(req, world.clients, i)
+            return
         if what == LAND:
             count_turn(req, i, world.routing)
         else:
             count_routed(req, i, world.routing)
+        if rep.front.state == DOWN:
+            fail(world, rep, i, tick)
+            return
         if len(req.key) > 0:
             req.key[i] = key(req, world.lim, i)
         if enqueue(world, rep, i, r):
@@ -200,6 +224,7 @@ def _step_functions(schedule: Callable[..., None],
                 keep_kv(world.req, rep)
             retire(world.req, rep, world.lim, rep.aux)
             pass_on(world, rep, r)
+            drained(world, rep, r, rep.c.now)
 
     @jitable
     def plan(world: World, rep: Replica, lane: bool) -> bool:
@@ -272,9 +297,11 @@ def _build(policy: Policy) -> Callable[..., int]:
         clients = Clients(ctl, *shared.clients[1:])
         pool = 0
         world = World(shared.req, limits_at(rows, pool), cost_at(rows, pool), clients, shared.itl,
-                      shared.rows_time[pool], shared.log, shared.routing, shared.links, shared.acceptance)
+                      shared.rows_time[pool], shared.log, shared.routing, shared.links, shared.acceptance,
+                      shared.changes)
         if ctl.started == 0:
             start_load(world.req, world.cost, world.clients)
+            start_changes(world.changes, world.clients)
         alone = world.clients.coupled == 0 or given.replicas == 1  # no other replica's event can cause an arrival here
         mode = Mode(given.replicas, given.router, given.until, given.stop_at, given.lane, given.quiet and alone)
         start = 0
@@ -291,7 +318,8 @@ def _build(policy: Policy) -> Callable[..., int]:
             if reps.front[r].pool != pool:
                 pool = reps.front[r].pool
                 world = World(shared.req, limits_at(rows, pool), cost_at(rows, pool), clients, shared.itl,
-                              shared.rows_time[pool], shared.log, shared.routing, shared.links, shared.acceptance)
+                              shared.rows_time[pool], shared.log, shared.routing, shared.links, shared.acceptance,
+                              shared.changes)
             rep = Replica(reps.running[r], reps.slots[r], reps.vacant[r], reps.seats[r], reps.extents[r],
                           reps.ended[r], reps.batch[r], reps.tokens[r], reps.flight[r], reps.gains[r], reps.steps[r],
                           reps.phase[r], reps.frees[r],
@@ -301,7 +329,9 @@ def _build(policy: Policy) -> Callable[..., int]:
             if todo == ACT:
                 start = 0
                 drop(world.req, world.clients, tick, code)
-                if phase_of(code) == DEADLINE or what_of(code) in (ENTER, LAND, LET_GO):
+                if phase_of(code) == CONTROL:
+                    change(world, rep, r, reps.front, tick, code)
+                elif phase_of(code) == DEADLINE or what_of(code) in (ENTER, LAND, LET_GO):
                     visit(world, rep, r, tick, code)
                 else:
                     act(world.req, world.cost, world.clients, tick, code)
@@ -346,7 +376,7 @@ def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[i
     rows = pool_rows(job.pools)
     while True:
         world = World(job.req, job.lim, job.cost, job.clients(), job.itl, job.rows_time, job.log, job.routing,
-                      job.links, job.acceptance)
+                      job.links, job.acceptance, job.changes)
         code = engine(world, rows, job.ctl, job.reps, mode)
         if code == DONE:
             return check_sums(job)

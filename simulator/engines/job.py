@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from policies.registry import ASKS
+from policies.routers import GROUPS, START, WIDTH
 from simulator.cost.step import Cost
 from simulator.engines.clients import OPEN, Clients, Habits, Talks
 from simulator.engines.future import Future
 from simulator.engines.pools import Pool, pool_of, routing_of
-from simulator.engines.world import Acceptance, Links
+from simulator.engines.world import Acceptance, Changes, Links
 from simulator.errors import ConfigError, TraceError
 from simulator.state import (
     CALENDAR,
@@ -86,13 +87,15 @@ class Job:
     habits: Habits = field(default_factory=Habits)
     links: Links = field(default_factory=lambda: links_of(()))
     acceptance: Acceptance = field(default_factory=lambda: no_acceptance(True))
+    changes: Changes = field(default_factory=lambda: changes_of(()))
 
     def clients(self) -> Clients:
         """Who submits the requests."""
         waits = len(self.talks.after) > 0 or self.habits.max_in_flight > 0
         live = self.load == OPEN and (waits or self.habits.attempts > 1)
+        coupled = self.load != OPEN or waits or len(self.links.free) > 0 or len(self.changes.tick) > 0
         return Clients(self.ctl, self.frontends, self.future, self.talks, self.habits, self.load, self.width, int(live),
-                       int(self.load != OPEN or waits or len(self.links.free) > 0))
+                       int(coupled))
 
     @property
     def lim(self) -> Limits:
@@ -240,6 +243,23 @@ def links_of(token_fp: Sequence[int], latency: int = 0, groups: int = 0, arrays:
     return Links(free, rates, latency, groups)
 
 
+def add_changes(job: Job, rows: Sequence[tuple[int, int, int, int]], found_after: int, retry: int,
+                arrays: bool) -> None:
+    """Give the job what happens to its replicas, and room for these events."""
+    groups = (job.routing[GROUPS + START] - GROUPS) // WIDTH
+    job.changes = changes_of(rows, job.routing, int(groups), found_after, retry, arrays)
+    room = np.zeros(len(job.future.tick) + 3 * len(rows), dtype=np.int64)
+    job.future = Future(room, room.copy()) if arrays else Future(room.tolist(), room.tolist())
+
+
+def changes_of(rows: Sequence[tuple[int, int, int, int]], routing: Column = (), groups: int = 0, found_after: int = 0,
+               retry: int = 0, arrays: bool = True) -> Changes:
+    """Changes given as (tick, kind, replica, [ns] it lasts); columns are lists for the SimPy engine."""
+    given, roster = np.array(rows, dtype=np.int64).reshape(-1, 4).T.copy(), np.array(routing, dtype=np.int64)
+    tick, kind, replica, lasts = given if arrays else given.tolist()
+    return Changes(tick, kind, replica, lasts, roster if arrays else roster.tolist(), groups, found_after, retry)
+
+
 def _prefix(req: Requests, pools: Sequence[Pool], chain: npt.NDArray[np.int64]) -> Prefix:
     """An empty prefix cache a replica. Every node is a block, and a run of private blocks lies between two shared ones
     or waits for a preempted request, so there are never more nodes than that."""
@@ -287,7 +307,8 @@ def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, c
     pools = tuple(pool._replace(cost=_plain(pool.cost)) for pool in job.pools)
     return Job(columns, reps, pools, job.itl.tolist(), job.rows_time.tolist(), Control(), job.frontends.tolist(),
                [] if log else None, Future(*(column.tolist() for column in job.future)), job.routing.tolist(),
-               links=links_of((), arrays=False), acceptance=no_acceptance(False))
+               links=links_of((), arrays=False), acceptance=no_acceptance(False),
+               changes=changes_of((), arrays=False))
 
 
 def _plain(cost: Cost) -> Cost:

@@ -6,6 +6,7 @@ compiled engine.
 """
 
 from collections.abc import Generator
+from contextlib import suppress
 from typing import Any
 
 import simpy
@@ -15,13 +16,14 @@ from policies.routers import LEAST_KV, count_routed, count_turn, route
 from simulator.engines.abort import deadline, watch
 from simulator.engines.admission import enqueue
 from simulator.engines.booking import clear_plan, collect, commit, output_tick
+from simulator.engines.changes import DOWN, change, drained, fail, nobody, park, replica_of, start_changes
 from simulator.engines.clients import ENTER, act, drop, on_failed, start_load, upcoming
 from simulator.engines.future import index_of, phase_of, what_of
 from simulator.engines.handover import LAND, LET_GO, keep_kv, let_go, pass_on, take_over
 from simulator.engines.job import Job, as_arrays, check_sums
 from simulator.engines.steplog import log_step
 from simulator.engines.world import World
-from simulator.state import COMPLETE, DEADLINE, SCHEDULE, TIMER, LogRow
+from simulator.state import COMPLETE, CONTROL, DEADLINE, SCHEDULE, TIMER, LogRow
 from simulator.units import NEVER
 
 Steps = Generator[simpy.Event, Any, None]
@@ -44,7 +46,7 @@ class _Run:
         self.job, self.policy = job, policy
         self.clients = job.clients()
         self.worlds = [World(job.req, pool.lim, pool.cost, self.clients, job.itl, rows_time, job.log, job.routing,
-                             job.links, job.acceptance)
+                             job.links, job.acceptance, job.changes)
                        for pool, rows_time in zip(job.pools, job.rows_time, strict=True)]
         self.env = simpy.Environment(initial_time=0)
         self.bells = [self.env.event() for _ in job.reps]
@@ -53,9 +55,9 @@ class _Run:
     def run(self) -> None:
         job = self.job
         start_load(job.req, job.cost, self.clients)
+        start_changes(job.changes, self.clients)
         self.env.process(self.source())
-        for r in range(len(job.reps)):
-            self.env.process(self.replica(r))
+        self.replicas = [self.env.process(self.replica(r)) for r in range(len(job.reps))]
         self.env.run(until=None if job.until == NEVER else job.until + 1)
 
     def tick(self, tick: int, phase: int, index: int) -> _Tick:
@@ -77,7 +79,9 @@ class _Run:
             if event.processed:
                 drop(job.req, self.clients, tick, code)
                 what = what_of(code)
-                if phase_of(code) == DEADLINE:
+                if phase_of(code) == CONTROL:
+                    self.control(tick, code)
+                elif phase_of(code) == DEADLINE:
                     self.deadline(index_of(code))
                 elif what in (ENTER, LAND):
                     self.arrive(index_of(code), what == LAND)
@@ -87,6 +91,12 @@ class _Run:
                     act(job.req, job.cost, self.clients, tick, code)
 
     def replica(self, r: int) -> Steps:
+        """A replica's life, begun anew after each crash."""
+        while True:
+            with suppress(simpy.Interrupt):
+                yield from self.serve(r)
+
+    def serve(self, r: int) -> Steps:
         """schedule -> launch -> collect, with up to schedule_ahead steps planned before the oldest output is seen."""
         rep = self.job.reps[r]
         ahead = self.worlds[rep.front.pool].lim.schedule_ahead
@@ -113,6 +123,9 @@ class _Run:
 
     def arrive(self, i: int, landed: bool) -> None:
         job = self.job
+        if nobody(job.req, i, job.routing):
+            park(job.req, self.clients, i)
+            return
         if job.router == LEAST_KV:
             for rep in job.reps:
                 rep.front.used_blocks = rep.front.blocks - rep.c.free_blocks
@@ -120,6 +133,9 @@ class _Run:
         (count_turn if landed else count_routed)(job.req, i, job.routing)
         rep = job.reps[r]
         world = self.worlds[rep.front.pool]
+        if rep.front.state == DOWN:
+            fail(world, rep, i, int(self.env.now))
+            return
         if job.req.key:
             job.req.key[i] = self.policy.key(job.req, world.lim, i)
         if enqueue(world, rep, i, r):
@@ -134,6 +150,14 @@ class _Run:
         rep = self.job.reps[r]
         if deadline(self.worlds[rep.front.pool], rep, i, int(self.env.now)):
             self.wake(r)
+
+    def control(self, tick: int, code: int) -> None:
+        """A replica crashes, is drained, or comes back."""
+        job = self.job
+        r = replica_of(job.changes, code)
+        rep = job.reps[r]
+        if change(self.worlds[rep.front.pool], rep, r, [each.front for each in job.reps], tick, code):
+            self.replicas[r].interrupt()
 
     def let_go(self, i: int) -> None:
         """The replica of request i's first half has blocks again."""
@@ -181,6 +205,7 @@ class _Run:
                 keep_kv(job.req, rep)
             self.policy.retire(job.req, rep, world.lim, rep.aux)
             pass_on(world, rep, r)
+            drained(world, rep, r, rep.c.now)
             self.ring()
 
 

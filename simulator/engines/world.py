@@ -25,6 +25,19 @@ class Acceptance(NamedTuple):
     chances: Column    # (k,) [2^-32] that the first 1, 2, ... k drafts of a step are all right, never rising
 
 
+class Changes(NamedTuple):
+    """What happens to replicas (engines/changes.py); empty where nothing does."""
+
+    tick: Column = ()        # (E,) [tick] when change k begins
+    kind: Column = ()        # (E,) CRASH or DRAIN
+    replica: Column = ()     # (E,)
+    lasts: Column = ()       # (E,) [ns] from a crash, or from the end of the last request, until it is back
+    roster: Column = ()      # `routing` as it is when all are in service
+    groups: int = 0          # groups in it
+    found_after: int = 0     # [ns] from a crash to the health check that finds it
+    retry: int = 0           # [ns] from the loss of a request until it is submitted again
+
+
 class World(NamedTuple):
     """Everything of a run but its replicas, as one of a pool sees it."""
 
@@ -38,3 +51,4 @@ class World(NamedTuple):
     routing: Column      # numbers of the router
     links: Links
     acceptance: Acceptance
+    changes: Changes

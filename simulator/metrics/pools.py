@@ -20,6 +20,14 @@ def routed_to(result: Result, first: int, end: int) -> npt.NDArray[np.bool_]:
     return found
 
 
+def changes(result: Result) -> dict[str, Any]:
+    """What crashes and restarts did: requests lost and submitted again, tokens of theirs that clients had seen, time
+    that replicas were out of service, up to their last return."""
+    totals = result.totals
+    return {"requests_failed": int(totals["failed"].sum()), "tokens_lost": int(totals["failed_tokens"].sum()),
+            "down_s": float(totals["down"].sum() / NS_PER_S)}
+
+
 def transfers(result: Result) -> dict[str, Any]:
     """Requests handed over from prefill to decode pools, and how long from first token to the arrival of the KV."""
     req, setup = result.requests, result.setup

@@ -12,7 +12,7 @@ from simulator.metrics.asked import drafted, resolved_scenario
 from simulator.metrics.clients import clients
 from simulator.metrics.definitions import DEFINITIONS
 from simulator.metrics.latency import TIMES, Bools, Fates, due, fates, itl_stats, time_stats, times
-from simulator.metrics.pools import parts, routed_to, transfers
+from simulator.metrics.pools import changes, parts, routed_to, transfers
 from simulator.metrics.readings import banner, few, windows
 from simulator.metrics.stability import little, stability
 from simulator.metrics.trust import trust
@@ -56,6 +56,8 @@ def summarize(result: Result) -> Block:
         summary["per_class"] = _per_class(result, fate, span)
     if result.setup.pools:
         summary["pools"] = _pools(result, fate, span)
+    if result.scenario.cluster.events:
+        summary["changes"] = changes(result)
     if result.scenario.cluster.hands_over:
         summary["transfers"] = transfers(result)
     summary["trust"] = trust(result, summary)

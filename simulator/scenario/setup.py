@@ -19,7 +19,7 @@ from simulator.cost.roofline import roofline_cost
 from simulator.cost.step import Cost
 from simulator.cost.unit import unit_cost
 from simulator.engines.clients import CLOSED, GROUPED, OPEN, Talks
-from simulator.engines.job import Job, array_job, list_job, request_columns, slots_held
+from simulator.engines.job import Job, add_changes, array_job, list_job, request_columns, slots_held
 from simulator.engines.pools import Pool
 from simulator.errors import ConfigError, ServecastError, TraceError
 from simulator.memory import check_slots
@@ -31,6 +31,7 @@ from simulator.profiles.model import KV_BYTES, ModelShape, dtype_name, load_mode
 from simulator.profiles.speculation import Speculation
 from simulator.scenario import speculation as drafting
 from simulator.scenario.asks import asked, tenants_of, weigh_tenants
+from simulator.scenario.changes import change_rows, refuse_clients
 from simulator.scenario.clients import habits_of, talks_in
 from simulator.scenario.fleet import (
     alike_in_front,
@@ -348,6 +349,11 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
                setup.policy.aux + setup.policy.aux_per_tenant * len(tenants_of(trace)))
     weigh_tenants(scenario, trace, job)
     job.links = links(scenario.cluster, _token_bytes(setup), trace, len(groups) // 2, compiled)
+    changes = change_rows(scenario.cluster, setup.policy, [pool.lim for pool in pools])
+    if changes:
+        refuse_clients(habits, talks, [pool.lim for pool in pools])
+        found_after, retry = to_ticks(scenario.cluster.health_check_s), to_ticks(scenario.cluster.retry_s)
+        add_changes(job, changes, found_after, retry, compiled)
     job.router = ROUTERS[scenario.cluster.router]
     job.load, job.width = LOADS[scenario.load.kind], scenario.load.width
     job.habits, job.talks = habits, talks if compiled else Talks(*(column.tolist() for column in talks))

@@ -130,6 +130,18 @@ class LinkSpec(Section):
     latency_s: float = Field(default=0.0, ge=0, le=1e3)
 
 
+class EventSpec(Section):
+    """What happens to a replica, to those of a pool, or to all."""
+
+    at_s: float = Field(ge=0, le=LONGEST_S)
+    kind: Literal["crash", "drain"]
+    for_s: float = Field(gt=0, le=LONGEST_S, description="until it is back: from the crash, or from the end of the "
+                         "last request of a drained replica")
+    pool: str | None = None
+    replica: int | None = Field(default=None, ge=0, lt=4096, description="its number in the pool or fleet, from 0")
+    apart_s: float = Field(default=0.0, ge=0, le=LONGEST_S, description="from one replica to the next: rolling restart")
+
+
 class ClusterSpec(Section):
     """Identical replicas behind a router, or pools of them."""
 
@@ -141,10 +153,21 @@ class ClusterSpec(Section):
         default=None, ge=1, le=LARGEST_COUNT,
         description="shorter prompts are served whole, by pools with role: both if there are any")
 
+    events: list[EventSpec] = Field(default=[], max_length=10_000, description="crashes and restarts")
+    health_check_s: float = Field(default=0.0, ge=0, le=LONGEST_S, description="until the router knows of a crash")
+    retry_s: float = Field(default=1.0, ge=1e-3, le=LONGEST_S, description="until a lost request is submitted again")
+
     @property
     def hands_over(self) -> bool:
         """Whether requests begin in one pool and go on in another."""
         return any(pool.role == "prefill" for pool in self.pools.values())
+
+    @model_validator(mode="after")
+    def _something_happens(self) -> "ClusterSpec":
+        for key in ("health_check_s", "retry_s"):
+            if key in self.model_fields_set and not self.events:
+                raise ValueError(f"cluster.{key} has no effect without cluster.events")
+        return self
 
     @model_validator(mode="after")
     def _roles_fit(self) -> "ClusterSpec":

@@ -19,7 +19,7 @@ from simulator.cost.check import check_cost
 from simulator.cost.step import Cost
 from simulator.engines.clients import CLOSED, GROUPED, OPEN, Habits, Talks
 from simulator.engines.fast import run_fast
-from simulator.engines.job import Job, array_job, links_of, list_job, request_columns, talks_of
+from simulator.engines.job import Job, add_changes, array_job, links_of, list_job, request_columns, talks_of
 from simulator.engines.pools import Pool
 from simulator.engines.reference import run_reference
 from simulator.engines.world import Acceptance
@@ -241,7 +241,8 @@ def some_asks(choose: Choose, policy: str, n: int, tick: int) -> tuple[tuple[str
 
 
 def job(case: Case, compiled: bool, log: bool = True, others: Sequence[Pool] = (),
-        groups: Sequence[Sequence[int]] = (), link: tuple[int, int] | None = None) -> Job:
+        groups: Sequence[Sequence[int]] = (), link: tuple[int, int] | None = None,
+        changes: Sequence[tuple[int, int, int, int]] = (), found_after: int = 0, retry: int = 1) -> Job:
     """The case as a job of one of the engines, `others` the pools beside its own, `groups` who may use which: requests
     belong to them in turn. `link`: [2^-LINK_BITS ns] a token and [ns] latency of hand-overs; the second half of
     `groups` are then for the second half of the requests' way."""
@@ -260,6 +261,8 @@ def job(case: Case, compiled: bool, log: bool = True, others: Sequence[Pool] = (
     made.until, made.habits = NEVER if case.until is None else case.until, habits
     talks = following(case)
     made.talks = talks if compiled else Talks(*(column.tolist() for column in talks))
+    if changes:
+        add_changes(made, changes, found_after, retry, compiled)
     if case.salts:
         made.acceptance = Acceptance(*(np.array(each) if compiled else each for each in (case.salts, case.chances)))
     if link:

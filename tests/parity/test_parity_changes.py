@@ -1,0 +1,74 @@
+"""Replicas that crash, are drained and come back: the engines agree, and no request and no block is lost."""
+
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from policies.registry import POLICIES
+from simulator.engines.fast import run_fast
+from simulator.engines.job import Job
+from simulator.engines.reference import run_reference
+from simulator.selftest.cases import Case, Uniform, job, outcome, some_case
+from simulator.state import FINISHED, REJECTED_LENGTH
+
+COMMON: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+SEEDS = st.integers(0, 2**40)
+
+
+def drawn(seed: int) -> tuple[Case, dict[str, Any]]:
+    """A case with up to six changes, ties among them and with arrivals."""
+    more = Uniform(seed + 1)
+    case = some_case(Uniform(seed), {"policy": "chunked", "prefix": 0, "draft_tokens": 0,
+                                     "replicas": more.among(1, 2, 3)})
+    tick = max(1, int(case.cost.dense_ns.max()))
+    count = more.among(1, 2, 6)
+    rows = sorted(zip([t * tick for t in more.numbers(count, 0, more.among(10, 40))], more.numbers(count, 0, 1),
+                      more.numbers(count, 0, case.replicas - 1), more.numbers(count, tick, 20 * tick), strict=True))
+    return case, {"changes": rows, "found_after": more.among(0, 0, 4 * tick), "retry": more.among(tick, 3 * tick)}
+
+
+def changed(seed: int, engine: str) -> Job:
+    case, given_ = drawn(seed)
+    made = job(case, engine != "reference", **given_)
+    if engine == "reference":
+        return run_reference(made, POLICIES["chunked"])
+    run_fast(made, POLICIES["chunked"], leaps=engine == "fast")
+    return made
+
+
+@settings(max_examples=300, **COMMON)
+@given(seed=SEEDS)
+def test_engines_agree(seed: int) -> None:
+    wanted = outcome(changed(seed, "reference"))
+    assert wanted == outcome(changed(seed, "fast")) == outcome(changed(seed, "fast without leaps"))
+
+
+@settings(max_examples=200, **COMMON)
+@given(seed=SEEDS)
+def test_nothing_is_lost(seed: int) -> None:
+    case, _ = drawn(seed)
+    done = changed(seed, "reference")
+    req, stats = done.req, done.stats
+    held = np.zeros(case.replicas, dtype=np.int64)
+    np.add.at(held, np.maximum(req.replica, 0), req.blocks)
+    assert (held + done.reps.c["free_blocks"] == case.limits.num_blocks).all()
+    assert done.reps.front["outstanding"].sum() == np.isin(req.status, (1, 2)).sum()
+    assert req.done.sum() == stats["output"].sum() - stats["failed_tokens"].sum()
+    if case.until is None:
+        assert ((req.status == FINISHED) | (req.status >= REJECTED_LENGTH)).all()
+        ended = req.status == FINISHED
+        assert (req.done[ended] == req.output[ended]).all() and not req.blocks.any()
+        assert (req.queued[ended] <= req.scheduled[ended]).all() and (req.scheduled <= req.first)[ended].all()
+
+
+def test_cases_are_hard() -> None:
+    """Requests are lost in the middle of their answers, and find nobody in service."""
+    failed = tokens = parked = 0
+    for seed in range(300):
+        done = changed(seed, "reference")
+        failed += int(done.stats["failed"].sum())
+        tokens += int(done.stats["failed_tokens"].sum())
+        parked += int(done.ctl["last_parked"][0] > 0)
+    assert failed > 100 and tokens > 100 and parked > 10
