@@ -20,7 +20,7 @@ from simulator.profiles.engine import EngineProfile, load_engine
 from simulator.profiles.gpu import Gpu, load_gpu
 from simulator.profiles.host import Host, load_host
 from simulator.profiles.model import ModelShape, load_model
-from simulator.scenario.setup import LOADS
+from simulator.scenario.job import LOADS
 from simulator.scenario.speculation import acceptance_of, with_drafts
 from simulator.scenario.windowed import window_limits
 from simulator.state import FINISHED, Limits

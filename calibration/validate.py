@@ -22,8 +22,8 @@ from simulator.errors import ConfigError, ServecastError
 from simulator.metrics.trust import weakest_mark
 from simulator.profiles.host import Host, load_host
 from simulator.profiles.uncertainty import METRICS, load_uncertainty
+from simulator.records import LogRow, dtype_of
 from simulator.report.svg import LINES, MUTED, figure, style
-from simulator.state import LogRow, dtype_of
 from simulator.units import NS_PER_S
 
 Report = dict[str, Any]

@@ -15,7 +15,8 @@ remainder stands for the hash ring).
 from typing import Final
 
 from simulator.jit import jitable
-from simulator.state import Column, Front, Requests
+from simulator.records import Front
+from simulator.state import Column, Requests
 
 ROUND_ROBIN: Final = 0
 RANDOM: Final = 1

@@ -21,7 +21,8 @@ from simulator.code_cache import tell_once
 from simulator.engines.fast import code_name, run_fast
 from simulator.errors import ConfigError
 from simulator.jit import code_cache
-from simulator.scenario.setup import Setup, build_job, prepare
+from simulator.scenario.job import build_job
+from simulator.scenario.setup import Setup, prepare
 from simulator.scenario.spec import scenario_from
 from simulator.state import Limits
 from simulator.workload.build import build_trace

@@ -14,8 +14,9 @@ from simulator.cost.step import Cost
 from simulator.engines.job import Job
 from simulator.errors import ConfigError, NoProgressError
 from simulator.scenario.guard import TRIAL, guarded
+from simulator.scenario.job import build_job, in_submission_order
 from simulator.scenario.own import is_own
-from simulator.scenario.setup import Setup, build_job, in_submission_order, prepare
+from simulator.scenario.setup import Setup, prepare
 from simulator.scenario.spec import Scenario
 from simulator.state import RUNNING, Requests
 from simulator.units import NEVER, NS_PER_S

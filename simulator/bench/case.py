@@ -16,7 +16,8 @@ from typing import Any
 from simulator.bench.eager import eager_loop
 from simulator.bench.work import Lengths, bare_loop, chat_lengths, chat_scenario, chat_trace
 from simulator.engines.fast import run_fast
-from simulator.scenario.setup import Setup, build_job, prepare
+from simulator.scenario.job import build_job
+from simulator.scenario.setup import Setup, prepare
 from simulator.workload.store import open_columns, save_columns
 from simulator.workload.trace import Trace
 

@@ -13,7 +13,8 @@ from simulator.engines.future import event_code, push
 from simulator.engines.lane import pull
 from simulator.engines.world import World
 from simulator.jit import jitable
-from simulator.state import ABORTED, DEADLINE, RUNNING, WAITING, Replica, Requests
+from simulator.records import DEADLINE
+from simulator.state import ABORTED, RUNNING, WAITING, Replica, Requests
 from simulator.units import NEVER
 
 

@@ -17,17 +17,8 @@ from simulator.engines.gaps import itl_bin
 from simulator.engines.speculation import deliver_drafted
 from simulator.engines.world import World
 from simulator.jit import jitable
-from simulator.state import (
-    FINISHED,
-    FUTURE,
-    RUNNING,
-    WAITING,
-    Column,
-    Limits,
-    Replica,
-    Requests,
-    Totals,
-)
+from simulator.records import Totals
+from simulator.state import FINISHED, FUTURE, RUNNING, WAITING, Column, Limits, Replica, Requests
 from simulator.units import NEVER
 from simulator.windows import counts
 

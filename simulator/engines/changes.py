@@ -16,7 +16,8 @@ from simulator.engines.future import event_code, index_of, push, what_of
 from simulator.engines.lane import spill
 from simulator.engines.world import Changes, World
 from simulator.jit import jitable
-from simulator.state import ARRIVE, CONTROL, FUTURE, TIMER, Column, Replica, Requests
+from simulator.records import ARRIVE, CONTROL, TIMER
+from simulator.state import FUTURE, Column, Replica, Requests
 from simulator.units import NEVER
 
 UP: Final = 0

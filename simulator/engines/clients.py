@@ -10,7 +10,8 @@ from typing import Final, NamedTuple
 from simulator.cost.step import Cost
 from simulator.engines.future import Future, event_code, index_of, pop, push, what_of
 from simulator.jit import jitable
-from simulator.state import ARRIVE, FINISHED, FUTURE, NOT_SENT, REJECTED_QUEUE, Column, Control, Requests
+from simulator.records import ARRIVE, Control
+from simulator.state import FINISHED, FUTURE, NOT_SENT, REJECTED_QUEUE, Column, Requests
 from simulator.units import NEVER
 
 OPEN: Final = 0

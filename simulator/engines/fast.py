@@ -7,17 +7,17 @@ on its own up to the tick that matters: the next arrival. Sequences that only de
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
 from policies.registry import Policy
-from policies.routers import LEAST_KV, RANDOM, ROUTED, count_routed, count_turn, route
+from policies.routers import RANDOM, ROUTED, count_routed, count_turn
 from simulator.cost.step import Cost
 from simulator.engines.abort import deadline, watch
 from simulator.engines.admission import enqueue
-from simulator.engines.booking import clear_plan, collect, commit, output_tick
-from simulator.engines.changes import DOWN, change, drained, fail, nobody, park, replica_of, start_changes
+from simulator.engines.booking import clear_plan, collect, commit
+from simulator.engines.changes import DOWN, change, drained, fail, nobody, park, start_changes
 from simulator.engines.clients import ENTER, Clients, act, drop, on_failed, start_load, upcoming
 from simulator.engines.foresight import nobody_ends_before
 from simulator.engines.future import index_of, phase_of, what_of
@@ -27,22 +27,11 @@ from simulator.engines.lane import depart, join, spill
 from simulator.engines.pools import NUMBERS, PoolRows, pool_rows
 from simulator.engines.quiet import run_quietly, steps_alike
 from simulator.engines.steplog import log_step
+from simulator.engines.turns import ACT, END, Mode, behind, next_replica, set_event, wake
 from simulator.engines.world import World
 from simulator.jit import compiled, jitable
-from simulator.state import (
-    ARRIVE,
-    COMPLETE,
-    CONTROL,
-    DEADLINE,
-    GAPS,
-    SCHEDULE,
-    TIMER,
-    Column,
-    Front,
-    Limits,
-    Prefix,
-    Replica,
-)
+from simulator.records import COMPLETE, CONTROL, DEADLINE, SCHEDULE
+from simulator.state import GAPS, Column, Limits, Prefix, Replica
 from simulator.units import NEVER
 
 DONE = 0
@@ -50,101 +39,10 @@ PAUSED = 1
 LOG_FULL = 2
 """Why the compiled loop came back: all done, `stop_at` requests have arrived, the step log must grow."""
 
-ADVANCE = 0
-END = 1
-ACT = 2
-"""What is done: a replica's events, at the end the lane's figures written, or the clients' next event."""
 
 
 LIMITS: Final = len(Limits._fields)
 COST_NUMBERS: Final = len(NUMBERS)
-
-
-class Mode(NamedTuple):
-    """How the engine runs."""
-
-    replicas: int
-    router: int
-    until: int      # [tick] horizon
-    stop_at: int    # come back when so many requests have entered a queue
-    lane: bool      # use the lane
-    quiet: bool     # run quietly where that is possible
-
-
-@jitable
-def behind(front: Front, limit: int, until: int) -> bool:
-    """True when the replica has an event before those of clients at `limit`: COMPLETE comes first in a tick."""
-    tick = front.event_tick
-    return tick <= until and tick < NEVER and (tick < limit or (tick == limit and front.event_phase < ARRIVE))
-
-
-@jitable
-def earliest(fronts: Column, replicas: int) -> int:
-    """Replica with the first event by (tick, phase, index)."""
-    best = 0
-    for r in range(1, replicas):
-        tick = fronts[r].event_tick
-        first = fronts[best].event_tick
-        if tick < first or (tick == first and fronts[r].event_phase < fronts[best].event_phase):
-            best = r
-    return best
-
-
-@jitable
-def next_replica(world: World, fronts: Column, mode: Mode, limit: int, code: int, start: int) -> tuple[int, int]:
-    """A replica and what to do with it: ADVANCE it before the clients' event at `limit` (NEVER: none), ACT or END.
-
-    Where an output may cause an arrival, everybody; else whoever the router's choice depends on, and the chosen one,
-    or the one whose request may be aborted. Replicas below `start` are done.
-    """
-    alone = world.clients.coupled == 0
-    if not alone:
-        r = earliest(fronts, mode.replicas)
-        if behind(fronts[r], limit, mode.until):
-            return r, ADVANCE
-    elif limit == NEVER or (mode.router > RANDOM and what_of(code) == ENTER):
-        for r in range(start, mode.replicas):
-            if (fronts[r].bound <= limit or mode.router == LEAST_KV) and behind(fronts[r], limit, mode.until):
-                return r, ADVANCE
-    if limit == NEVER:
-        return 0, END
-    what = what_of(code)
-    if phase_of(code) == CONTROL:
-        r = replica_of(world.changes, code)
-    elif phase_of(code) == DEADLINE:
-        r = int(world.req.replica[index_of(code)])
-    elif what == LET_GO:
-        return int(world.req.source[index_of(code)]), ACT
-    elif what in (ENTER, LAND):
-        if nobody(world.req, index_of(code), world.routing):
-            return 0, ACT
-        r = route(mode.router, world.req, fronts, index_of(code), world.routing)
-    else:
-        return 0, ACT
-    return r, ADVANCE if alone and behind(fronts[r], limit, mode.until) else ACT
-
-
-@jitable
-def wake(rep: Replica, tick: int) -> None:
-    """What happened at the replica may change its decision: if it sleeps, it looks at its queue in this tick."""
-    rep.front.bound = 0
-    if rep.front.event_phase == TIMER:
-        rep.front.event_tick = tick
-        rep.front.event_phase = SCHEDULE
-
-
-@jitable
-def set_event(rep: Replica, ahead: int, planned: bool) -> None:
-    """The replica's next event after a SCHEDULE."""
-    if planned and rep.c.n_flight <= ahead:
-        rep.front.event_tick = rep.c.cpu_free
-        rep.front.event_phase = SCHEDULE
-    elif rep.c.n_flight == 0:
-        rep.front.event_tick = rep.c.wake
-        rep.front.event_phase = TIMER
-    else:
-        rep.front.event_tick = output_tick(rep)
-        rep.front.event_phase = COMPLETE
 
 
 def _row_readers() -> tuple[Callable[..., Limits], Callable[..., Cost]]:

@@ -7,7 +7,8 @@ earlier of the two). The columns hold every event that can be pending at a time;
 from typing import Final, NamedTuple
 
 from simulator.jit import jitable
-from simulator.state import Column, Control
+from simulator.records import Control
+from simulator.state import Column
 
 _WHAT_BITS: Final = 3
 _INDEX_BITS: Final = 40

@@ -15,7 +15,8 @@ from simulator.engines.clients import Clients, on_ended
 from simulator.engines.future import event_code, push
 from simulator.engines.world import LINK_BITS, World
 from simulator.jit import jitable
-from simulator.state import FUTURE, TRANSFER, Replica, Requests
+from simulator.records import TRANSFER
+from simulator.state import FUTURE, Replica, Requests
 
 LAND: Final = 6
 LET_GO: Final = 7

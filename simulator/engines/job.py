@@ -16,6 +16,18 @@ from simulator.engines.future import Future
 from simulator.engines.pools import Pool, pool_of, routing_of
 from simulator.engines.world import Acceptance, Changes, Links
 from simulator.errors import ConfigError, TraceError
+from simulator.records import (
+    Control,
+    Counters,
+    Front,
+    LogRow,
+    Node,
+    Seat,
+    StepInFlight,
+    Totals,
+    dtype_of,
+    empty_replica_counters,
+)
 from simulator.state import (
     CALENDAR,
     COUNT_FIELDS,
@@ -25,20 +37,10 @@ from simulator.state import (
     NOBODY,
     VACANT_BITS,
     Column,
-    Control,
-    Counters,
-    Front,
     Limits,
-    LogRow,
-    Node,
     Prefix,
     Replica,
     Requests,
-    Seat,
-    StepInFlight,
-    Totals,
-    dtype_of,
-    empty_replica_counters,
 )
 from simulator.units import NEVER, NS_PER_S
 

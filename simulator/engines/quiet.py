@@ -14,7 +14,8 @@ from simulator.engines.gaps import bin_start, itl_bin
 from simulator.engines.steplog import log_step
 from simulator.engines.world import World
 from simulator.jit import jitable
-from simulator.state import COMPLETE, GAPS, SCHEDULE, Column, Limits, Replica
+from simulator.records import COMPLETE, SCHEDULE
+from simulator.state import GAPS, Column, Limits, Replica
 
 
 class Alike(NamedTuple):

@@ -23,7 +23,7 @@ from simulator.engines.handover import LAND, LET_GO, keep_kv, let_go, pass_on, t
 from simulator.engines.job import Job, as_arrays, check_sums
 from simulator.engines.steplog import log_step
 from simulator.engines.world import World
-from simulator.state import COMPLETE, CONTROL, DEADLINE, SCHEDULE, TIMER, LogRow
+from simulator.records import COMPLETE, CONTROL, DEADLINE, SCHEDULE, TIMER, LogRow
 from simulator.units import NEVER
 
 Steps = Generator[simpy.Event, Any, None]

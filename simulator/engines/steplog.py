@@ -1,7 +1,8 @@
 """The step log: one row for a run of equal steps, columns in state.LOG_FIELDS."""
 
 from simulator.jit import jitable
-from simulator.state import Column, Control, Replica
+from simulator.records import Control
+from simulator.state import Column, Replica
 
 
 @jitable

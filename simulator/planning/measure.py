@@ -15,8 +15,9 @@ from simulator.metrics.samples import Worst, mean, needed, percentile, within_ru
 from simulator.metrics.stability import stability
 from simulator.planning.asking import Asking
 from simulator.planning.slo import MEAN, METRICS
+from simulator.records import Totals
 from simulator.run import Result
-from simulator.state import FINISHED, Totals
+from simulator.state import FINISHED
 from simulator.units import NS_PER_S, to_seconds
 
 Asked = tuple[str, str | None, float]

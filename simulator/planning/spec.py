@@ -16,7 +16,8 @@ from simulator.errors import ServecastError
 from simulator.planning.names import check_names, gpu_name, scenario_keys
 from simulator.planning.slo import SloSpec
 from simulator.scenario.limits import asked_back
-from simulator.scenario.spec import EngineSpec, HostSpec, KvSpec, Scenario, scenario_from
+from simulator.scenario.sections import EngineSpec, HostSpec, KvSpec
+from simulator.scenario.spec import Scenario, scenario_from
 from simulator.workload.spec import parse_workload
 
 OBJECTIVES: Final = ("min_cost", "min_gpus", "max_goodput_per_gpu", "min_energy")

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.errors import ConfigError
+from simulator.records import LOG_FIELDS
 from simulator.run import Result
-from simulator.state import LOG_FIELDS
 from simulator.units import NEVER
 
 Event = dict[str, Any]

@@ -16,8 +16,8 @@ import numpy as np
 from simulator.errors import ConfigError
 from simulator.metrics.summary import request_columns
 from simulator.reading import MAX_RESULT, ReadError, read_json
+from simulator.records import LOG_FIELDS
 from simulator.report.folder import new_folder
-from simulator.state import LOG_FIELDS
 from simulator.uncollected import uncollected
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from policies.registry import Policy
 from simulator.engines.changes import CRASH, DRAIN
 from simulator.engines.clients import Habits, Talks
 from simulator.errors import ConfigError
-from simulator.scenario.spec import ClusterSpec, EventSpec
+from simulator.scenario.sections import ClusterSpec, EventSpec
 from simulator.state import Limits
 from simulator.units import to_ticks
 

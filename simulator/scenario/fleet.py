@@ -11,7 +11,8 @@ from policies.routers import DRAWN, ROUTERS, SESSION_AFFINITY
 from simulator.cost.step import Cost
 from simulator.errors import ConfigError, ServecastError
 from simulator.scenario.handover import halves
-from simulator.scenario.spec import PoolSpec, Scenario, ServesSpec, scenario_from
+from simulator.scenario.sections import PoolSpec, ServesSpec
+from simulator.scenario.spec import Scenario, scenario_from
 from simulator.state import Limits
 from simulator.workload.streams import stream
 from simulator.workload.trace import Trace

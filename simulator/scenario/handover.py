@@ -9,7 +9,7 @@ from simulator.cost.reach import LAST_TICK
 from simulator.engines.job import links_of
 from simulator.engines.world import LINK_BITS, Links
 from simulator.errors import ConfigError
-from simulator.scenario.spec import ClusterSpec
+from simulator.scenario.sections import ClusterSpec
 from simulator.state import Limits
 from simulator.units import to_ticks
 from simulator.workload.trace import Trace

@@ -9,20 +9,14 @@ import numpy as np
 
 from policies.by_key import KEYS
 from policies.registry import POLICIES, Policy
-from policies.routers import ROUTERS
 from policies.static import PADDINGS
 from simulator.cost.calibrated import calibrated_cost
 from simulator.cost.engine_times import EngineTimes
 from simulator.cost.moe import Routing
-from simulator.cost.reach import LAST_TICK, check_reach, reach
 from simulator.cost.roofline import roofline_cost
 from simulator.cost.step import Cost
 from simulator.cost.unit import unit_cost
-from simulator.engines.clients import CLOSED, GROUPED, OPEN, Talks
-from simulator.engines.job import Job, add_changes, array_job, list_job, request_columns, slots_held
-from simulator.engines.pools import Pool
-from simulator.errors import ConfigError, ServecastError, TraceError
-from simulator.memory import check_slots
+from simulator.errors import ConfigError, ServecastError
 from simulator.profiles.capacity import KvCapacity, kv_capacity
 from simulator.profiles.engine import EngineProfile, load_engine
 from simulator.profiles.gpu import Gpu, load_gpu
@@ -30,30 +24,21 @@ from simulator.profiles.host import Host, host_times, load_host
 from simulator.profiles.model import KV_BYTES, ModelShape, dtype_name, load_model
 from simulator.profiles.speculation import Speculation
 from simulator.scenario import speculation as drafting
-from simulator.scenario.asks import asked, tenants_of, weigh_tenants
-from simulator.scenario.changes import change_rows, refuse_clients
-from simulator.scenario.clients import habits_of, talks_in
 from simulator.scenario.fleet import (
     alike_in_front,
     check_pools,
-    groups_of,
     named_pool,
-    picks,
     pool_scenario,
-    pool_speeds,
 )
-from simulator.scenario.handover import Kind, links, with_roles
+from simulator.scenario.handover import Kind, with_roles
 from simulator.scenario.length import check_fits, check_positions, kv_tokens, longest_that_fits, safe_tokens
 from simulator.scenario.spec import Scenario
 from simulator.scenario.windowed import refuse_beside_windows, window_limits
 from simulator.state import LARGEST_COUNT, Limits
 from simulator.units import to_ticks
-from simulator.workload.shared import shared_blocks
-from simulator.workload.trace import Trace
 
 GPUS_A_HOST = 8
 """GPUs that one server links directly: HGX and OAM boards and PCIe servers hold up to eight."""
-LOADS = {"open": OPEN, "closed": CLOSED, "grouped": GROUPED}
 
 
 @dataclass(frozen=True)
@@ -310,89 +295,3 @@ def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, host: Host, model
                            seqs, budget, host, _routing(scenario), windowed, speculation)
 
 
-def in_submission_order(trace: Trace, load: str) -> Trace:
-    """Open loads replay by arrival; closed and grouped clients submit in order of id.
-
-    Raises TraceError for an open load without arrival times.
-    """
-    if load == "open":
-        if trace.meta.untimed:
-            raise TraceError(trace.meta.untimed)
-        return trace
-    return trace.take(np.argsort(trace.id, kind="stable"))
-
-
-def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication: int = 0) -> Job:
-    """The job an engine runs; `trace` must be in submission order."""
-    scenario, limits = setup.scenario, setup.limits
-    if len(trace) == 0:
-        raise ConfigError("the trace holds no request")
-    if not trace.extras and trace.cached.any():  # a trace that knows only how much is cached, not what
-        limits = limits._replace(prefix=0)
-    shared = shared_blocks(trace, limits.block_size) if limits.prefix else None
-    habits, talks = habits_of(scenario), talks_in(scenario, trace, replication)
-    gives_up = habits.ttft_ns > 0 or habits.total_ns > 0
-    _check_clients(setup, gives_up)
-    pools = _pools(setup, limits)
-    group, groups = groups_of(scenario, trace) if setup.pools else ((), ())
-    req = request_columns(trace.arrival_ns, trace.prompt, trace.output, trace.max_tokens, trace.cached,
-                          picks(scenario, trace, replication), shared.ends if shared else None,
-                          group if len(groups) > 1 else (), asked(setup.policy, scenario, trace, replication),
-                          setup.policy.ordered, scenario.cluster.hands_over, gives_up or habits.attempts > 1)
-    for pool in pools:
-        counts = reach(pool.lim, "max_num_batched_tokens" in setup.policy.knobs, int(trace.prompt.max()),
-                       int(trace.max_tokens.max()), len(trace))
-        check_reach(pool.cost, counts, len(trace) * habits.attempts)
-    check_slots(scenario.cluster.size, slots_held(pools, len(trace)), "cluster.replicas")
-    make = array_job if compiled else list_job
-    job = make(req, *pools[0][:3], log, shared.numbers if shared else (), pools[1:], groups,
-               setup.policy.aux + setup.policy.aux_per_tenant * len(tenants_of(trace)))
-    weigh_tenants(scenario, trace, job)
-    job.links = links(scenario.cluster, _token_bytes(setup), trace, len(groups) // 2, compiled)
-    changes = change_rows(scenario.cluster, setup.policy, [pool.lim for pool in pools])
-    if changes:
-        refuse_clients(habits, talks, [pool.lim for pool in pools])
-        found_after, retry = to_ticks(scenario.cluster.health_check_s), to_ticks(scenario.cluster.retry_s)
-        add_changes(job, changes, found_after, retry, compiled)
-    job.router = ROUTERS[scenario.cluster.router]
-    job.load, job.width = LOADS[scenario.load.kind], scenario.load.width
-    job.habits, job.talks = habits, talks if compiled else Talks(*(column.tolist() for column in talks))
-    if setup.speculation:
-        job.acceptance = drafting.acceptance_of(setup.speculation, scenario.seed, replication, compiled)
-    job.until = LAST_TICK if scenario.horizon_s is None else to_ticks(scenario.horizon_s)
-    return job
-
-
-def _check_clients(setup: Setup, gives_up: bool) -> None:
-    """Raise ConfigError for what clients do, or the engine refuses, that the policy cannot."""
-    scenario, policy = setup.scenario, setup.policy
-    if gives_up and not policy.aborts:
-        key = "load.timeout_s" if scenario.load.timeout_s else "load.ttft_timeout_s"
-        raise ConfigError(f"{scenario.place(key)} needs a policy that can drop a running request; {policy.name} "
-                          "returns its slots at the end of the batch")
-    if scenario.admission.predicted_ttft_s and policy.ordered:
-        raise ConfigError(f"{scenario.place('admission.predicted_ttft_s')}: the prediction takes requests first come, "
-                          f"first served, {policy.name} does not")
-    if (gives_up or scenario.load.retry) and setup.speculation:
-        raise ConfigError("load: time-outs and retries are not modelled with engine.speculation")
-    load, refuses = scenario.load, scenario.admission.max_waiting or scenario.admission.predicted_ttft_s
-    if scenario.cluster.hands_over and (gives_up or load.retry or refuses):
-        key = "admission" if refuses else "load"
-        raise ConfigError(f"{key}: requests that are refused for overload, given up or submitted again are not "
-                          "modelled where pools hand requests over (cluster.pools)")
-
-
-def _token_bytes(setup: Setup) -> int:
-    """[bytes] of KV of a token, on all GPUs of a replica together."""
-    first = next(iter(setup.pools.values()), setup)
-    return first.model.kv_bytes_per_token(first.scenario.hardware.kv_dtype)
-
-
-def _pools(setup: Setup, limits: Limits) -> list[Pool]:
-    """The pools as engines take them; `limits` those of a fleet of one kind."""
-    if not setup.pools:
-        return [Pool(limits, setup.cost, setup.scenario.cluster.replicas)]
-    made = list(setup.pools.values())
-    speeds = pool_speeds([each.cost for each in made])
-    return [Pool(each.limits._replace(prefix=each.limits.prefix and limits.prefix), each.cost,
-                 each.scenario.cluster.replicas, speed) for each, speed in zip(made, speeds, strict=True)]

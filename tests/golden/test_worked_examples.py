@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from simulator import Result, scenario_from, simulate
-from simulator.state import LOG_FIELDS
+from simulator.records import LOG_FIELDS
 from simulator.units import NS_PER_S
 
 CONTINUOUS = ("orca", "chunked")

@@ -12,7 +12,7 @@ from simulator.engines.job import Job
 from simulator.engines.pools import Pool
 from simulator.engines.reference import run_reference
 from simulator.kv import blocks_for
-from simulator.selftest.cases import Case, Uniform, job, outcome, some_case
+from simulator.selftest.cases import Case, Uniform, as_told, job, outcome, some_case
 from simulator.state import FINISHED, REJECTED_LENGTH
 from simulator.units import NEVER
 
@@ -23,7 +23,7 @@ SEEDS = st.integers(0, 2**40)
 
 def drawn(seed: int) -> tuple[Case, Pool, tuple[int, int]]:
     """A case whose own pool hands over, a decode pool with room for the longest request, and a link."""
-    case = some_case(Uniform(seed), GIVEN)
+    case = as_told(some_case(Uniform(seed), GIVEN))
     lim, more = case.limits, Uniform(seed + 1)
     longest = max(p + limit for p, limit in zip(case.prompt, case.limit, strict=True))
     decode = lim._replace(num_blocks=blocks_for(longest, lim.block_size) + more.among(0, 1, 9),

@@ -129,7 +129,8 @@ def test_a_prediction_errs_by_what_it_says_and_leaves_the_requests_alone() -> No
     """The logarithm of guess / truth has mean 0 and the standard deviation given, as far as whole tokens allow."""
     workload = {"arrivals": {"kind": "burst", "requests": 4000}, "prompt": 10, "output": 5000}
     knobs = {"name": "shortest_predicted", "prediction_error": 0.5, "max_num_seqs": 64}
-    from simulator.scenario.setup import build_job, prepare
+    from simulator.scenario.job import build_job
+    from simulator.scenario.setup import prepare
     from simulator.workload.build import build_trace
 
     scenario = scenario_from({"workload": workload, "hardware": "unit", "policy": knobs})

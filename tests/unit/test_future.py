@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.engines.future import Future, event_code, index_of, phase_of, pop, push, what_of
-from simulator.state import ARRIVE, COMPLETE, CONTROL, SCHEDULE, TIMER, TRANSFER, Control
+from simulator.records import ARRIVE, COMPLETE, CONTROL, SCHEDULE, TIMER, TRANSFER, Control
 
 EVENTS = st.tuples(st.integers(0, 5), st.integers(0, 5), st.sampled_from([0, 1, 2**40 - 1]), st.integers(0, 7))
 """(tick, phase, index, what), full of ties."""

@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS = (
     ("errors", "units", "jit", "code_cache", "uncollected", "atomic", "text", "version", "reading", "memory",
      "yaml_text", "hwprofiles", "scenarios"),
-    ("config", "state"),
+    ("config", "records"),
+    ("state",),
     ("profiles", "workload", "windows", "kv", "prefix"),
     ("cost", "policies"),
     ("engines",),

@@ -1,0 +1,190 @@
+"""Sections of a scenario: what one replica is, and the cluster of them. `spec` puts them together."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from simulator.config import SHORT_FORMS, Section
+from simulator.scenario.limits import LONGEST_S
+from simulator.scenario.speculation import SpeculationSpec
+from simulator.state import LARGEST_COUNT
+
+
+class HardwareSpec(Section):
+    """One replica's GPUs and number formats."""
+
+    gpu: str = "h100-sxm"
+    tensor_parallel: int = Field(default=1, ge=1)
+    weight_dtype: str = "bf16"
+    kv_dtype: str = "bf16"
+    gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
+    expert_parallel: bool = Field(default=False, description="deal whole experts out to the tensor-parallel GPUs "
+                                  "instead of splitting each")
+    expert_skew: float = Field(default=0.0, ge=0, le=4, description="exponent of Zipf's law for how often experts are "
+                               "picked, 0: all alike")
+    expert_shares: list[Annotated[float, Field(ge=0, le=1)]] | None = Field(
+        default=None, max_length=4096, description="how often each expert is picked, in order of placement, instead")
+    step_s: float | None = Field(default=None, ge=0, le=1e6,
+                                 description="time of every step, default 1; gpu: unit only")
+
+
+
+class EngineSpec(Section):
+    """The serving engine whose habits are simulated (hwprofiles/engine)."""
+
+    name: str = "vllm-0.24"
+    schedule_ahead: int | None = Field(default=None, ge=0, le=8)
+    cuda_graphs: bool = True
+    speculation: SpeculationSpec | None = None
+
+
+
+class HostSpec(Section):
+    """The host whose CPU prepares and launches steps and runs the front end (hwprofiles/host)."""
+
+    name: str = "measured"
+    cpu_scale: float = Field(default=1.0, gt=0, le=100, description="multiplies all CPU times: 2 is half as fast")
+
+
+
+class PolicySpec(Section):
+    """The scheduling policy and its knobs; `servecast policies` lists which knob belongs to which."""
+
+    name: str | None = None
+    file: str | None = Field(default=None, description="a policy of your own, a Python file; run with --allow-code")
+    max_num_seqs: int | None = Field(default=None, ge=1, le=65536)
+    max_num_batched_tokens: int | None = Field(default=None, ge=1, le=2**22)
+    long_prefill_token_threshold: int | None = Field(default=None, ge=0, le=LARGEST_COUNT)
+    watermark: float | None = Field(default=None, ge=0, lt=1)
+    reserve_full_prompt: bool | None = None
+    batch_window_s: float | None = Field(default=None, ge=0, le=1e6)
+    length_bucket: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
+    stream: bool | None = None
+    padding: Literal["naive", "fastertransformer", "removed"] | None = None
+    aging_s: float | None = Field(default=None, gt=0, le=1e6)
+    prediction_error: float | None = Field(default=None, ge=0, le=5)
+    tenant_weights: dict[str, Annotated[float, Field(ge=1e-3, le=1e3)]] | None = None
+
+
+
+class KvSpec(Section):
+    """KV memory: paged blocks on demand, or one contiguous reservation a request."""
+
+    layout: Literal["paged", "contiguous"] = "paged"
+    block_size: int | None = Field(default=None, ge=1, le=4096)
+    num_gpu_blocks: int | None = Field(default=None, ge=2, le=2**30)
+    reserve_tokens: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
+    prefix_caching: bool | None = Field(default=None, description="use blocks of earlier requests again where the "
+                                        "tokens are the same; default: as the engine does")
+
+
+
+class ServesSpec(Section):
+    """Which requests a pool takes; all of them by default."""
+
+    classes: list[str] | None = Field(default=None, min_length=1)
+    min_prompt_tokens: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
+    max_prompt_tokens: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
+
+
+
+class PoolSpec(Section):
+    """Replicas that are alike. Sections and keys not given are those of the scenario."""
+
+    replicas: int = Field(default=1, ge=1, le=4096)
+    role: Literal["both", "prefill", "decode"] = Field(default="both", description="prefill: hands requests over to a "
+                                                       "decode pool with their first token")
+    serves: ServesSpec = ServesSpec()
+    model: str | None = None
+    hardware: HardwareSpec | None = None
+    engine: EngineSpec | None = None
+    host: HostSpec | None = None
+    policy: PolicySpec | None = None
+    kv: KvSpec | None = None
+    max_model_len: int | None = Field(default=None, ge=2, le=LARGEST_COUNT)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_forms(cls, data: Any) -> Any:
+        return short_forms(data)
+
+
+
+class LinkSpec(Section):
+    """The link over which each replica of a prefill pool sends KV."""
+
+    gb_per_s: float = Field(gt=0, le=1e6, description="[10^9 bytes/s] of one replica, all its GPUs together")
+    latency_s: float = Field(default=0.0, ge=0, le=1e3)
+
+
+
+class EventSpec(Section):
+    """What happens to a replica, to those of a pool, or to all."""
+
+    at_s: float = Field(ge=0, le=LONGEST_S)
+    kind: Literal["crash", "drain"]
+    for_s: float = Field(gt=0, le=LONGEST_S, description="until it is back: from the crash, or from the end of the "
+                         "last request of a drained replica")
+    pool: str | None = None
+    replica: int | None = Field(default=None, ge=0, lt=4096, description="its number in the pool or fleet, from 0")
+    apart_s: float = Field(default=0.0, ge=0, le=LONGEST_S, description="from one replica to the next: rolling restart")
+
+
+
+class ClusterSpec(Section):
+    """Identical replicas behind a router, or pools of them."""
+
+    replicas: int = Field(default=1, ge=1, le=4096)
+    router: str = "round_robin"
+    pools: dict[str, PoolSpec] = Field(default={}, description="unlike replicas behind one router, by name")
+    link: LinkSpec | None = Field(default=None, description="from prefill to decode pools")
+    disaggregate_from_tokens: int | None = Field(
+        default=None, ge=1, le=LARGEST_COUNT,
+        description="shorter prompts are served whole, by pools with role: both if there are any")
+
+    events: list[EventSpec] = Field(default=[], max_length=10_000, description="crashes and restarts")
+    health_check_s: float = Field(default=0.0, ge=0, le=LONGEST_S, description="until the router knows of a crash")
+    retry_s: float = Field(default=1.0, ge=1e-3, le=LONGEST_S, description="until a lost request is submitted again")
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether requests begin in one pool and go on in another."""
+        return any(pool.role == "prefill" for pool in self.pools.values())
+
+    @model_validator(mode="after")
+    def _something_happens(self) -> "ClusterSpec":
+        for key in ("health_check_s", "retry_s"):
+            if key in self.model_fields_set and not self.events:
+                raise ValueError(f"cluster.{key} has no effect without cluster.events")
+        return self
+
+    @model_validator(mode="after")
+    def _roles_fit(self) -> "ClusterSpec":
+        roles = {pool.role for pool in self.pools.values()}
+        if ("prefill" in roles) != ("decode" in roles):
+            raise ValueError("cluster.pools: role: prefill and role: decode belong together, got only one of them")
+        for key in ("link", "disaggregate_from_tokens"):
+            if getattr(self, key) is not None and "prefill" not in roles:
+                raise ValueError(f"cluster.{key} has no effect without a pool with role: prefill")
+        if "prefill" in roles and self.link is None:
+            raise ValueError("cluster.link must be given where a pool has role: prefill; accepted: "
+                             "{gb_per_s: ..., latency_s: ...}")
+        if {"prefill", "both"} <= roles and self.disaggregate_from_tokens is None:
+            raise ValueError("cluster.pools: role: both beside prefill and decode pools takes prompts below "
+                             "cluster.disaggregate_from_tokens, which is not given")
+        return self
+
+    @property
+    def size(self) -> int:
+        """Replicas of all pools."""
+        return sum(pool.replicas for pool in self.pools.values()) if self.pools else self.replicas
+
+
+
+def short_forms(data: Any) -> Any:
+    """`engine: vllm-0.24` for `engine: {name: vllm-0.24}`; policy, host, hardware (its gpu), load (its kind)."""
+    if isinstance(data, Mapping):
+        short = SHORT_FORMS
+        return {k: {short[k]: v} if k in short and isinstance(v, str) else v for k, v in data.items()}
+    return data
