@@ -10,8 +10,8 @@ from simulator.engines.future import index_of, phase_of, what_of
 from simulator.engines.handover import LAND, LET_GO
 from simulator.engines.world import World
 from simulator.jit import jitable
-from simulator.records import Front
-from simulator.state import ARRIVE, COMPLETE, CONTROL, DEADLINE, SCHEDULE, TIMER, Column, Replica
+from simulator.records import ARRIVE, COMPLETE, CONTROL, DEADLINE, SCHEDULE, TIMER, Front
+from simulator.state import Column, Replica
 from simulator.units import NEVER
 
 ADVANCE = 0
