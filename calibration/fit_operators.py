@@ -38,13 +38,19 @@ class DecodeFit:
     contexts: tuple[int, int]
 
 
-def least_squares(*args: Any, **kwargs: Any) -> Any:
-    """scipy.optimize.least_squares. Raises CalibrationError where scipy is not installed."""
+def optimizer() -> Any:
+    """scipy.optimize. Raises CalibrationError where scipy is not installed."""
     try:
         from scipy import optimize
     except ImportError as error:
-        raise CalibrationError("fitting needs scipy: pip install scipy") from error
-    return optimize.least_squares(*args, **kwargs)
+        raise CalibrationError("fitting needs scipy: pip install 'servecast[calibrate]', or '.[calibrate]' in a copy "
+                               "of the source") from error
+    return optimize
+
+
+def least_squares(*args: Any, **kwargs: Any) -> Any:
+    """scipy.optimize.least_squares. Raises CalibrationError where scipy is not installed."""
+    return optimizer().least_squares(*args, **kwargs)
 
 
 def column(rows: Sequence[Mapping[str, Any]], key: str) -> Array:
