@@ -21,6 +21,7 @@ from policies.queues import (
     preempt,
     run_lane,
     slots_for,
+    take_after,
     take_head,
     unplan,
     wanted,
@@ -32,10 +33,56 @@ from simulator.prefix import borrowed, find, make_room, remember
 from simulator.state import Column, Limits, Replica, Requests
 
 Victim = Callable[[Requests, Replica, Limits], int]
+Admit = Callable[[Requests, Replica, Limits, Column, int], None]
 
 
-def scheduler(victim: Victim) -> Callable[[Requests, Replica, Limits, Column], None]:
-    """A policy's `schedule`; `victim` says who is preempted when KV memory is out, by the place in rep.running."""
+@jitable
+def _chunk(lim: Limits, tokens: int, budget: int) -> int:
+    """[tokens] of `tokens` that may run in one step."""
+    if lim.long_prefill_token_threshold > 0 and tokens > lim.long_prefill_token_threshold:
+        tokens = lim.long_prefill_token_threshold
+    return min(tokens, budget)
+
+
+@jitable
+def admit_one(req: Requests, rep: Replica, lim: Limits, i: int, before: int, budget: int) -> int:
+    """Admit waiting request i, behind `before` in the queue (-1: its head), with its first chunk.
+
+    Returns the tokens planned, 0 when there is no room for it.
+    """
+    keep_free = lim.watermark_blocks if held(rep) > 0 else 0
+    whole = req.prompt[i] + req.done[i]  # a token still in flight since a preemption is not counted yet
+    start = find(req, rep, lim, i, whole)
+    tokens = _chunk(lim, whole - start, budget)
+    spared = borrowed(req, rep, lim, i, start)
+    if lim.reserve_prompt == 1 and not fits(req, rep, lim, i, whole, keep_free - spared):
+        return 0
+    if not make_room(req, rep, lim, i, start, slots_for(lim, start + tokens), keep_free):
+        return 0
+    if before < 0:
+        take_head(req, rep)
+    else:
+        take_after(req, rep, before)
+    req.computed[i] = start
+    admit(req, rep, i)
+    plan(rep, i, tokens)
+    remember(req, rep, lim, i, start + tokens)
+    return int(tokens)
+
+
+@jitable
+def admit_waiting(req: Requests, rep: Replica, lim: Limits, aux: Column, budget: int) -> None:
+    """Admit from the head of the queue while slots, budget and KV blocks last."""
+    while rep.c.n_waiting > 0 and budget > 0 and held(rep) < lim.max_num_seqs:
+        tokens = admit_one(req, rep, lim, rep.c.head, -1, budget)
+        if tokens == 0:
+            break
+        budget -= tokens
+
+
+def scheduler(victim: Victim, admission: Admit = admit_waiting) -> Callable[[Requests, Replica, Limits, Column], None]:
+    """A policy's `schedule`; `victim` says who is preempted when KV memory is out, by the place in rep.running, and
+    `admission` admits with what is left of the token budget."""
 
     @jitable
     def schedule(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
@@ -48,7 +95,7 @@ def scheduler(victim: Victim) -> Callable[[Requests, Replica, Limits, Column], N
         while again:
             budget, preempted = continue_running(req, rep, lim, lim.max_num_batched_tokens - rep.c.lane)
             if not preempted:
-                admit_waiting(req, rep, lim, budget)
+                admission(req, rep, lim, aux, budget)
             # who has preempted itself ends the plan: with nothing in flight the engine asks again at once
             again = preempted and rep.c.n_batch == 0 and rep.c.n_flight == 0 and rep.c.singles == 0
 
@@ -86,36 +133,6 @@ def scheduler(victim: Victim) -> Callable[[Requests, Replica, Limits, Column], N
         return budget, preempted
 
     return schedule
-
-
-@jitable
-def _chunk(lim: Limits, tokens: int, budget: int) -> int:
-    """[tokens] of `tokens` that may run in one step."""
-    if lim.long_prefill_token_threshold > 0 and tokens > lim.long_prefill_token_threshold:
-        tokens = lim.long_prefill_token_threshold
-    return min(tokens, budget)
-
-
-@jitable
-def admit_waiting(req: Requests, rep: Replica, lim: Limits, budget: int) -> None:
-    """Admit from the head of the queue while slots, budget and KV blocks last."""
-    while rep.c.n_waiting > 0 and budget > 0 and held(rep) < lim.max_num_seqs:
-        i = rep.c.head
-        keep_free = lim.watermark_blocks if held(rep) > 0 else 0
-        whole = req.prompt[i] + req.done[i]  # a token still in flight since a preemption is not counted yet
-        start = find(req, rep, lim, i, whole)
-        tokens = _chunk(lim, whole - start, budget)
-        spared = borrowed(req, rep, lim, i, start)
-        if lim.reserve_prompt == 1 and not fits(req, rep, lim, i, whole, keep_free - spared):
-            break
-        if not make_room(req, rep, lim, i, start, slots_for(lim, start + tokens), keep_free):
-            break
-        take_head(req, rep)
-        req.computed[i] = start
-        admit(req, rep, i)
-        plan(rep, i, tokens)
-        remember(req, rep, lim, i, start + tokens)
-        budget -= tokens
 
 
 schedule = scheduler(last_admitted)

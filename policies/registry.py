@@ -16,6 +16,7 @@ from policies import (
     shortest_prompt,
     static,
     vllm_v0,
+    vtc,
 )
 from policies.queues import retire_finished
 from simulator.errors import UnknownNameError
@@ -66,7 +67,9 @@ class Policy:
     needs: tuple[str, ...] = ()
     """Of ASKS: columns that must be filled."""
     aux: int = 1
-    """Numbers that it keeps per replica (the column aux)."""
+    """Numbers that it keeps per replica (the column aux), and ..."""
+    aux_per_tenant: int = 0
+    """... how many more for each tenant."""
     lane: bool = True
     """Whether it knows the lane (engines/lane.py): False sees every sequence in `running`."""
     streams: bool = True
@@ -120,6 +123,8 @@ POLICIES: Final = {
         _by_key(shortest_predicted, ("predicted",), "prediction_error"),
         _by_key(earliest_deadline, ("target",)),
         _by_key(oracle_sjf, ()),
+        Policy("vtc", vtc, vtc.schedule, (*_CHUNKED, "tenant_weights"), arrived=vtc.arrived, needs=("tenant",),
+               aux=vtc.FIRST, aux_per_tenant=2, lane=False, prefix_cache=True),
     )
 }
 

@@ -6,9 +6,11 @@ from typing import Final
 import numpy as np
 
 from policies.registry import Policy
-from simulator.errors import ConfigError
+from policies.vtc import FIRST, UNIT
+from simulator.engines.job import Job
+from simulator.errors import ConfigError, UnknownNameError
 from simulator.scenario.spec import Scenario
-from simulator.state import LARGEST_COUNT
+from simulator.state import LARGEST_COUNT, Replica
 from simulator.units import MAX_TICKS, to_ticks
 from simulator.workload.streams import stream
 from simulator.workload.trace import Int64s, Trace
@@ -40,6 +42,22 @@ def _priority(scenario: Scenario, trace: Trace, replication: int) -> Int64s:
 def _tenant(scenario: Scenario, trace: Trace, replication: int) -> Int64s:
     """Of the trace; where it names none, each class is one."""
     return trace.cls.astype(np.int64) if trace.asks.tenant is None else trace.asks.tenant
+
+
+def tenants_of(trace: Trace) -> tuple[str, ...]:
+    """Names of the tenants, by index."""
+    return trace.class_names if trace.asks.tenant is None else trace.asks.tenants
+
+
+def weigh_tenants(scenario: Scenario, trace: Trace, job: Job) -> None:
+    """Write policy.tenant_weights into aux, as vtc reads them. Raises UnknownNameError."""
+    names = tenants_of(trace)
+    for name, weight in (scenario.policy.tenant_weights or {}).items():
+        if name not in names:
+            raise UnknownNameError("tenant", name, names, f"{scenario.place('policy')}: tenant_weights")
+        at, unit = FIRST + 2 * names.index(name) + 1, round(UNIT / weight)
+        for aux in job.reps.aux if isinstance(job.reps, Replica) else [rep.aux for rep in job.reps]:
+            aux[at] = unit
 
 
 def _predicted(scenario: Scenario, trace: Trace, replication: int) -> Int64s:

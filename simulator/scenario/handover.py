@@ -62,6 +62,8 @@ def _check(where: str, pool: Kind, role: str) -> None:
     if lim.prefix:
         raise ConfigError(f"{where}: a prefix cache beside prefill and decode pools is not modelled; set "
                           "kv.prefix_caching: false")
+    if lim.draft_tokens:
+        raise ConfigError(f"{where}: speculative decoding beside prefill and decode pools is not modelled")
     if lim.window:
         raise ConfigError(f"{where}: handing over KV of a model with sliding windows is not modelled, got {pool.model}")
     if role == "decode" and lim.num_blocks * lim.block_size < lim.max_model_len:

@@ -30,7 +30,7 @@ from simulator.profiles.host import Host, host_times, load_host
 from simulator.profiles.model import KV_BYTES, ModelShape, dtype_name, load_model
 from simulator.profiles.speculation import Speculation
 from simulator.scenario import speculation as drafting
-from simulator.scenario.asks import asked
+from simulator.scenario.asks import asked, tenants_of, weigh_tenants
 from simulator.scenario.fleet import (
     alike_in_front,
     check_pools,
@@ -339,7 +339,8 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
     check_slots(scenario.cluster.size, slots_held(pools, len(trace)), "cluster.replicas")
     make = array_job if compiled else list_job
     job = make(req, *pools[0][:3], log, shared.numbers if shared else (), pools[1:], groups,
-               setup.policy.aux)
+               setup.policy.aux + setup.policy.aux_per_tenant * len(tenants_of(trace)))
+    weigh_tenants(scenario, trace, job)
     job.links = links(scenario.cluster, _token_bytes(setup), trace, len(groups) // 2, compiled)
     job.router = ROUTERS[scenario.cluster.router]
     job.load, job.width = LOADS[scenario.load.kind], scenario.load.width

@@ -88,6 +88,7 @@ class PolicySpec(Section):
     padding: Literal["naive", "fastertransformer", "removed"] | None = None
     aging_s: float | None = Field(default=None, gt=0, le=1e6)
     prediction_error: float | None = Field(default=None, ge=0, le=5)
+    tenant_weights: dict[str, Annotated[float, Field(ge=1e-3, le=1e3)]] | None = None
 
 
 class KvSpec(Section):

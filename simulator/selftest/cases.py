@@ -129,7 +129,7 @@ TABLE: Final[tuple[Row, ...]] = (
     ("order", lambda c, d: KEYS.get(d.policy, 0)),
     ("aging", lambda c, d: c.among(0, 0, 3, 20) * d.tick if d.policy == "priority" else 0),
     ("asks", lambda c, d: some_asks(c, d.policy, d.n, d.tick)),
-    ("hand_over", lambda c, d: 0),  # of pools that only tests/parity/test_handover.py makes
+    ("hand_over", lambda c, d: 0),  # of pools that only tests/parity/test_parity_handover.py makes
     # the run
     ("salts", lambda c, d: c.numbers(2, 0, 2**32 - 1) if d.draft_tokens else ()),
     ("chances", lambda c, d: sorted((c.among(0, 2**30, 2**31, 2**32) for _ in range(d.draft_tokens)), reverse=True)),
@@ -213,7 +213,7 @@ def job(case: Case, compiled: bool, log: bool = True, others: Sequence[Pool] = (
                           dict(case.asks), POLICIES[case.policy].ordered, link is not None)
     chain = [number for numbers in case.chains for number in numbers]
     made = (array_job if compiled else list_job)(req, case.limits, case.cost, case.replicas, log, chain, others, groups,
-                                              POLICIES[case.policy].aux)
+                                              POLICIES[case.policy].aux + 3 * POLICIES[case.policy].aux_per_tenant)
     made.router, made.load, made.width = ROUTERS[case.router], LOADS[case.load], case.width
     made.until = NEVER if case.until is None else case.until
     if case.salts:

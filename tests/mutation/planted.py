@@ -28,6 +28,7 @@ SLOW = ("tests/parity/test_slow_gpus.py",)
 QUEUES = ("tests/unit/test_queues.py",)
 HEAP = ("tests/policies/test_heap.py",)
 KEYS = ("tests/policies/test_by_key.py",)
+FAIR, VTC = ("tests/policies/test_vtc.py",), "policies/vtc.py"
 
 
 READINGS = ("tests/unit/test_readings.py",)
@@ -148,6 +149,10 @@ BUGS = (
     Bug("the smallest key is preempted", QUEUE_FILE, "if heap.before(req, rep.running[worst], rep.running[k]):",
         "if heap.before(req, rep.running[k], rep.running[worst]):", SCHEDULER),
     Bug("aging counts for nothing", "policies/priority.py", "lim.aging + req.queued[i])", "lim.aging)", KEYS),
+    Bug("outputs are free for a tenant", VTC, "            charge(req, aux, i, OUTPUT)", "            pass", FAIR),
+    Bug("prompts are free for a tenant", VTC, "INPUT * req.prompt[i]", "0", FAIR),
+    Bug("a tenant is owed for the time before it came", VTC, "    if lowest < NEVER:", "    if False:", FAIR),
+    Bug("weights count for nothing", VTC, "aux[at + 1] if aux[at + 1] > 0 else UNIT", "UNIT", FAIR),
     Bug("the last output of who ended is not known", PREFIX, "req.prompt[i] + req.done[i] - 1, False)",
         "req.settled[i], False)", SCHEDULER),
     Bug("a slot given back is not the next taken", QUEUE_FILE, "min(rep.c.vacant_from, at)",

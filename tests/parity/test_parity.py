@@ -55,7 +55,7 @@ def long_case(policy: str, seed: int, ahead: int) -> Case:
         tuple(output.tolist()), tuple((output + rng.integers(0, 2, n) * 40).tolist()), (0,) * n,
         tuple(rng.integers(0, 99, n).tolist()), limits, cost, replicas=2,
         router=list(ROUTERS)[seed % len(ROUTERS)],
-        asks=tuple((name, tuple(rng.integers(1, 4, n).tolist())) for name in POLICIES[policy].needs),
+        asks=tuple((name, tuple(rng.integers(0, 3, n).tolist())) for name in POLICIES[policy].needs),
     )  # fmt: skip
 
 

@@ -142,32 +142,6 @@ def test_round_robin_splits_into_erlang_arrivals() -> None:
     check(waits(split, 300), root / (1 - root))
 
 
-def tails(result: Result, replicas: int, mean: int) -> list[float]:
-    """Share of the replicas with at least 1, 2, ... 5 requests, averaged over the time after 100 mean services."""
-    req = result.requests
-    begin, end = 100 * mean * STEP_NS, int(req.queued[-1])
-    found = np.zeros(5)
-    for r in range(replicas):
-        mine = req.replica == r
-        ticks = np.concatenate([req.queued[mine], req.last[mine]])
-        order = np.argsort(ticks, kind="stable")
-        there = np.cumsum(np.repeat([1, -1], mine.sum())[order])
-        cut = np.clip(np.append(ticks[order], end), begin, end)
-        found += [np.diff(cut)[there >= i].sum() for i in range(1, 6)]
-    return (found / replicas / (end - begin)).tolist()
-
-
-@pytest.mark.parametrize(("router", "exponent"), [("random", lambda i: i), ("power_of_two", lambda i: 2**i - 1)])
-def test_tail_of_queues(router: str, exponent: Callable[[int], int]) -> None:
-    """Many queues at load 0.9: a share of load^i has i or more requests with random choice, load^(2^i - 1) with the
-    better of two (Mitzenmacher 2001, theorem 1; the limit of many queues, with an error of order 1 / queues)."""
-    load, queues = 0.9, 400
-    split = runs(ONE_AT_A_TIME, exponential, load * queues, 150_000, 4, mean=SHORT, replicas=queues, router=router)
-    for i, samples in enumerate(np.array([tails(each, queues, SHORT) for each in split]).T, 1):
-        error = float(np.std(samples, ddof=1) / 2)
-        assert abs(np.mean(samples) - load ** exponent(i)) < 3 * error + 2 / queues
-
-
 def sharing_cost() -> Any:
     """A step of T tokens lasts T ticks of STEP_NS: every sequence gets an equal share of one server."""
     shared = np.tile(np.arange(201, dtype=np.int64) * STEP_NS, (2, 1))

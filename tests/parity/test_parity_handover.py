@@ -17,7 +17,7 @@ from simulator.state import FINISHED, REJECTED_LENGTH
 from simulator.units import NEVER
 
 COMMON: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
-GIVEN = {"policy": "chunked", "contiguous": 0, "prefix": 0}
+GIVEN = {"policy": "chunked", "contiguous": 0, "prefix": 0, "window": 0, "draft_tokens": 0}
 SEEDS = st.integers(0, 2**40)
 
 
