@@ -56,7 +56,8 @@ def choose(setup: Setup, trace: Trace) -> Literal["fast", "reference"]:
     if wanted == "background" and not started and _attempts(policy) >= ATTEMPTS:
         tell_once(f"{policy}: compiling in the background has not come to its end {ATTEMPTS} times; compiling now")
         return "fast"
-    later = "; a background process compiles it for the next (SERVECAST_COMPILE=wait or off: not so)" if started else ""
+    later = "; a background process compiles it for the next (SERVECAST_COMPILE=wait compiles first, off starts none)"
+    later = later if started else ""
     tell_once(f"{policy}: the compiled engine is not made yet, SimPy runs this with the same results{later}")
     return "reference"
 

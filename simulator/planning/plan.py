@@ -213,9 +213,15 @@ def _ties(choices: Sequence[Choice]) -> tuple[str, ...]:
     tied = [c.fleet for c in choices[1:] if _tied(best, c.fleet)]
     if not tied:
         return ()
-    words = [f"{f.candidate.label} ({f.usd_range[0]:.2f}-{f.usd_range[1]:.2f} USD/h)" for f in (best, *tied)]
+    words = [f"{f.candidate.label} ({_span(f)} USD/h)" for f in (best, *tied)]
     group = f"{', '.join(words[:-1])} and {words[-1]}"
     return (f"{group} cannot be told apart: within the profiles' error any of them may be the cheapest",)
+
+
+def _span(fleet: Fleet) -> str:
+    """The range of cost [USD/h], one number where both ends agree."""
+    low, high = (f"{usd:.2f}" for usd in fleet.usd_range)
+    return low if low == high else f"{low} to {high}"
 
 
 def _tied(best: Fleet, other: Fleet) -> bool:

@@ -171,7 +171,7 @@ def reason(judged: Judgement, error: float = 0.0) -> str:
         return level_value({"name": level.name, "v": None if value == float("inf") else value}, "v")
 
     level = judged.binding
-    slow = f", with steps {error:.0%} slower" if error else ""
+    slow = f", with steps {100 * error:.0f} % slower" if error else ""
     if judged.overloaded and level.interval.mean <= level.limit:
         return f"overloaded: the backlog grows as long as requests arrive{slow}"
     mean_text, limit = shown(level, level.interval.mean), shown(level, level.limit)

@@ -166,7 +166,8 @@ def compare_table(summaries: Sequence[Summary]) -> RenderableType:
         "verdict",
         *(Text(s["banner"]["verdict"], style=_COLOURS[s["banner"]["verdict"]]) for s in summaries),
     )
-    lines = ["* best of the line; (ratio to the first); ∞: a percentile that falls on requests never answered"]
+    lines = ["* best of the line; (ratio to the first); –: not defined, as TPOT of answers that come whole; "
+             "∞: a percentile that falls on requests never answered"]  # fmt: skip
     lines += [f"{s['name']}: {DIVERGES}" for s in summaries if overloaded(s)]
     lines += [f"{s['name']}: rejected{_reasons(s)}" for s in summaries if s["requests"]["rejected"]]
     return Group(table, Text("\n".join(lines), style="dim"))

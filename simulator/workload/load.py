@@ -194,7 +194,9 @@ def _unit(source: Source, layout: Layout, batch: pa.RecordBatch, unit: str | Non
         return layout.fraction_unit if has_fraction(column) else unit
     unit = suggest_unit(column)
     if unit is None:
-        raise ConfigError(f"{source.path}: say the unit of column {name!r}: time_unit: s, ms, us, ns or iso")
+        raise ConfigError(
+            f"{source.path}: say the unit of column {name!r}: time_unit: s, ms, us, ns or iso (or --time-unit s)"
+        )
     return unit
 
 

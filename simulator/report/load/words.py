@@ -104,7 +104,7 @@ def capacity_lines(data: Data) -> list[str]:
     if data["relief"]:
         best = data["relief"][0]
         lines.append(
-            f"25 % more {best['resource']} carries {best['gain_pct']:.0f} % more, more of anything else less."
+            f"25 % more {best['resource']} carries {best['gain_pct']:.0f} % more, 25 % more of anything else less."
             if best["gain_pct"] > 2
             else "No single resource holds it back: 25 % more of any carries at most 2 % more."
         )
