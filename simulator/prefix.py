@@ -21,7 +21,7 @@ two blocks that then hold it the newer is taken for its own, not the older.
 
 from simulator.jit import jitable
 from simulator.kv import fits, grow, grow_in_window, release
-from simulator.state import RUNNING, Limits, Replica, Requests
+from simulator.state import FINISHED, RUNNING, Limits, Replica, Requests
 
 DEAD = -1
 """Owner of a run of private blocks that nobody will ask for."""
@@ -92,8 +92,10 @@ def give_up(req: Requests, rep: Replica, lim: Limits, i: int) -> None:
         release(req, rep, lim, i)
     elif req.status[i] == RUNNING:
         put_back(req, rep, lim, i, req.settled[i], True)
-    else:
+    elif req.status[i] == FINISHED:
         put_back(req, rep, lim, i, req.prompt[i] + req.done[i] - 1, False)
+    else:  # aborted, perhaps amid its prompt
+        put_back(req, rep, lim, i, req.settled[i], False)
 
 
 @jitable

@@ -125,7 +125,9 @@ def test_model_whose_step_times_are_not_modelled(servecast, tmp_path):
             "moe has a mixture of 8 experts (cost_model: roofline)")
     windows = {**MODEL, "model_type": "mistral", "sliding_window": 4096}
     (tmp_path / "moe.json").write_text(json.dumps(windows))
-    refused(servecast("run", tmp_path / "s.yaml"), "s.yaml:2", "sliding-window attention of 4096 tokens")
+    assert servecast("run", tmp_path / "s.yaml").code == 0
+    refused(servecast("run", tmp_path / "s.yaml", "--set", "policy=orca"), "s.yaml:2",
+            "4096 tokens, modelled with layout: paged and policy chunked, got paged and orca")
     assert servecast("kv", tmp_path / "moe.json", "h200-sxm").code == 0
 
 

@@ -57,8 +57,6 @@ SCENARIOS: dict[str, tuple[str, list[str]]] = {
     "20,000 unknown keys": (GOOD.replace("rate: 5", ", ".join(f"k{k}: 1" for k in range(20_000))),
                             ["s.yaml:1", "workload.arrivals.k0", "accepted"]),
     "list of 50,000 for a number": (GOOD + "seed: [" + "1," * 49_000 + "1]", ["s.yaml:3", "seed", "integer"]),
-    "more slots than any fleet": (GOOD + "cluster: {replicas: 4096}\npolicy: {name: orca, max_num_seqs: 65536}\n",
-                                  ["s.yaml:3", "16,777,216 slots", "268,435,456"]),
     "two documents": (GOOD + "---\n" + GOOD, ["s.yaml:3", "another document"]),
     "UTF-16": (GOOD.encode("utf-16").decode("latin-1"), ["s.yaml", "not UTF-8"]),
 }

@@ -122,7 +122,7 @@ def test_cases_are_hard() -> None:
     """The random scenarios do contain ties, preemption, refusals, waste, closed clients."""
     seen: set[str] = set()
 
-    @settings(max_examples=400, phases=[Phase.generate], database=None, derandomize=True, **COMMON)
+    @settings(max_examples=1500, phases=[Phase.generate], database=None, derandomize=True, **COMMON)
     @given(case=cases())
     def look(case: Case) -> None:
         req = run(case, "reference").req
