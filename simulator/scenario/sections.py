@@ -155,7 +155,7 @@ class ClusterSpec(Section):
     @model_validator(mode="after")
     def _something_happens(self) -> "ClusterSpec":
         for key in ("health_check_s", "retry_s"):
-            if key in self.model_fields_set and not self.events:
+            if not self.events and getattr(self, key) != type(self).model_fields[key].default:
                 raise ValueError(f"cluster.{key} has no effect without cluster.events")
         return self
 

@@ -67,7 +67,7 @@ class Scenario(Section):
             raise ValueError(f"cluster.router: unknown router {self.cluster.router!r}; known: {', '.join(ROUTERS)}")
         if self.kv.layout == "paged" and self.kv.reserve_tokens is not None:
             raise ValueError("kv.reserve_tokens has no effect on paged memory; it belongs to layout: contiguous")
-        if self.cluster.pools and "replicas" in self.cluster.model_fields_set:
+        if self.cluster.pools and self.cluster.replicas != 1:
             raise ValueError("cluster.replicas has no effect beside cluster.pools, which have their own")
         if self.hardware.expert_parallel and self.hardware.tensor_parallel == 1:
             raise ValueError("hardware.expert_parallel has no effect on one GPU; it needs tensor_parallel of 2 or more")

@@ -161,7 +161,8 @@ def work_is_conserved(case: Case, done: Job) -> Holds:
 
 def nobody_is_overtaken(case: Case, done: Job) -> Holds:
     """First come, first served: the requests of a replica are first scheduled in the order they were queued."""
-    if case.limits.length_bucket > 0 or POLICIES[case.policy].ordered:
+    policy = POLICIES[case.policy]
+    if case.limits.length_bucket > 0 or policy.ordered or policy.aux_per_tenant > 0:
         return
     req = done.req
     for r in range(case.replicas):
