@@ -35,6 +35,7 @@ def test_known_factors_come_back_within_three_percent(tmp_path: Path, cpu: float
     assert yaml.safe_load((out / "host.yaml").read_text())["mark"] == "fitted"
 
 
+@pytest.mark.nightly
 def test_a_closed_load_is_replayed_as_one(tmp_path: Path) -> None:
     """32 requests, 4 at a time: a slower server is sent the next ones later."""
     table = traffic(requests=32)
@@ -59,6 +60,7 @@ def test_a_run_that_hides_the_cpu_does_not_tell_it(capsys: pytest.CaptureFixture
     assert yaml.safe_load((tmp_path / "mine" / "host.yaml").read_text())["mark"] == "assumed"
 
 
+@pytest.mark.nightly
 def test_a_fast_host_beside_a_slow_gpu_is_bounded_from_above(tmp_path: Path) -> None:
     """Launches end before the GPU's work: how long before, nobody sees."""
     table = traffic()
@@ -69,6 +71,7 @@ def test_a_fast_host_beside_a_slow_gpu_is_bounded_from_above(tmp_path: Path) -> 
     assert found.cpu.value == found.cpu.high and found.gpu.value == pytest.approx(1.2, rel=0.03)
 
 
+@pytest.mark.nightly
 def test_the_slower_host_of_two_pairs_of_h200_is_found() -> None:
     """Of the first series on the other pair the logs say: decode steps 3.96 against 3.89 ms, so the GPUs agree; steps
     of 600-1,200 tokens 30 against 19 ms and scheduling 0.198 against 0.123, so its CPU is slower by a half or more."""

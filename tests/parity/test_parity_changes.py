@@ -38,14 +38,14 @@ def changed(seed: int, engine: str) -> Job:
     return made
 
 
-@settings(max_examples=300, **COMMON)
+@settings(max_examples=120, **COMMON)
 @given(seed=SEEDS)
 def test_engines_agree(seed: int) -> None:
     wanted = outcome(changed(seed, "reference"))
     assert wanted == outcome(changed(seed, "fast")) == outcome(changed(seed, "fast without leaps"))
 
 
-@settings(max_examples=200, **COMMON)
+@settings(max_examples=120, **COMMON)
 @given(seed=SEEDS)
 def test_nothing_is_lost(seed: int) -> None:
     case, _ = drawn(seed)

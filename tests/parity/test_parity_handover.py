@@ -44,14 +44,14 @@ def handed(seed: int, engine: str) -> Job:
     return made
 
 
-@settings(max_examples=300, **COMMON)
+@settings(max_examples=120, **COMMON)
 @given(seed=SEEDS)
 def test_engines_agree(seed: int) -> None:
     wanted = outcome(handed(seed, "reference"))
     assert wanted == outcome(handed(seed, "fast")) == outcome(handed(seed, "fast without leaps"))
 
 
-@settings(max_examples=200, **COMMON)
+@settings(max_examples=120, **COMMON)
 @given(seed=SEEDS)
 def test_nothing_is_lost(seed: int) -> None:
     case, decode, _ = drawn(seed)

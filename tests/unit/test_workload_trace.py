@@ -264,7 +264,7 @@ POISSON = {"kind": "poisson", "rate": 2.0, "requests": 5}
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ({}, "workload needs exactly one of trace, requests, arrivals; got none"),
+        ({}, "workload needs exactly one of trace, requests, sessions, arrivals; got none"),
         ({"trace": "a.csv", "arrivals": POISSON}, "got trace, arrivals"),
         (
             {"trace": {"path": "a.csv", "sorted": True}},
