@@ -20,7 +20,8 @@ SWEPT = ("tests/sweep/test_sweep_show.py", "-k", "not command_line")
 REPORTS = ("tests/unit/test_report.py", "tests/unit/test_output.py", "tests/unit/test_timeline.py")
 KUBERNETES = ("tests/plan/test_deploy.py",)
 SLIDERS = ("tests/plan/test_ui.py", "tests/plan/test_plan_levels.py")
-TRACES = ("tests/unit/test_workload_trace.py", "tests/unit/test_workload_readers.py")
+TRACES = ("tests/unit/test_workload_trace.py", "tests/unit/test_workload_readers.py",
+          "tests/unit/test_workload_refusals.py")
 DRAWN = ("tests/unit/test_workload_generated.py",)
 FITTED = ("tests/calibration/test_fit.py", "-k", "shipped_engine or operators_alone or writing")
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from oracle.plain import Oracle, Seq
+from oracle.plain import Oracle
+from oracle.sequence import Seq
 from parity.cases import Case, as_told, cases, run
 
 from simulator import state

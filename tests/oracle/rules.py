@@ -1,0 +1,206 @@
+"""What each policy plans, as its paper and docstring have it, on a replica of plain objects."""
+
+from collections import deque
+from typing import Any
+
+from oracle.memory import Memory, SharedMemory
+from oracle.sequence import Seq, Step, Work
+
+
+class Replica:
+    """Waiting queue, slots, memory, steps in flight and the two clocks of one engine."""
+
+    def __init__(self, index: int, lim: Any) -> None:
+        self.index, self.lim = index, lim
+        self.memory = SharedMemory(lim) if lim.prefix else Memory(lim)
+        self.waiting: deque[Seq] = deque()
+        self.running: list[Seq] = []
+        self.flight: deque[Step] = deque()
+        self.cpu_free = self.gpu_free = 0
+        self.asleep, self.naps = True, 0
+        self.alarm: int | None = None
+        self.longest = 0
+        self.unended = 0
+        self.steps = self.tokens_out = self.prefilled = self.wasted = self.gpu_ns = self.peak_blocks = 0
+        self.peak_running = self.peak_waiting = self.eager_steps = 0
+
+    def admit(self, seq: Seq, computed: int) -> None:
+        taken = {other.slot for other in self.running}
+        seq.slot = next(slot for slot in range(self.lim.max_num_seqs) if slot not in taken)
+        seq.computed, seq.state = computed, "running"
+        self.running.append(seq)
+
+    def preempt_last(self) -> Seq:
+        """The last admitted loses its KV and waits at the head; its tokens in flight still come."""
+        seq = self.running.pop()
+        self.memory.give_back(seq)
+        seq.computed, seq.state = 0, "waiting"
+        seq.preempted += 1
+        self.waiting.appendleft(seq)
+        return seq
+
+    def hit(self, seq: Seq, tokens: int) -> int:
+        """Tokens found in the prefix cache: whole blocks, and one token at least is left to compute."""
+        if isinstance(self.memory, SharedMemory):
+            return self.memory.find(seq, tokens)
+        return min(seq.cached, tokens - 1) // self.lim.block_size * self.lim.block_size
+
+    def plan(self, work: Work, seq: Seq, tokens: int) -> None:
+        """Add a row; the blocks that it fills, of the prompt or of outputs already seen, will be known."""
+        work.rows.append((seq, tokens))
+        if isinstance(self.memory, SharedMemory):
+            after = seq.computed + tokens
+            seq.settled = min(after, seq.prompt + seq.done)
+            self.memory.pool.learn(self.memory.has[seq], self.memory.names(seq, min(after, seq.prompt)))
+
+    def keep_free(self) -> int:
+        """The watermark holds for admissions beside others; an empty replica may use all its memory."""
+        return self.lim.watermark_blocks if self.running else 0
+
+    def make_room(self, seq: Seq, tokens: int) -> tuple[bool, bool]:
+        """Blocks for a running sequence, by preempting from the end: (got them, preempted somebody)."""
+        preempted = False
+        while not self.memory.take(seq, tokens):
+            preempted = True
+            if self.preempt_last() is seq:
+                return False, preempted
+        return True, preempted
+
+
+def orca(rep: Replica, now: int) -> Work:
+    """Admit while a slot and memory for prompt + limit are there; all admitted run in every step."""
+    while rep.waiting and len(rep.running) < rep.lim.max_num_seqs:
+        seq = rep.waiting[0]
+        if not rep.memory.take(seq, seq.prompt + seq.limit):
+            break
+        rep.admit(rep.waiting.popleft(), rep.hit(seq, seq.prompt))
+    return Work([(seq, seq.missing) for seq in rep.running if seq.missing])
+
+
+def vllm_v0(rep: Replica, now: int) -> Work:
+    """Whole prompts of waiting requests if any can be admitted, else one token for everybody."""
+    work = _v0_prompts(rep)
+    if not work.rows:
+        work = _v0_decodes(rep)
+        if not rep.running:  # nothing left to wait for: the engine plans again
+            work = _v0_prompts(rep)
+    return work
+
+
+def _v0_prompts(rep: Replica) -> Work:
+    """A recomputed sequence may have outgrown budget or watermark: it goes alone, or it would wait for ever."""
+    work, budget, lim = Work(), rep.lim.max_num_batched_tokens, rep.lim
+    while rep.waiting and len(rep.running) < lim.max_num_seqs:
+        seq = rep.waiting[0]
+        computed = rep.hit(seq, seq.known)
+        tokens = seq.known - computed
+        keep = lim.watermark_blocks
+        if not rep.running and rep.memory.need(seq, seq.known) + keep > lim.num_blocks:
+            keep = 0
+        if (tokens > budget and work.rows) or not rep.memory.take(seq, seq.known, keep):
+            break
+        rep.admit(rep.waiting.popleft(), computed)
+        work.rows.append((seq, tokens))
+        budget -= tokens
+    return work
+
+
+def _v0_decodes(rep: Replica) -> Work:
+    """Who finds no free block (paged), needed or not, preempts the last until there is one, itself in the end."""
+    work = Work()
+    for seq in list(rep.running):
+        if seq.state != "running" or not seq.missing:
+            continue
+        while seq.state == "running" and not rep.memory.contiguous and rep.memory.free < 1:
+            rep.preempt_last()
+        if seq.state == "running":
+            assert rep.memory.take(seq, seq.computed + 1)
+            work.rows.append((seq, 1))
+    return work
+
+
+def chunked(rep: Replica, now: int) -> Work:
+    """One token budget: running sequences first, the rest to waiting; a step that preempts admits nobody."""
+    work, budget, preempted, lim = Work(), rep.lim.max_num_batched_tokens, False, rep.lim
+    most = lim.long_prefill_token_threshold or 10**9
+    for seq in list(rep.running):
+        tokens = min(seq.missing, most, budget)
+        if seq.state != "running" or tokens == 0:
+            continue
+        got, hit = rep.make_room(seq, seq.computed + tokens)
+        preempted |= hit
+        if got:
+            rep.plan(work, seq, tokens)
+            budget -= tokens
+    while not preempted and rep.waiting and budget and len(rep.running) < lim.max_num_seqs:
+        seq = rep.waiting[0]
+        seen = seq.prompt + seq.done  # the engine's num_tokens: without what is in flight
+        computed = rep.hit(seq, seen)
+        tokens = min(seen - computed, most, budget)
+        if lim.reserve_prompt and not rep.memory.could(seq, seen, rep.keep_free()):
+            break
+        if not rep.memory.take(seq, computed + tokens, rep.keep_free()):
+            break
+        rep.admit(rep.waiting.popleft(), computed)
+        rep.plan(work, seq, tokens)
+        budget -= tokens
+    return work
+
+
+def static(rep: Replica, now: int) -> Work:
+    """A batch runs until its longest answer ends; what is computed for nobody until then is `padding`:
+
+    0 prompts to the longest and all ended slots, 1 of prompts the attention only and of ended slots all but the
+    attention, 2 nothing.
+    """
+    return _static_decode(rep) if rep.running else _static_start(rep, now)
+
+
+def _static_start(rep: Replica, now: int) -> Work:
+    if not rep.waiting:
+        return Work()
+    lim, head = rep.lim, rep.waiting[0]
+
+    def bucket(seq: Seq) -> int:
+        return seq.prompt // lim.length_bucket if lim.length_bucket else 0
+
+    batch: list[Seq] = []
+    candidates = [seq for seq in rep.waiting if bucket(seq) == bucket(head)][: lim.max_num_seqs]
+    assert head.queued is not None
+    if len(candidates) < lim.max_num_seqs and now < head.queued + lim.batch_window:
+        rep.alarm = head.queued + lim.batch_window
+        return Work()
+    for seq in candidates:
+        tokens = max(s.prompt for s in [*batch, seq]) + max(s.limit for s in [*batch, seq])
+        if not all([rep.memory.take(other, tokens) for other in [*batch, seq]]):
+            rep.memory.give_back(seq)
+            break
+        batch.append(seq)
+        rep.waiting.remove(seq)
+        rep.admit(seq, 0)
+    rep.longest = max(seq.prompt for seq in batch)
+    work = Work([(seq, seq.prompt) for seq in batch])
+    if lim.padding == 0:
+        work.pad_tokens = sum(rep.longest - seq.prompt for seq in batch)
+    if lim.padding in (0, 1):
+        work.pad_pairs = sum(triangle(rep.longest) - triangle(seq.prompt) for seq in batch)
+    return work
+
+
+def _static_decode(rep: Replica) -> Work:
+    rows = [(seq, 1) for seq in rep.running if seq.state == "running" and seq.missing]
+    if not rows:
+        return Work()
+    work, ended = Work(rows), len(rep.running) - len(rows)
+    width = rep.longest + rows[0][0].planned
+    if rep.lim.padding in (0, 1):
+        work.pad_rows = ended
+        work.pad_context = sum(width - seq.known for seq, _ in rows)
+    if rep.lim.padding == 0:
+        work.pad_context += ended * width
+    return work
+
+
+def triangle(n: int) -> int:
+    """Causal query-key pairs of n tokens."""
+    return n * (n + 1) // 2
