@@ -6,7 +6,7 @@ half is taken to be common to all means of a metric (an assumption).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from calibration.measured import MeasuredRun
-from calibration.predict import Profiles, predict, setup_of
+from calibration.predict import Profiles, ordered, predict, setup_of
 from simulator.profiles.uncertainty import load_uncertainty
 
 Array = npt.NDArray[np.float64]
@@ -119,13 +119,8 @@ def model_spread(means: list[Mean]) -> Array:
 def _beginning(run: MeasuredRun) -> MeasuredRun:
     if len(run.requests) <= MOST_REQUESTS:
         return run
-    order = "arrival_s" if run.kind == "open" else "id"
-    kept = run.requests.sort_values(order, kind="stable").head(MOST_REQUESTS)
-    return _with(run, kept.sort_values("arrival_s", kind="stable", ignore_index=True))
-
-
-def _with(run: MeasuredRun, table: pd.DataFrame) -> MeasuredRun:
-    return MeasuredRun(run.path, run.engine, run.gpu, run.model, run.kind, run.width, table, run.steps, run.measured)
+    kept = ordered(run).head(MOST_REQUESTS)
+    return replace(run, requests=kept.sort_values("arrival_s", kind="stable", ignore_index=True))
 
 
 def _compared(whole: MeasuredRun, part: MeasuredRun) -> Rows:

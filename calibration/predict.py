@@ -142,7 +142,7 @@ def predict(
         int(job.req.preempted.sum()),
         int(job.stats["steps"][0]),
         int(job.req.found.sum()),
-        _ordered(run).id.to_numpy(dtype=np.int64),
+        ordered(run).id.to_numpy(dtype=np.int64),
         arrival,
         first,
         last,
@@ -155,7 +155,7 @@ def _policy(run: MeasuredRun, setup: Profiles) -> Policy:
     return policy_named("priority" if run.engine.scheduling_policy == "priority" else setup.engine.policy)
 
 
-def _ordered(run: MeasuredRun) -> pd.DataFrame:
+def ordered(run: MeasuredRun) -> pd.DataFrame:
     """Requests in the order they are submitted: by arrival, or by id where the client's habit decides."""
     return (
         run.requests
@@ -165,7 +165,7 @@ def _ordered(run: MeasuredRun) -> pd.DataFrame:
 
 
 def _job(run: MeasuredRun, setup: Profiles, cost: Cost, blocks: int, log: bool) -> Job:
-    table = _ordered(run)
+    table = ordered(run)
     arrival = column_to_ticks(table.arrival_s.to_numpy() - table.arrival_s.min())
     output = table.output_tokens.to_numpy(dtype=np.int64)
     prompt = table.prompt_tokens.to_numpy(dtype=np.int64)
