@@ -89,7 +89,7 @@ def cost_of(run: MeasuredRun, setup: Profiles) -> Cost:
         e.max_num_batched_tokens,
         setup.host,
         Routing(e.tensor_parallel_size if e.enable_expert_parallel else 1),
-        bool(window_limits(setup.model, _length(run, setup.model))),
+        bool(windows_of(run, setup)),
         run.speculation,
     )
 
@@ -174,7 +174,7 @@ def _job(run: MeasuredRun, setup: Profiles, cost: Cost, blocks: int, log: bool) 
     cached = table.cached_tokens.to_numpy(dtype=np.int64) if "cached_tokens" in table and not talks else nothing
     extras = Extras(session=table.session.to_numpy(np.int64), turn=table.turn.to_numpy(np.int64)) if talks else Extras()
     known = run.engine.enable_prefix_caching and not cached.any()  # else what was found is given, not what it was
-    windows = window_limits(setup.model, _length(run, setup.model))
+    windows = windows_of(run, setup)
     limits = limits_of(run, setup.engine, blocks)._replace(prefix=int(known and not windows), **windows)
     shared = shared_blocks(make_trace(arrival, prompt, output, extras=extras), limits.block_size)
     policy = _policy(run, setup)
@@ -191,6 +191,11 @@ def _job(run: MeasuredRun, setup: Profiles, cost: Cost, blocks: int, log: bool) 
 def _length(run: MeasuredRun, model: ModelShape) -> int:
     """[tokens] longest request the engine took."""
     return run.engine.max_model_len or model.max_positions
+
+
+def windows_of(run: MeasuredRun, setup: Profiles) -> dict[str, int]:
+    """Limits of windowed attention; empty where no request is longer than the model's windows."""
+    return window_limits(setup.model, _length(run, setup.model))
 
 
 def limits_of(run: MeasuredRun, engine: EngineProfile, blocks: int) -> Limits:

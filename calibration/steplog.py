@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from calibration.accepted import NotModelledError
 from calibration.measured import STEP_COLUMNS, read_table
 from calibration.observed import Mean, quantile_groups, span_text
-from calibration.predict import Profiles, cost_of, setup_of
+from calibration.predict import Profiles, cost_of, setup_of, windows_of
 from calibration.served import Served
 from calibration.server import Server
 from simulator.cost.step import FP_BITS, Cost
@@ -44,7 +45,8 @@ class StepMeans:
     """Means of the logarithm of the gap between two outputs."""
 
     def __init__(self, path: Path, given: Server) -> None:
-        """Raises CalibrationError for a log that cannot be read or holds too few steps, or with two planned ahead."""
+        """Raises CalibrationError for a log that cannot be read or holds too few steps, with two planned ahead, or of
+        windowed attention."""
         self.name = path.name
         steps = read_table(path, STEP_COLUMNS).head(MOST_STEPS)
         self._steps = steps.assign(tokens=steps.n_decode + steps.prefill_tokens)
@@ -54,6 +56,10 @@ class StepMeans:
         if self._setup.engine.schedule_ahead > 1:
             raise CalibrationError(f"{path}: an engine that plans {self._setup.engine.schedule_ahead} steps ahead; "
                                    "accepted: 0 or 1")
+        if windows_of(self._run, self._setup):
+            model = self._setup.model
+            raise NotModelledError(f"{path}: {model.name} has windowed attention of {model.window} tokens: a step log "
+                                   f"does not say what its layers see; accepted: --max-model-len up to {model.window}")
         schedule, output = (steps[name].to_numpy(dtype=np.float64) for name in ("t_schedule_s", "t_output_s"))
         self._schedule = schedule
         last = np.concatenate([[-np.inf], output[:-1]])

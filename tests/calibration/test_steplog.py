@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from calibration_servers import FLAGS, SERVER, traffic
 
+from calibration.accepted import NotModelledError
 from calibration.fit import MEASUREMENTS
 from calibration.predict import Profiles, predict, setup_of
 from calibration.scales import fit_scales
@@ -71,6 +72,14 @@ def test_the_two_clocks_are_those_of_the_engine(tmp_path: Path, cpu: float, gpu:
     prefill = [k for k, mean in enumerate(observed.means) if mean.metric == "ttft"]
     assert len(prefill) >= 3
     assert observed.predicted(cpu, gpu)[prefill] == pytest.approx(observed.measured[prefill], abs=1e-3)
+
+
+def test_windowed_layers_are_refused_where_they_see_less_than_the_context() -> None:
+    """A step log counts contexts whole; Mistral 7B's layers see 4,096 tokens of them."""
+    path, server = log_of("llama8b-h100/conv_r5"), replace(SERVER, model="mistral-7b-v0.1")
+    with pytest.raises(NotModelledError, match="has windowed attention of 4096 tokens: a step log does not say"):
+        StepMeans(path, server)
+    assert StepMeans(path, replace(server, max_model_len=4096)).means
 
 
 def test_what_a_log_must_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
