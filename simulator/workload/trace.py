@@ -86,7 +86,7 @@ class Trace:
     max_tokens  int64  [tokens] >= output, the limit the client asked for
     cached      int64  [tokens] 0..prompt, prompt tokens already in a prefix cache
     cls         int32  index into class_names
-    extras      conversations and prefix hashes: kept for the same rows, not simulated
+    extras      conversations, pauses and prefix hashes of the same rows: for prefix hits and turns that follow answers
     asks        priority, tenant, prediction, wanted time to first token: for policies that need them
     """
 
