@@ -1,6 +1,6 @@
 """Predict a measured run from its settings alone: profiles, scheduler, KV blocks; the compiled engine replays it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +58,10 @@ class Profiles:
     engine: EngineProfile
     model: ModelShape
     host: Host = field(default_factory=load_host)
+
+    def slower(self, cpu_scale: float, gpu_scale: float) -> "Profiles":
+        """With all CPU and all GPU times multiplied."""
+        return replace(self, gpu=self.gpu.slower(gpu_scale), host=self.host.scaled(cpu_scale))
 
 
 def setup_of(run: MeasuredRun, host: Host | None = None) -> Profiles:

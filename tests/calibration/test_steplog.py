@@ -11,7 +11,7 @@ from calibration_servers import FLAGS, SERVER, traffic
 
 from calibration.accepted import NotModelledError
 from calibration.fit import MEASUREMENTS
-from calibration.predict import Profiles, predict, setup_of
+from calibration.predict import predict, setup_of
 from calibration.scales import fit_scales
 from calibration.served import Served
 from calibration.server import Server
@@ -40,8 +40,7 @@ def simulated_log(path: Path, cpu: float, gpu: float, server: Server = SERVER) -
     """The compiled engine's log of a server with these factors, rows of equal steps taken apart: their outputs at equal
     distances, which they are but for the last before a launch, with steps planned ahead."""
     run = server.run(Served(Path("made"), "open", 0, traffic(rate=8.0)))
-    setup = setup_of(run)
-    found = predict(run, Profiles(setup.gpu.slower(gpu), setup.engine, setup.model, setup.host.scaled(cpu)), log=True)
+    found = predict(run, setup_of(run).slower(cpu, gpu), log=True)
     assert found.log is not None
     rows, before = [], 0.0
     for row in found.log[found.log["steps"] > 0]:
