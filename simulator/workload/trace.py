@@ -241,12 +241,9 @@ def _ordered(trace: Trace, sort: bool) -> Trace:
 
 
 def content_sha256(trace: Trace) -> str:
-    """SHA-256 over the columns (little-endian, in COLUMN_TYPES order) and class names."""
+    """SHA-256 over class names and columns (little-endian, in COLUMN_TYPES order, then those of asks)."""
     digest = hashlib.sha256("\0".join(trace.class_names).encode())
-    for name, column in trace.columns():
-        digest.update(name.encode())
-        digest.update(np.ascontiguousarray(column, dtype=column.dtype.newbyteorder("<")).data)
-    for name, column in trace.asks.columns():
+    for name, column in (*trace.columns(), *trace.asks.columns()):
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(column, dtype=column.dtype.newbyteorder("<")).data)
     return digest.hexdigest()
