@@ -56,9 +56,13 @@ def parts(result: Result) -> dict[str, Result]:
         log = result.log
         if log is not None:
             log = log[(log["replica"] >= first) & (log["replica"] < end)]
+        fleet = result.fleet
+        if fleet is not None:
+            fleet = fleet[fleet["pool"] == k].copy()
+            fleet["replica"] -= np.where(fleet["replica"] >= 0, first, 0)
         times = result.rows_time if result.pool_rows is None else result.pool_rows[k]
         found[name] = replace(result, setup=setup, trace=result.trace.take(rows), requests=columns,
                               totals=result.totals[first:end], itl=np.zeros_like(result.itl), rows_time=times, log=log,
-                              pool_rows=None)
+                              pool_rows=None, fleet=fleet)
         first = end
     return found

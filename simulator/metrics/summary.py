@@ -11,12 +11,13 @@ import numpy as np
 from simulator.metrics.asked import drafted, resolved_scenario
 from simulator.metrics.clients import clients
 from simulator.metrics.definitions import DEFINITIONS
+from simulator.metrics.fleet import fleet
 from simulator.metrics.latency import TIMES, Bools, Fates, due, fates, itl_stats, time_stats, times
 from simulator.metrics.pools import changes, parts, routed_to, transfers
 from simulator.metrics.readings import banner, few, windows
 from simulator.metrics.stability import little, stability
 from simulator.metrics.trust import trust
-from simulator.metrics.use import batch, kv, queue, ratio, time_spent, use
+from simulator.metrics.use import alike, batch, kv, queue, ratio, time_spent, use
 from simulator.result import Result
 from simulator.state import NOT_SENT, REFUSALS, STATUS_NAMES
 from simulator.units import NEVER, NS_PER_S
@@ -30,6 +31,7 @@ def summarize(result: Result) -> Block:
     """The summary of a result, in the key order of summary.json (docs: DEFINITIONS)."""
     fate = fates(result)
     span = makespan_ns(result, fate)
+    begin = int(result.requests.arrival[fate.arrived].min()) if fate.arrived.any() else 0
     summary: Block = {"name": result.scenario.name}
     summary |= _counts(result, fate)
     summary["throughput"] = _throughput(result, fate, span)
@@ -37,7 +39,7 @@ def summarize(result: Result) -> Block:
         summary[name] = itl_stats(result) if name == "itl_s" else time_stats(result, name, fate)
     summary["goodput"] = _goodput(result, fate, span)
     summary["makespan_s"] = span / NS_PER_S
-    summary |= use(result, span)
+    summary |= use(result, span, begin)
     summary |= {"batch": batch(result), "queue": queue(result), "kv": kv(result), "time": time_spent(result)}
     if result.setup.speculation:
         summary["speculation"] = drafted(result)
@@ -55,8 +57,9 @@ def summarize(result: Result) -> Block:
     if len(result.trace.class_names) > 1:
         summary["per_class"] = _per_class(result, fate, span)
     if result.setup.pools:
-        summary["pools"] = _pools(result, fate, span)
-    if result.scenario.cluster.events:
+        summary["pools"] = _pools(result, fate, span, begin)
+    if result.fleet is not None:
+        summary["fleet"] = fleet(result, alike(result), begin, span)
         summary["changes"] = changes(result)
     if result.scenario.cluster.hands_over:
         summary["transfers"] = transfers(result)
@@ -142,7 +145,7 @@ def _goodput(result: Result, fate: Fates, span: int, within: Bools | None = None
     }
 
 
-def _pools(result: Result, fate: Fates, span: int) -> Block:
+def _pools(result: Result, fate: Fates, span: int, begin: int) -> Block:
     """Counts, latencies, goodput and use of each pool; `replicas` and GPUs of it."""
     blocks: Block = {}
     for name, part in parts(result).items():
@@ -154,7 +157,7 @@ def _pools(result: Result, fate: Fates, span: int) -> Block:
                         "requests": {kind: _count(getattr(fate, kind) & within)
                                      for kind in ("arrived", "completed", "rejected", "unfinished")}}
         block |= {time: time_stats(result, time, fate, within) for time in TIMES}
-        block |= {"goodput": _goodput(result, fate, span, within)} | use(part, span)
+        block |= {"goodput": _goodput(result, fate, span, within)} | use(part, span, begin)
         blocks[name] = block | {"batch": batch(part), "queue": queue(part), "kv": kv(part)}
     return blocks
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.metrics.fleet import paid_ns
 from simulator.metrics.pools import parts
 from simulator.result import Result
 from simulator.state import Limits
@@ -24,10 +25,11 @@ def total(result: Result, name: str) -> int:
 
 
 
-def use(result: Result, span: int) -> Block:
-    """Shares of slots, GPU and time. A step cut by the horizon may reach past it: shares end at 1."""
-    wall, whole = total(result, "wall"), span * len(result.totals)
-    slots = sum(total(part, "wall") * part.setup.limits.max_num_seqs for part in _alike(result))
+def use(result: Result, span: int, begin: int) -> Block:
+    """Shares of slots, GPU and time in the `span` ns from tick `begin`, of the replicas there were. A step cut by the
+    horizon may reach past it: shares end at 1."""
+    wall, whole = total(result, "wall"), paid_ns(result, begin, begin + span)
+    slots = sum(total(part, "wall") * part.setup.limits.max_num_seqs for part in alike(result))
     gpu, busy = ratio(total(result, "gpu"), whole), ratio(wall, whole)
     return {
         "steps": total(result, "steps"),
@@ -105,14 +107,14 @@ def _tokens_capacity(limits: Limits) -> int:
     return int(limits.num_blocks / admission_blocks(limits, limits.max_model_len) * limits.max_model_len)
 
 
-def _alike(result: Result) -> list[Result]:
+def alike(result: Result) -> list[Result]:
     """The result in parts of one kind of replica."""
     return list(parts(result).values()) or [result]
 
 
 def _kv_of_pools(result: Result) -> Block:
     """Shares over all pools; sizes and what is inside blocks differ from pool to pool (summary key `pools`)."""
-    own = _alike(result)
+    own = alike(result)
     held = sum(total(part, "blocks") for part in own)
     time = sum(total(part, "wall_short") * part.setup.limits.num_blocks for part in own)
     peaks = [int(part.totals["peak_blocks"].max()) / part.setup.limits.num_blocks for part in own]

@@ -21,11 +21,16 @@ from pydantic import Field, model_validator
 
 from simulator.config import Document, Section, validate
 from simulator.errors import CapacityError, ConfigError, NoProgressError
+from simulator.metrics.fleet import HOUR_NS, cost_usd, paid_ns
 from simulator.metrics.intervals import interval, paired
+from simulator.metrics.latency import fates
+from simulator.metrics.pools import parts
+from simulator.metrics.summary import makespan_ns
 from simulator.planning.measure import Wanted, key_of, measure
 from simulator.planning.slo import MEAN
 from simulator.planning.traffic import Traffic, at_rate
-from simulator.run import simulate
+from simulator.run import Result, simulate
+from simulator.scenario.changes import autoscaled
 from simulator.scenario.spec import Scenario, load_scenario
 from simulator.workload.trace import MAX_TOKENS, Trace, freeze
 
@@ -41,6 +46,9 @@ METRICS: Final = (
 """Name, metric, percentile; all in seconds, smaller is better."""
 WAITED: Final = ("ttft", "e2e", "queue")
 """Metrics with the waiting in the queue, which grows without end where more comes than is served."""
+REPLICA_HOURS: Final = "replica hours"
+USD_PER_MILLION: Final = "USD/M output"
+"""What a fleet cost; shown where one of them changes its size."""
 SHARES: Final = ("within SLO", "completed")
 """Metrics that are shares of the requests: they change by points, all others by a factor."""
 
@@ -146,8 +154,24 @@ def transformed(trace: Trace, overlay: Overlay) -> Trace:
     )
 
 
-def _run(scenario: Scenario, overlay: Overlay | None, replication: int) -> dict[str, Any]:
-    """Simulate one replication; a change that cannot run says why."""
+def _scaled(scenario: Scenario) -> bool:
+    """Whether the fleet changes its size."""
+    return any(autoscaled(scenario.cluster))
+
+
+def _cost(result: Result) -> dict[str, float]:
+    """Replica hours from order to release, and USD a million output tokens at the profile's example price."""
+    fate = fates(result)
+    span = makespan_ns(result, fate)
+    begin = int(result.requests.arrival[fate.arrived].min())
+    tokens = int(result.requests.done[fate.arrived].sum())
+    usd = cost_usd(result, list(parts(result).values()), begin, span)
+    return {REPLICA_HOURS: paid_ns(result, begin, begin + span) / HOUR_NS,
+            USD_PER_MILLION: 1e6 * usd / tokens if tokens else float("inf")}
+
+
+def _run(scenario: Scenario, overlay: Overlay | None, replication: int, priced: bool = False) -> dict[str, Any]:
+    """Simulate one replication; a change that cannot run says why. `priced`: with what the fleet cost."""
     traffic = Traffic(scenario)
     trace = traffic.trace(replication)
     limits = tuple(sorted((k.removesuffix("_s"), v) for k, v in scenario.slo.model_dump().items() if v is not None))
@@ -163,6 +187,8 @@ def _run(scenario: Scenario, overlay: Overlay | None, replication: int) -> dict[
     if limits:
         values["within SLO"] = record["attained"]
     values["completed"] = record["completed"] / record["arrived"]
+    if priced:
+        values |= _cost(result)
     return {"values": values, "overloaded": record["overloaded"], "preemptions": record["preemptions"]}
 
 
@@ -171,7 +197,8 @@ def compare(asked: Asked, *, jobs: int | None = None, progress: Callable[[int], 
     cases: list[tuple[Scenario, Overlay | None]] = [(asked.base, None)]
     cases += list(zip(asked.changed, asked.whatif.overlays, strict=True))
     count = asked.whatif.replications if Traffic(asked.base).replicable else 1
-    tasks = [(scenario, overlay, k) for scenario, overlay in cases for k in range(count)]
+    priced = any(_scaled(scenario) for scenario, _ in cases)
+    tasks = [(scenario, overlay, k, priced) for scenario, overlay in cases for k in range(count)]
     records = _all(tasks, jobs, progress)
     groups = [records[k : k + count] for k in range(0, len(records), count)]
     base = groups[0]
@@ -192,7 +219,7 @@ def compare(asked: Asked, *, jobs: int | None = None, progress: Callable[[int], 
 
 
 def _all(
-    tasks: list[tuple[Scenario, Overlay | None, int]], jobs: int | None, progress: Callable[[int], None] | None
+    tasks: list[tuple[Scenario, Overlay | None, int, bool]], jobs: int | None, progress: Callable[[int], None] | None
 ) -> list[dict[str, Any]]:
     import os
 

@@ -16,6 +16,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, PercentFormatter
 
 from simulator.metrics.latency import due, fates, times
 from simulator.report.compared import overloaded
+from simulator.report.fleet import fleet_figure
 from simulator.report.journeys import journey_figure
 from simulator.report.memory_map import can_be_mapped, memory_figure
 from simulator.report.slots import crowded, label_of, labels_of, slot_figure, time_unit
@@ -231,8 +232,9 @@ def time_figure(results: Sequence[Result], labels: Sequence[str] | None = None) 
 
 
 def time_shares(summary: dict[str, Any], replicas: int) -> dict[str, float]:
-    """Share of (makespan x replicas) spent in each of PARTS and `idle`."""
-    total = max((summary["makespan_s"] or 0) * replicas, 1e-12)
+    """Share of (makespan x replicas), or of the replica hours, spent in each of PARTS and `idle`."""
+    there = 3600 * summary["fleet"]["replica_hours"] if "fleet" in summary else summary["makespan_s"] * replicas
+    total = max(there, 1e-12)
     shares = {key: max(0.0, (summary["time"][key] or 0.0) / total) for key, _ in PARTS}
     return shares | {"idle": max(0.0, 1 - sum(shares.values()))}
 
@@ -310,8 +312,9 @@ def _bars(ax: Axes, values: Sequence[float | None], title: str, grows: Sequence[
 
 
 def figures(result: Result) -> dict[str, Figure]:
-    """The pictures of one result by file stem: slots, load, latency, time."""
+    """The pictures of one result by file stem: fleet (where something happens to it), slots, load, latency, time."""
     return {
+        **({} if result.fleet is None else {"fleet": fleet_figure(result)}),
         **_who_and_when([result], None),
         "load": batch_figure(result),
         "latency": latency_figure([result]),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from policies.registry import POLICIES
 from simulator.engines.fast import run_fast
 from simulator.engines.job import Job
+from simulator.engines.plans import Plans
 from simulator.engines.reference import run_reference
 from simulator.selftest.cases import Case, Uniform, as_told, job, outcome, some_case
 from simulator.state import FINISHED, REJECTED_LENGTH
@@ -20,13 +21,13 @@ SEEDS = st.integers(0, 2**40)
 def drawn(seed: int) -> tuple[Case, dict[str, Any]]:
     """A case with up to six changes, ties among them and with arrivals."""
     more = Uniform(seed + 1)
-    case = as_told(some_case(Uniform(seed), {"policy": "chunked", "prefix": 0, "draft_tokens": 0,
+    case = as_told(some_case(Uniform(seed), {"policy": "chunked", "draft_tokens": 0,
                                              "replicas": more.among(1, 2, 3)}))
     tick = max(1, int(case.cost.dense_ns.max()))
     count = more.among(1, 2, 6)
     rows = sorted(zip([t * tick for t in more.numbers(count, 0, more.among(10, 40))], more.numbers(count, 0, 1),
                       more.numbers(count, 0, case.replicas - 1), more.numbers(count, tick, 20 * tick), strict=True))
-    return case, {"changes": rows, "found_after": more.among(0, 0, 4 * tick), "retry": more.among(tick, 3 * tick)}
+    return case, {"plans": Plans(rows, more.among(0, 0, 4 * tick), more.among(tick, 3 * tick))}
 
 
 def changed(seed: int, engine: str) -> Job:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from rich.table import Table
 from rich.text import Text
 
-from simulator.planning.whatif import SHARES
+from simulator.planning.whatif import REPLICA_HOURS, SHARES, USD_PER_MILLION
 from simulator.report.folder import new_folder
 from simulator.report.render import SORT_SCRIPT, markdown_cell, render, script_hash
 from simulator.text import bounded
@@ -30,6 +30,10 @@ def value_text(metric: str, cell: Data) -> str:
         return "-" if value is None else f"{value:.1%}"
     if metric == "output tokens/s":
         return "-" if value is None else f"{value:,.0f}"
+    if metric == REPLICA_HOURS:
+        return "-" if value is None else f"{value:,.3g} h"
+    if metric == USD_PER_MILLION:
+        return "-" if value is None else f"{value:,.3g} USD"
     return bounded(value)
 
 
