@@ -17,7 +17,7 @@ from simulator.planning.points import Runner
 from simulator.planning.price import price_of
 from simulator.planning.search import LOWEST_RATE, RATE_STEP, Search
 from simulator.planning.spec import MAX_REPLICAS, Candidate, PlanSpec, candidates_of
-from simulator.planning.statistics import Judgement, check_levels, check_prefixes, reason
+from simulator.planning.statistics import Judgement, check_levels, check_prefixes, finite, reason
 from simulator.planning.traffic import at_rate, mean_rate
 from simulator.units import NS_PER_S
 
@@ -97,12 +97,12 @@ def _row(search: Search, found: Ready, traffic: float) -> dict[str, Any]:
         return row | {"reason": "the budget does not pay for one serving replica" +
                       (f" beside {spec.survive} spare" if spec.survive else "")}  # fmt: skip
     now = search.judged(candidate, serving, spec.growth, whole=True)
-    row |= {"levels": levels(now), "worst": None if now.overloaded else now.binding.ratio, "meets": now.holds}
+    row |= {"levels": levels(now), "worst": None if now.overloaded else finite(now.binding.ratio), "meets": now.holds}
     wall = search.wall(candidate, serving, spec.growth)
     if wall == 0:
         idle = search.judged(candidate, serving, spec.growth * LOWEST_RATE, count=2)
         return row | {"reason": f"no rate meets it, even nearly idle: {reason(idle)}"}
-    row |= {"carries": wall * traffic if math.isfinite(wall) else None, "wall": math.isfinite(wall)}
+    row |= {"carries": finite(wall * traffic), "wall": math.isfinite(wall)}
     if not math.isfinite(wall):
         return row | {"carries": spec.growth * spec.search.max_rate_scale * traffic}
     above = search.judged(candidate, serving, wall * (1 + RATE_STEP), count=2)
@@ -113,14 +113,14 @@ def _row(search: Search, found: Ready, traffic: float) -> dict[str, Any]:
         "span_s": search.runner.bench.traffic.trace(0).span_ns / NS_PER_S / wall,
         "breaks": {"level": above.binding.name, "words": reason(above)},
         "low": min(low, wall) * traffic,
-        "high": max(high, wall) * traffic if math.isfinite(high) else None,
+        "high": finite(max(high, wall) * traffic),
     }
 
 
 def levels(judged: Judgement) -> list[dict[str, Any]]:
     """Each level by the mean over replications; null = not finite."""
     return [
-        {"name": x.name, "value": x.interval.mean if math.isfinite(x.interval.mean) else None, "limit": x.limit}
+        {"name": x.name, "value": finite(x.interval.mean), "limit": x.limit}
         for x in judged.levels
     ]
 
@@ -135,15 +135,16 @@ def _key(spec: PlanSpec, row: dict[str, Any]) -> tuple[float, ...]:
 
 
 def _relief(search: Search, candidate: Candidate, serving: int, wall: float) -> list[dict[str, Any]]:
-    """How far the wall moves with 25 % more of each resource that can bind, most first."""
+    """How far the wall moves with 25 % more of each resource that can bind, most first; null = no wall any more."""
     above = search.judged(candidate, serving, wall * (1 + RATE_STEP), count=2).records
     setup = search.runner.bench.setup(candidate)
     rows = []
     for resource in RESOURCES:
         binds = can_bind(resource, above, setup)
         moved = search.wall(candidate, serving, wall, relief=resource) if binds else wall
-        rows.append({"resource": resource, "gain_pct": 100 * (moved / wall - 1)})
-    return sorted(rows, key=lambda row: -float(row["gain_pct"]))
+        rows.append((100 * (moved / wall - 1), resource))
+    rows.sort(key=lambda row: -row[0])
+    return [{"resource": resource, "gain_pct": finite(gain)} for gain, resource in rows]
 
 
 def _steps(search: Search, candidate: Candidate, best: dict[str, Any], traffic: float) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from simulator.planning.offered import Offered
 from simulator.planning.passing import Passes, by_mean, excess, possibly, surely
 from simulator.planning.slo import SloSpec
 from simulator.planning.spec import SearchSpec
-from simulator.planning.statistics import Judgement, check_levels, judge, reason
+from simulator.planning.statistics import Judgement, check_levels, finite, judge, reason
 from simulator.run import simulate
 from simulator.scenario.setup import Setup, prepare
 from simulator.scenario.spec import Scenario
@@ -179,7 +179,7 @@ def _levels(tried: Tried, rate: float, replicas: int) -> list[dict[str, Any]]:
     if not rate:
         return []
     return [
-        {"name": x.name, "value": _finite(x.interval.mean), "limit": x.limit}
+        {"name": x.name, "value": finite(x.interval.mean), "limit": x.limit}
         for x in tried.judged(rate, replicas).levels
     ]
 
@@ -190,7 +190,7 @@ def _breaks(tried: Tried, own: Edge, replicas: int) -> dict[str, Any] | None:
         return None
     found = tried.judged(own.fails, replicas)
     level = found.binding
-    return {"rate": own.fails, "level": level.name, "value": _finite(level.interval.mean), "limit": level.limit,
+    return {"rate": own.fails, "level": level.name, "value": finite(level.interval.mean), "limit": level.limit,
             "overloaded": found.overloaded, "words": reason(found)}  # fmt: skip
 
 
@@ -239,7 +239,3 @@ def bottleneck(relief: Sequence[dict[str, Any]]) -> str | None:
     """The resource of which more moves the wall furthest; None where none stands out."""
     first = relief[0] if relief else None
     return first["resource"] if first and first["gain_pct"] > 100 * (SMALL_GAIN - 1) else None
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

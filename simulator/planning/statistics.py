@@ -1,5 +1,6 @@
 """Verdicts: does a service level hold, beyond what chance could explain?"""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -38,6 +39,11 @@ class Judged:
     def shown(self) -> float:
         """The number that speaks against the level: the mean when it is above the limit, else the upper bound."""
         return self.interval.mean if self.interval.mean > self.limit else self.interval.high
+
+
+def finite(value: float) -> float | None:
+    """A number as answers hold it: null where it is infinite or not a number."""
+    return float(value) if math.isfinite(value) else None
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from simulator.report.load.words import (
 from simulator.report.render import render
 from simulator.report.svg import Picture, to_png
 from simulator.report.write import json_text
-from simulator.text import level_value, number, seconds
+from simulator.text import gain, level_value, number, seconds
 
 Data = Mapping[str, Any]
 CAPTION = (
@@ -92,5 +92,6 @@ def render_capacity(data: Data) -> str:
         answer=capacity_lines(data),
         steps=step_rows(data),
         growths=list(data["steps"][0]["months"])[:MOST_GROWTHS] if data["steps"] else [],
+        gain=gain,
         level_value=level_value,
     )

@@ -102,13 +102,19 @@ def capacity_lines(data: Data) -> list[str]:
         f"Just above, at {data['breaks']['rate']:.4g} requests/s: {data['breaks']['words']}.",
     ]
     if data["relief"]:
-        best = data["relief"][0]
-        lines.append(
-            f"25 % more {best['resource']} carries {best['gain_pct']:.0f} % more, 25 % more of anything else less."
-            if best["gain_pct"] > 2
-            else "No single resource holds it back: 25 % more of any carries at most 2 % more."
-        )
+        most = first_relief(data["relief"])
+        lines.append(most or "No single resource holds it back: 25 % more of any carries at most 2 % more.")
     return lines + _growth_lines(data)
+
+
+def first_relief(relief: Sequence[Data]) -> str:
+    """What more of the resource that holds it back brings; empty where none stands out."""
+    best = next(iter(relief), None)
+    if best is None or (best["gain_pct"] is not None and best["gain_pct"] <= 2):
+        return ""
+    if best["gain_pct"] is None:
+        return f"With 25 % more {best['resource']} no limit breaks at any rate."
+    return f"25 % more {best['resource']} carries {best['gain_pct']:.0f} % more, 25 % more of anything else less."
 
 
 def _growth_lines(data: Data) -> list[str]:

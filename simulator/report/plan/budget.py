@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from simulator.report.folder import new_folder
-from simulator.report.load.words import MOST_GROWTHS, csv_text, step_rows
+from simulator.report.load.words import MOST_GROWTHS, csv_text, first_relief, step_rows
 from simulator.report.render import SORT_SCRIPT, render, script_hash
 from simulator.report.write import json_text
-from simulator.text import level_value, number
+from simulator.text import gain, level_value, number
 
 Data = Mapping[str, Any]
 
@@ -65,9 +65,7 @@ def budget_lines(data: Data) -> list[str]:
     if best["breaks"]:
         lines.append(f"Just above what it carries: {best['breaks']['words']} (seen over {best['span_s']:,.0f} s of "
                      "arrivals).")  # fmt: skip
-    if data["relief"] and data["relief"][0]["gain_pct"] > 2:
-        first = data["relief"][0]
-        lines.append(f"25 % more {first['resource']} carries {first['gain_pct']:.0f} % more, of anything else less.")
+    lines += [first_relief(data["relief"])] if first_relief(data["relief"]) else []
     if best["wall"] and best["carries"] < data["traffic"]:
         lines.append(f"That is less than the plan's {number(data['traffic'])} requests/s.")
     elif data["steps"]:
@@ -129,6 +127,7 @@ def render_budget(data: Data) -> str:
         steps=step_rows(data),
         growths=list(data["steps"][0]["months"])[:MOST_GROWTHS] if data["steps"] else [],
         carries_text=carries_text,
+        gain=gain,
         level_words=level_words,
         script=Markup(SORT_SCRIPT),
         script_hash=Markup(script_hash()),
