@@ -11,7 +11,7 @@ import numpy as np
 from simulator.metrics.asked import drafted, resolved_scenario
 from simulator.metrics.clients import clients
 from simulator.metrics.definitions import DEFINITIONS
-from simulator.metrics.latency import TIMES, Bools, Fates, due, fates, itl_stats, time_stats, times
+from simulator.metrics.latency import FATES, TIMES, Bools, Fates, due, fates, itl_stats, time_stats, times
 from simulator.metrics.pools import changes, parts, routed_to, transfers
 from simulator.metrics.readings import banner, few, windows
 from simulator.metrics.stability import little, stability
@@ -78,9 +78,7 @@ def _count(rows: Bools) -> int:
 
 def _counts(result: Result, fate: Fates) -> Block:
     req = result.requests
-    numbers = {
-        name: _count(getattr(fate, name)) for name in ("arrived", "completed", "rejected", "aborted", "unfinished")
-    }
+    numbers = {name: _count(getattr(fate, name)) for name in FATES}
     requests: Block = dict(numbers)
     requests["rejected_by_reason"] = {
         STATUS_NAMES[code].removeprefix("rejected: "): count
@@ -150,11 +148,8 @@ def _pools(result: Result, fate: Fates, span: int) -> Block:
         size = scenario.cluster.replicas
         within = routed_to(result, first, first + size)
         block: Block = {"replicas": size, "role": result.scenario.cluster.pools[name].role, "gpu": part.setup.gpu.name,
-                        "tensor_parallel": scenario.hardware.tensor_parallel,
-                        "requests": {kind: _count(getattr(fate, kind) & within)
-                                     for kind in ("arrived", "completed", "rejected", "unfinished")}}
-        block |= {time: time_stats(result, time, fate, within) for time in TIMES}
-        block |= {"goodput": _goodput(result, fate, span, within)} | use(part, span)
+                        "tensor_parallel": scenario.hardware.tensor_parallel}
+        block |= _block(result, fate, span, within) | use(part, span)
         blocks[name] = block | {"batch": batch(part), "queue": queue(part), "kv": kv(part)}
     return blocks
 
@@ -163,16 +158,15 @@ def _per_class(result: Result, fate: Fates, span: int) -> Block:
     """Counts, latencies (all but ITL, whose histogram is common) and goodput of each class of requests."""
     blocks: Block = {}
     for code, name in enumerate(result.trace.class_names):
-        within = result.trace.cls == code
-        block: Block = {
-            "requests": {
-                part: _count(getattr(fate, part) & within)
-                for part in ("arrived", "completed", "rejected", "aborted", "unfinished")
-            }
-        }
-        block |= {time: time_stats(result, time, fate, within) for time in TIMES}
-        blocks[name] = block | {"goodput": _goodput(result, fate, span, within)}
+        blocks[name] = _block(result, fate, span, result.trace.cls == code)
     return blocks
+
+
+def _block(result: Result, fate: Fates, span: int, within: Bools) -> Block:
+    """Counts, latencies and goodput of some of the requests."""
+    block: Block = {"requests": {name: _count(getattr(fate, name) & within) for name in FATES}}
+    block |= {time: time_stats(result, time, fate, within) for time in TIMES}
+    return block | {"goodput": _goodput(result, fate, span, within)}
 
 
 def request_columns(result: Result) -> dict[str, Any]:

@@ -7,6 +7,7 @@ format writes it. Every sample carries the scenario's name.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from simulator.metrics.latency import FATES
 from simulator.metrics.readings import VERDICTS
 
 Data = Mapping[str, Any]
@@ -28,7 +29,6 @@ GAUGES: Final = (
     (("slot_utilization",), "slots_used_ratio", "sequences scheduled / max_num_seqs"),
     (("makespan_s",), "makespan_seconds", "first submission -> last token delivered"),
 )
-STATES: Final = ("completed", "rejected", "unfinished")
 
 
 def openmetrics(summary: Data) -> str:
@@ -38,8 +38,8 @@ def openmetrics(summary: Data) -> str:
 
 
 def _lines(summary: Data, labels: str) -> Iterator[str]:
-    yield from _head("requests", "gauge", "arrived = completed + rejected + unfinished")
-    for state in STATES:
+    yield from _head("requests", "gauge", f"{FATES[0]} = {' + '.join(FATES[1:])}")
+    for state in FATES[1:]:
         yield f'servecast_requests{{{labels},state="{state}"}} {summary["requests"][state]}'
     yield from _head("preemptions", "gauge", "times a running request lost its KV blocks")
     yield f"servecast_preemptions{{{labels}}} {summary['requests']['preemptions']}"
