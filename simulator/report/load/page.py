@@ -10,10 +10,10 @@ from simulator.report.folder import new_folder
 from simulator.report.load.picture import curve_figure
 from simulator.report.load.words import (
     COLUMNS,
-    MOST_GROWTHS,
     capacity_lines,
     cell_text,
     csv_text,
+    growths_shown,
     load_lines,
     offered_text,
     step_rows,
@@ -91,7 +91,7 @@ def render_capacity(data: Data) -> str:
         data=data,
         answer=capacity_lines(data),
         steps=step_rows(data),
-        growths=list(data["steps"][0]["months"])[:MOST_GROWTHS] if data["steps"] else [],
+        growths=growths_shown(data),
         gain=gain,
         level_value=level_value,
     )

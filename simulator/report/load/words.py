@@ -139,20 +139,29 @@ def step_rows(data: Data) -> list[tuple[str, ...]]:
     return rows
 
 
+def growths_shown(data: Data) -> list[str]:
+    """[% a month] the growths of the step table; none without one."""
+    return list(data["steps"][0]["months"])[:MOST_GROWTHS] if data["steps"] else []
+
+
+def steps_table(data: Data) -> Table:
+    """step_rows on the screen."""
+    title = "Replicas as traffic grows; months from now at a growth a month of"
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for column in ("replicas", "carry [1/s]", "then", *(f"{g} %" for g in growths_shown(data))):
+        table.add_column(column, justify="left" if column == "then" else "right", no_wrap=True)
+    for row in step_rows(data):
+        table.add_row(*row)
+    return table
+
+
 def capacity_tables(data: Data) -> Iterator[Any]:
     """What `servecast capacity` prints."""
     yield Text(f"{data['name']}: capacity", style="bold")
     for line in capacity_lines(data):
         yield Text(line)
     if data["steps"]:
-        heads = [f"{g} %" for g in list(data["steps"][0]["months"])[:MOST_GROWTHS]]
-        title = "Replicas as traffic grows; months from now at a growth a month of"
-        table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
-        for column in ("replicas", "carry [1/s]", "then", *heads):
-            table.add_column(column, justify="left" if column == "then" else "right", no_wrap=True)
-        for row in step_rows(data):
-            table.add_row(*row)
-        yield table
+        yield steps_table(data)
 
 
 def csv_text(rows: Sequence[Data]) -> str:

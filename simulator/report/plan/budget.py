@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simulator.report.folder import new_folder
-from simulator.report.load.words import MOST_GROWTHS, csv_text, first_relief, step_rows
+from simulator.report.load.words import csv_text, first_relief, growths_shown, step_rows, steps_table
 from simulator.report.render import SORT_SCRIPT, render, script_hash
 from simulator.report.write import json_text
 from simulator.text import gain, level_value, number
@@ -93,18 +93,7 @@ def budget_tables(data: Data) -> Iterator[Any]:
         table.add_row(row["label"], *count, carried, of_best, reason)
     yield table
     if data["steps"]:
-        yield _steps(data)
-
-
-def _steps(data: Data) -> Table:
-    heads = [f"{g} %" for g in list(data["steps"][0]["months"])[:MOST_GROWTHS]]
-    title = "Replicas as traffic grows; months from now at a growth a month of"
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for column in ("replicas", "carry [1/s]", "then", *heads):
-        table.add_column(column, justify="left" if column == "then" else "right", no_wrap=True)
-    for row in step_rows(data):
-        table.add_row(*row)
-    return table
+        yield steps_table(data)
 
 
 def write_budget(data: Data, out: Path) -> None:
@@ -125,7 +114,7 @@ def render_budget(data: Data) -> str:
         data=data,
         answer=budget_lines(data),
         steps=step_rows(data),
-        growths=list(data["steps"][0]["months"])[:MOST_GROWTHS] if data["steps"] else [],
+        growths=growths_shown(data),
         carries_text=carries_text,
         gain=gain,
         level_words=level_words,
