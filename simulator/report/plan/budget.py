@@ -4,13 +4,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
 from rich.table import Table
 from rich.text import Text
 
 from simulator.report.folder import new_folder
 from simulator.report.load.words import csv_text, first_relief, growths_shown, step_rows, steps_table
-from simulator.report.render import SORT_SCRIPT, render, script_hash
+from simulator.report.render import render
 from simulator.report.write import json_text
 from simulator.text import gain, level_value, number
 
@@ -118,6 +117,4 @@ def render_budget(data: Data) -> str:
         carries_text=carries_text,
         gain=gain,
         level_words=level_words,
-        script=Markup(SORT_SCRIPT),
-        script_hash=Markup(script_hash()),
     )

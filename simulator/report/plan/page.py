@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from simulator.report.plan.charts import Series, chart, columns
 from simulator.report.plan.words import answer_lines, example_price, fleet_words
-from simulator.report.render import SORT_SCRIPT, markdown_cell, render, script_hash
+from simulator.report.render import markdown_cell, render
 from simulator.text import bounded, gain, level_value
 
 Data = Mapping[str, Any]
@@ -28,8 +28,6 @@ def render_plan(data: Data) -> str:
         answer=answer_lines(data),
         cards=_cards(data),
         pictures=pictures(data),
-        script=Markup(SORT_SCRIPT),
-        script_hash=Markup(script_hash()),
         level_value=level_value,
         duration=bounded,
         gain=gain,
