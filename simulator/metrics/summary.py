@@ -37,8 +37,11 @@ def summarize(result: Result) -> Block:
         summary[name] = itl_stats(result) if name == "itl_s" else time_stats(result, name, fate)
     summary["goodput"] = _goodput(result, fate, span)
     summary["makespan_s"] = span / NS_PER_S
-    summary |= use(result, span)
-    summary |= {"batch": batch(result), "queue": queue(result), "kv": kv(result), "time": time_spent(result)}
+    pools = parts(result)
+    alike = list(pools.values()) or [result]
+    summary |= use(result, span, alike)
+    summary |= {"batch": batch(result), "queue": queue(result), "kv": kv(result, alike)}
+    summary["time"] = time_spent(result)
     if result.setup.speculation:
         summary["speculation"] = drafted(result)
     summary |= {
@@ -54,8 +57,8 @@ def summarize(result: Result) -> Block:
     summary |= clients(result, fate)
     if len(result.trace.class_names) > 1:
         summary["per_class"] = _per_class(result, fate, span)
-    if result.setup.pools:
-        summary["pools"] = _pools(result, fate, span)
+    if pools:
+        summary["pools"] = _pools(result, pools, fate, span)
     if result.scenario.cluster.events:
         summary["changes"] = changes(result)
     if result.scenario.cluster.hands_over:
@@ -140,17 +143,17 @@ def _goodput(result: Result, fate: Fates, span: int, within: Bools | None = None
     }
 
 
-def _pools(result: Result, fate: Fates, span: int) -> Block:
+def _pools(result: Result, pools: dict[str, Result], fate: Fates, span: int) -> Block:
     """Counts, latencies, goodput and use of each pool; `replicas` and GPUs of it."""
     blocks: Block = {}
-    for name, part in parts(result).items():
+    for name, part in pools.items():
         first, scenario = int(sum(block["replicas"] for block in blocks.values())), part.setup.scenario
         size = scenario.cluster.replicas
         within = routed_to(result, first, first + size)
         block: Block = {"replicas": size, "role": result.scenario.cluster.pools[name].role, "gpu": part.setup.gpu.name,
                         "tensor_parallel": scenario.hardware.tensor_parallel}
-        block |= _block(result, fate, span, within) | use(part, span)
-        blocks[name] = block | {"batch": batch(part), "queue": queue(part), "kv": kv(part)}
+        block |= _block(result, fate, span, within) | use(part, span, [part])
+        blocks[name] = block | {"batch": batch(part), "queue": queue(part), "kv": kv(part, [part])}
     return blocks
 
 
