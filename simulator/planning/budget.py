@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from simulator.planning.bounds import RESOURCES, Ready, can_bind
+from simulator.planning.bounds import Ready, gains
 from simulator.planning.cache import PointCache
 from simulator.planning.capacity import GROWTHS, STEPS, months_to
 from simulator.planning.passing import possibly, surely
@@ -138,13 +138,8 @@ def _relief(search: Search, candidate: Candidate, serving: int, wall: float) -> 
     """How far the wall moves with 25 % more of each resource that can bind, most first; null = no wall any more."""
     above = search.judged(candidate, serving, wall * (1 + RATE_STEP), count=2).records
     setup = search.runner.bench.setup(candidate)
-    rows = []
-    for resource in RESOURCES:
-        binds = can_bind(resource, above, setup)
-        moved = search.wall(candidate, serving, wall, relief=resource) if binds else wall
-        rows.append((100 * (moved / wall - 1), resource))
-    rows.sort(key=lambda row: -row[0])
-    return [{"resource": resource, "gain_pct": finite(gain)} for gain, resource in rows]
+    found = gains(above, setup, wall, lambda resource: search.wall(candidate, serving, wall, relief=resource))
+    return [{"resource": resource, "gain_pct": finite(gain)} for resource, gain in found.items()]
 
 
 def _steps(search: Search, candidate: Candidate, best: dict[str, Any], traffic: float) -> list[dict[str, Any]]:

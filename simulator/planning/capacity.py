@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from simulator.errors import ConfigError
-from simulator.planning.bounds import RESOURCES, StepError, can_bind, relieved, scaled_cost, step_error
+from simulator.planning.bounds import StepError, gains, relieved, scaled_cost, step_error
 from simulator.planning.edge import Edge, find_edge
 from simulator.planning.measure import Wanted, measure, wanted_of
 from simulator.planning.offered import Offered
@@ -31,7 +31,6 @@ GROWTHS: Final = (2.0, 5.0, 10.0, 20.0)
 STEPS: Final = 5
 """Rows of the step table: the fleet as it is and this many less one replicas more."""
 LOWEST: Final = 1 / 1024
-SMALL_GAIN: Final = 1.02
 
 
 @dataclass(frozen=True)
@@ -195,16 +194,16 @@ def _breaks(tried: Tried, own: Edge, replicas: int) -> dict[str, Any] | None:
 
 
 def _relief(tried: Tried, own: Edge, replicas: int) -> list[dict[str, Any]]:
-    """How far the wall moves with RELIEF times as much of each resource that can bind; most first."""
+    """How far the wall moves with RELIEF times as much of each resource that can bind; most first, null = no wall any
+    more."""
     above = tried.judged(own.fails, replicas)
-    rows = []
-    for resource in RESOURCES:
-        gain = 0.0
-        if can_bind(resource, above.records, tried.setup):
-            moved = tried.edge(own.passes, replicas, by_mean, relief=resource)
-            gain = 100 * (moved.passes / own.passes - 1)
-        rows.append({"resource": resource, "gain_pct": gain})
-    return sorted(rows, key=lambda row: -float(row["gain_pct"]))
+
+    def moved(resource: str) -> float:
+        edge = tried.edge(own.passes, replicas, by_mean, relief=resource)
+        return edge.passes if math.isfinite(edge.fails) else math.inf
+
+    found = gains(above.records, tried.setup, own.passes, moved)
+    return [{"resource": resource, "gain_pct": finite(gain)} for resource, gain in found.items()]
 
 
 def _steps(tried: Tried, rate: float, replicas: int, growth: Sequence[float]) -> list[dict[str, Any]]:
@@ -233,9 +232,3 @@ def _enough(tried: Tried, replicas: int) -> bool:
     size = len(tried.offered.traffic.trace(0))
     confidence = tried.levels.search.confidence
     return all(size / replicas >= target.needed(confidence) for target in tried.levels.slo.targets)
-
-
-def bottleneck(relief: Sequence[dict[str, Any]]) -> str | None:
-    """The resource of which more moves the wall furthest; None where none stands out."""
-    first = relief[0] if relief else None
-    return first["resource"] if first and first["gain_pct"] > 100 * (SMALL_GAIN - 1) else None

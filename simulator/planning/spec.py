@@ -20,7 +20,6 @@ from simulator.scenario.sections import EngineSpec, HostSpec, KvSpec
 from simulator.scenario.spec import Scenario, scenario_from
 from simulator.workload.spec import parse_workload
 
-OBJECTIVES: Final = ("min_cost", "min_gpus", "max_goodput_per_gpu", "min_energy")
 WITHIN_BUDGET: Final = ("max_traffic", "best_slo")
 MAX_REPLICAS: Final = 4096
 
