@@ -147,11 +147,10 @@ def _pools(result: Result, pools: dict[str, Result], fate: Fates, span: int) -> 
     """Counts, latencies, goodput and use of each pool; `replicas` and GPUs of it."""
     blocks: Block = {}
     for name, part in pools.items():
-        first, scenario = int(sum(block["replicas"] for block in blocks.values())), part.setup.scenario
-        size = scenario.cluster.replicas
-        within = routed_to(result, first, first + size)
-        block: Block = {"replicas": size, "role": result.scenario.cluster.pools[name].role, "gpu": part.setup.gpu.name,
-                        "tensor_parallel": scenario.hardware.tensor_parallel}
+        replicas, scenario = result.scenario.cluster.ranges[name], part.setup.scenario
+        within = routed_to(result, replicas)
+        block: Block = {"replicas": len(replicas), "role": result.scenario.cluster.pools[name].role,
+                        "gpu": part.setup.gpu.name, "tensor_parallel": scenario.hardware.tensor_parallel}
         block |= _block(result, fate, span, within) | use(part, span, [part])
         blocks[name] = block | {"batch": batch(part), "queue": queue(part), "kv": kv(part, [part])}
     return blocks
