@@ -6,6 +6,7 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
+from simulator.report.tables import COLOURS
 from simulator.text import MISSING, number, seconds, share
 
 Data = Mapping[str, Any]
@@ -13,7 +14,6 @@ COLUMNS: Final = (("requests_per_s", "served/s"), ("output_tokens_per_s", "token
                   ("ttft_p99_s", "TTFT p99"), ("tpot_p50_s", "TPOT p50"), ("tpot_p99_s", "TPOT p99"),
                   ("e2e_p99_s", "E2E p99"))  # fmt: skip
 """Columns of the table on screen."""
-COLOURS: Final = {"stable": "green", "undecided": "yellow"}
 MOST_GROWTHS: Final = 5
 """Columns of months that fit a terminal."""
 
@@ -68,7 +68,7 @@ def _points(data: Data, offered: str) -> Table:
     table.add_column("verdict", no_wrap=True)
     for row in data["points"]:
         cells = [cell_text(name, row[name]) for name, _ in COLUMNS]
-        style = COLOURS.get(row["verdict"], "red")
+        style = COLOURS[row["verdict"]]
         table.add_row(offered_text(row), *cells, Text(row["verdict"], style=style))
     return table
 
