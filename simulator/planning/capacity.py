@@ -20,7 +20,7 @@ from simulator.planning.offered import Offered
 from simulator.planning.passing import Passes, by_mean, excess, possibly, surely
 from simulator.planning.slo import SloSpec
 from simulator.planning.spec import SearchSpec
-from simulator.planning.statistics import Judgement, check_levels, finite, judge, reason
+from simulator.planning.statistics import Judgement, check_levels, finite, judge, level_rows, reason
 from simulator.run import simulate
 from simulator.scenario.setup import Setup, prepare
 from simulator.scenario.spec import Scenario
@@ -112,7 +112,7 @@ class Tried:
             return excess(self.judged(rate, replicas, factor, relief), passes)
 
         most = start * self.levels.search.max_rate_scale
-        return find_edge(at, start, lowest=start * LOWEST, highest=most, step=0.01)
+        return find_edge(at, start, lowest=start * LOWEST, highest=most)
 
 
 def capacity(
@@ -147,7 +147,7 @@ def capacity(
         "error_source": tried.error.source,
     }
     low, high = _range(tried, own, replicas)
-    data |= {"low": low, "high": high, "levels": _levels(tried, own.passes, replicas)}
+    data |= {"low": low, "high": high, "levels": level_rows(tried.judged(own.passes, replicas)) if own.passes else []}
     data["breaks"] = _breaks(tried, own, replicas)
     standing = bool(own.passes) and data["wall"]
     data["relief"] = _relief(tried, own, replicas) if explain and standing else []
@@ -172,15 +172,6 @@ def _range(tried: Tried, own: Edge, replicas: int) -> tuple[float | None, float 
     low = tried.edge(own.passes, replicas, surely, 1 + error)
     high = tried.edge(own.passes, replicas, possibly, 1 - error)
     return min(low.passes, own.passes), max(high.passes, own.passes) if math.isfinite(high.fails) else None
-
-
-def _levels(tried: Tried, rate: float, replicas: int) -> list[dict[str, Any]]:
-    if not rate:
-        return []
-    return [
-        {"name": x.name, "value": finite(x.interval.mean), "limit": x.limit}
-        for x in tried.judged(rate, replicas).levels
-    ]
 
 
 def _breaks(tried: Tried, own: Edge, replicas: int) -> dict[str, Any] | None:

@@ -190,6 +190,11 @@ def reason(judged: Judgement, error: float = 0.0) -> str:
     return f"{'overloaded; ' if judged.overloaded else ''}{text}{slow}"
 
 
+def level_rows(judged: Judgement) -> list[dict[str, Any]]:
+    """Each level by its mean over replications, as answers hold it; null = not finite."""
+    return [{"name": x.name, "value": finite(x.interval.mean), "limit": x.limit} for x in judged.levels]
+
+
 def mean_of(records: Sequence[dict[str, Any]], key: str) -> float:
     """Mean over replications of one recorded number."""
     return mean(np.array([r["values"][key] for r in records if not r["idle"]]))

@@ -7,11 +7,10 @@ format writes it. Every sample carries the scenario's name.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from simulator.metrics.latency import FATES
+from simulator.metrics.latency import FATES, PERCENTILES
 from simulator.metrics.readings import VERDICTS
 
 Data = Mapping[str, Any]
-QUANTILES: Final = (("0.5", "p50"), ("0.9", "p90"), ("0.95", "p95"), ("0.99", "p99"), ("0.999", "p999"))
 TIMES: Final = (
     ("ttft_s", "time_to_first_token_seconds", "first token at the client - submission"),
     ("tpot_s", "time_per_output_token_seconds", "(last token - first token) / (output tokens - 1)"),
@@ -54,9 +53,9 @@ def _lines(summary: Data, labels: str) -> Iterator[str]:
         stats = summary[key]
         if stats["count"]:
             yield from _head(name, "summary", what)
-            for quantile, mark in QUANTILES:
+            for mark, quantile in PERCENTILES:
                 value = "+Inf" if stats[mark] is None else repr(stats[mark])
-                yield f'servecast_{name}{{{labels},quantile="{quantile}"}} {value}'
+                yield f'servecast_{name}{{{labels},quantile="{quantile:g}"}} {value}'
             yield f"servecast_{name}_count{{{labels}}} {stats['count']}"
             yield f"servecast_{name}_sum{{{labels}}} {stats['mean'] * stats['count']!r}"
     yield from _head("verdict", "stateset", "what the run is called")

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from simulator.report.folder import new_folder
 from simulator.report.load.words import csv_text, first_relief, growths_shown, step_rows, steps_table
+from simulator.report.plan.words import example_price, fleet_words
 from simulator.report.render import render
 from simulator.report.write import json_text
 from simulator.text import gain, level_value, number
@@ -23,12 +24,6 @@ def budget_text(data: Data) -> str:
         return f"{given['usd_per_hour']:g} USD/h"
     what, count = next(iter(given.items()))
     return f"{count} {'GPUs' if what == 'gpus' else 'replica' if count == 1 else 'replicas'}"
-
-
-def fleet_text(row: Data) -> str:
-    """`8 GPUs: 4 replicas of h100-sxm, TP2`."""
-    gpus = f"{row['gpus']} GPU{'s' if row['gpus'] > 1 else ''}"
-    return f"{gpus}: {row['replicas']} replica{'s' if row['replicas'] > 1 else ''} of {row['label']}"
 
 
 def carries_text(row: Data) -> str:
@@ -51,9 +46,7 @@ def budget_lines(data: Data) -> list[str]:
     best = data["best"]
     if best is None:
         return [f"{budget_text(data)} buys no fleet that meets the levels at any rate: {data['rows'][0]['reason']}."]
-    price = " (example price)" if best["price_assumed"] else ""
-    spare = f", {data['survive']} of the replicas spare" if data["survive"] else ""
-    cost = f"{fleet_text(best)}{spare}, {best['usd_per_hour']:.2f} USD/h{price}"
+    cost = f"{fleet_words(best | {'spare': data['survive']})}, {best['usd_per_hour']:.2f} USD/h{example_price(best)}"
     if data["objective"] == "best_slo":
         lines = [f"{budget_text(data)} is best spent on {cost}: at {number(data['traffic'])} requests/s "
                  f"{level_words(best)}.", f"It carries {carries_text(best)} within the limits."]  # fmt: skip
