@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from calibration.measured import find_runs, load_run
+from calibration.served import UNIT_S
 from simulator.errors import CalibrationError
 from simulator.reading import MAX_RESULT, ReadError, read_json, read_text
 
@@ -21,7 +22,6 @@ MARKS: Final = (("mean", "mean"), ("p50", "median"), ("p90", "p90"), ("p99", "p9
 TIMES: Final = {"ttft": ("ttft",), "tpot": ("tpot",), "itl": ("itl",), "e2e": ("e2el", "e2e_latency")}
 AIPERF: Final = {"ttft": "time_to_first_token", "tpot": "inter_token_latency", "e2e": "request_latency"}
 """AIPerf's inter-token latency is (latency - TTFT) / (tokens - 1): the TPOT of everybody else."""
-UNITS: Final = {"s": 1.0, "sec": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
 def measured_points(paths: Iterable[Path]) -> list[Point]:
@@ -119,7 +119,7 @@ def _of_aiperf(content: Mapping[str, Any]) -> Point:
     point: Point = {"requests_per_s": _number(block("request_throughput").get("avg"))}
     point["output_tokens_per_s"] = _number(block("output_token_throughput").get("avg"))
     for name, theirs in AIPERF.items():
-        scale = UNITS.get(str(block(theirs).get("unit")), 0.0)
+        scale = UNIT_S.get(str(block(theirs).get("unit")), 0.0)
         for mark in ("mean", "p50", "p90", "p99"):
             value = _number(block(theirs).get("avg" if mark == "mean" else mark))
             if value is not None and scale:

@@ -109,15 +109,16 @@ def tell(observed: list["Observation"], gpu: "Gpu", results: list[Path], given: 
 
 def observations(results: list[Path], given: "Server") -> tuple[list["Observation"], "Gpu"]:
     """What the inputs tell, and the GPU they are of. Raises ConfigError where they are of several."""
-    from calibration.inputs import needed_flags, runs_of
+    from calibration.inputs import needed_flags, places_of, runs_of
     from calibration.observed import RequestMeans
     from calibration.scrape import ScrapeMeans, is_scrape
     from calibration.steplog import StepMeans, is_step_log
     from simulator.profiles.gpu import load_gpu
 
     scrapes = [path for path in results if path.is_file() and is_scrape(path)]
-    logs = [path for path in results if path.is_file() and is_step_log(path)]
-    runs = [run for path in results if path not in (*scrapes, *logs) for run in runs_of(path, given, note)]
+    places = places_of(path for path in results if path not in scrapes)
+    logs = [path for path in places if path.is_file() and is_step_log(path)]
+    runs = [run for path in places if path not in logs for run in runs_of(path, given, note)]
     observed: list[Observation] = [RequestMeans(run) for run in runs]
     names = [run.gpu for run in runs]
     for path in (*scrapes, *logs):

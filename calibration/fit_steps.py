@@ -111,10 +111,11 @@ def _with_gap(run: MeasuredRun) -> pd.DataFrame:
 
 def gpu_seconds(cost: Cost, steps: pd.DataFrame) -> Array:
     """[s] GPU time of each step under `cost`; needs kind, tokens, n_decode, decode_context_tokens, n_prefill,
-    prefill_attention_pairs."""
+    prefill_attention_pairs. What windowed layers see is left out."""
     unit = 1e-9 / 2**FP_BITS
-    tokens = np.minimum(steps.tokens.to_numpy(dtype=np.int64), cost.dense_ns.shape[1] - 1)
-    dense = cost.dense_ns[steps.kind.to_numpy(dtype=np.int64), tokens] * 1e-9
+    tokens = steps.tokens.to_numpy(dtype=np.int64)
+    place = np.minimum(tokens, cost.dense_ns.shape[1] - 1)
+    dense = cost.dense_ns[steps.kind.to_numpy(dtype=np.int64), place] * 1e-9 + (tokens - place) * cost.slope_fp * unit
     decode = (
         steps.decode_context_tokens.to_numpy() * float(cost.decode_context_fp)
         + steps.n_decode.to_numpy() * float(cost.decode_seq_fp)

@@ -1,7 +1,7 @@
 """Files and folders on the command line -> measured runs: with settings of their own, or with those of the flags."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from calibration.measured import MeasuredRun, find_runs, load_run
@@ -11,15 +11,22 @@ from simulator.errors import ConfigError, UnknownNameError
 from simulator.profiles.model import load_model
 
 
+def places_of(inputs: Iterable[Path]) -> list[Path]:
+    """Files, and the folders with run.yaml in or below those given, each once. Raises CalibrationError for a folder
+    without one."""
+    places = (place for path in inputs for place in (find_runs([path]) if path.is_dir() else [path]))
+    return list({place.resolve(): place for place in places}.values())
+
+
 def runs_of(path: Path, given: Server, note: Callable[[str], None]) -> list[MeasuredRun]:
-    """The runs in a result file, or in or below a folder with run.yaml. `note` is told what a file leaves open.
+    """The runs in a result file, or the one of a folder with run.yaml. `note` is told what a file leaves open.
 
     Raises CalibrationError for a file that cannot be read, ConfigError for flags that are missing.
     """
     if not path.exists():
         raise ConfigError(f"{path}: no such file or folder")
     if path.is_dir():
-        return [load_run(folder) for folder in find_runs([path])]
+        return [load_run(path)]
     runs, found = [], read_served(path)
     for number, served in enumerate(found, start=1):
         named = dataclasses.replace(served, path=path.with_name(f"{path.name}#{number}")) if len(found) > 1 else served

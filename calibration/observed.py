@@ -6,15 +6,16 @@ half is taken to be common to all means of a metric (an assumption).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from calibration.intervals import Z90
 from calibration.measured import MeasuredRun
-from calibration.predict import Profiles, predict, setup_of
+from calibration.predict import ordered, predict, setup_of
 from simulator.profiles.uncertainty import load_uncertainty
 
 Array = npt.NDArray[np.float64]
@@ -30,7 +31,6 @@ _FEW: Final = 4
 _BLOCKS: Final = 20
 _RESAMPLES: Final = 400
 _COMMON: Final = 0.5
-_Z90: Final = 1.645
 _LEAST_S: Final = 1e-6
 
 
@@ -94,9 +94,7 @@ class RequestMeans:
         return np.atleast_2d(np.cov(means))
 
     def _logs(self, cpu_scale: float, gpu_scale: float) -> dict[str, Array]:
-        setup = self.setup
-        found = predict(self.run, Profiles(setup.gpu.slower(gpu_scale), setup.engine, setup.model,
-                                           setup.host.scaled(cpu_scale)))
+        found = predict(self.run, self.setup.slower(cpu_scale, gpu_scale))
         place = np.argsort(found.ids)[np.searchsorted(np.sort(found.ids), self.run.requests.id.to_numpy())]
         ttft, rest = (found.first_s - found.arrival_s)[place], (found.last_s - found.first_s)[place]
         return {"ttft": _log(ttft), "tpot": _log(rest / self._more)}
@@ -109,7 +107,7 @@ def model_spread(means: list[Mean]) -> Array:
     """Covariance of the simulator's own errors of these means."""
     known = load_uncertainty().half_width
     metrics = np.array([mean.metric for mean in means])
-    sd = np.array([np.log1p(known[f"{metric}_mean_s"]) / _Z90 for metric in metrics])
+    sd = np.array([np.log1p(known[f"{metric}_mean_s"]) / Z90 for metric in metrics])
     same = metrics[:, None] == metrics[None, :]
     shared = np.where(same, _COMMON, 0.0) + (1.0 - _COMMON) * np.eye(len(means))
     result: Array = shared * sd[:, None] * sd[None, :]
@@ -119,13 +117,8 @@ def model_spread(means: list[Mean]) -> Array:
 def _beginning(run: MeasuredRun) -> MeasuredRun:
     if len(run.requests) <= MOST_REQUESTS:
         return run
-    order = "arrival_s" if run.kind == "open" else "id"
-    kept = run.requests.sort_values(order, kind="stable").head(MOST_REQUESTS)
-    return _with(run, kept.sort_values("arrival_s", kind="stable", ignore_index=True))
-
-
-def _with(run: MeasuredRun, table: pd.DataFrame) -> MeasuredRun:
-    return MeasuredRun(run.path, run.engine, run.gpu, run.model, run.kind, run.width, table, run.steps, run.measured)
+    kept = ordered(run).head(MOST_REQUESTS)
+    return replace(run, requests=kept.sort_values("arrival_s", kind="stable", ignore_index=True))
 
 
 def _compared(whole: MeasuredRun, part: MeasuredRun) -> Rows:

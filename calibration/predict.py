@@ -1,6 +1,6 @@
 """Predict a measured run from its settings alone: profiles, scheduler, KV blocks; the compiled engine replays it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +59,10 @@ class Profiles:
     model: ModelShape
     host: Host = field(default_factory=load_host)
 
+    def slower(self, cpu_scale: float, gpu_scale: float) -> "Profiles":
+        """With all CPU and all GPU times multiplied."""
+        return replace(self, gpu=self.gpu.slower(gpu_scale), host=self.host.scaled(cpu_scale))
+
 
 def setup_of(run: MeasuredRun, host: Host | None = None) -> Profiles:
     """Profiles named by run.yaml, on `host` (default: the measured one). Raises UnknownNameError for a GPU or engine
@@ -89,7 +93,7 @@ def cost_of(run: MeasuredRun, setup: Profiles) -> Cost:
         e.max_num_batched_tokens,
         setup.host,
         Routing(e.tensor_parallel_size if e.enable_expert_parallel else 1),
-        bool(window_limits(setup.model, _length(run, setup.model))),
+        bool(windows_of(run, setup)),
         run.speculation,
     )
 
@@ -142,7 +146,7 @@ def predict(
         int(job.req.preempted.sum()),
         int(job.stats["steps"][0]),
         int(job.req.found.sum()),
-        _ordered(run).id.to_numpy(dtype=np.int64),
+        ordered(run).id.to_numpy(dtype=np.int64),
         arrival,
         first,
         last,
@@ -155,7 +159,7 @@ def _policy(run: MeasuredRun, setup: Profiles) -> Policy:
     return policy_named("priority" if run.engine.scheduling_policy == "priority" else setup.engine.policy)
 
 
-def _ordered(run: MeasuredRun) -> pd.DataFrame:
+def ordered(run: MeasuredRun) -> pd.DataFrame:
     """Requests in the order they are submitted: by arrival, or by id where the client's habit decides."""
     return (
         run.requests
@@ -165,7 +169,7 @@ def _ordered(run: MeasuredRun) -> pd.DataFrame:
 
 
 def _job(run: MeasuredRun, setup: Profiles, cost: Cost, blocks: int, log: bool) -> Job:
-    table = _ordered(run)
+    table = ordered(run)
     arrival = column_to_ticks(table.arrival_s.to_numpy() - table.arrival_s.min())
     output = table.output_tokens.to_numpy(dtype=np.int64)
     prompt = table.prompt_tokens.to_numpy(dtype=np.int64)
@@ -174,7 +178,7 @@ def _job(run: MeasuredRun, setup: Profiles, cost: Cost, blocks: int, log: bool) 
     cached = table.cached_tokens.to_numpy(dtype=np.int64) if "cached_tokens" in table and not talks else nothing
     extras = Extras(session=table.session.to_numpy(np.int64), turn=table.turn.to_numpy(np.int64)) if talks else Extras()
     known = run.engine.enable_prefix_caching and not cached.any()  # else what was found is given, not what it was
-    windows = window_limits(setup.model, _length(run, setup.model))
+    windows = windows_of(run, setup)
     limits = limits_of(run, setup.engine, blocks)._replace(prefix=int(known and not windows), **windows)
     shared = shared_blocks(make_trace(arrival, prompt, output, extras=extras), limits.block_size)
     policy = _policy(run, setup)
@@ -191,6 +195,11 @@ def _job(run: MeasuredRun, setup: Profiles, cost: Cost, blocks: int, log: bool) 
 def _length(run: MeasuredRun, model: ModelShape) -> int:
     """[tokens] longest request the engine took."""
     return run.engine.max_model_len or model.max_positions
+
+
+def windows_of(run: MeasuredRun, setup: Profiles) -> dict[str, int]:
+    """Limits of windowed attention; empty where no request is longer than the model's windows."""
+    return window_limits(setup.model, _length(run, setup.model))
 
 
 def limits_of(run: MeasuredRun, engine: EngineProfile, blocks: int) -> Limits:

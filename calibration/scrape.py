@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from calibration.observed import Mean
-from calibration.predict import Profiles, predict, setup_of
+from calibration.predict import predict, setup_of
 from calibration.served import Served
 from calibration.server import Server
 from simulator.errors import CalibrationError
@@ -152,9 +152,7 @@ class ScrapeMeans:
                              "output_tokens": output, "ttft_s": blank, "tpot_s": blank, "e2e_s": blank})
 
     def predicted(self, cpu_scale: float, gpu_scale: float) -> Array:
-        setup = self._setup
-        found = predict(self._run, Profiles(setup.gpu.slower(gpu_scale), setup.engine, setup.model,
-                                            setup.host.scaled(cpu_scale)))
+        found = predict(self._run, self._setup.slower(cpu_scale, gpu_scale))
         kept = slice(int(_WARM * _REQUESTS), int((1 - _WARM) * _REQUESTS))
         gaps = self._run.requests.set_index("id").output_tokens.reindex(found.ids).to_numpy() - 1
         ttft = (found.first_s - found.arrival_s)[kept].mean()

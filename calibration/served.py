@@ -22,6 +22,8 @@ from simulator.workload.records import Record, transposed, value_at
 ACCEPTED: Final = ("a detailed result of vllm bench serve (--save-result --save-detailed) or SGLang bench_serving "
                    "(--output-details), inference-perf per-request metrics, GuideLLM benchmarks.json, AIPerf "
                    "profile_export.jsonl")
+UNIT_S: Final = {"s": 1.0, "sec": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+"""[s] of the units that AIPerf writes."""
 _DRAWN_SEED: Final = 1
 
 
@@ -167,8 +169,7 @@ def _aiperf(record: Record) -> _Row:
 
 
 def _seconds(entry: Record) -> float:
-    factors = {"s": 1.0, "sec": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-    return float(entry["value"]) * factors[str(entry["unit"])]
+    return float(entry["value"]) * UNIT_S[str(entry["unit"])]
 
 
 def _made(path: Path, rows: list[_Row], kind: str, width: int, model: str = "", notes: tuple[str, ...] = ()

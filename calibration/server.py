@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from calibration.accepted import NotModelledError
 from calibration.measured import EngineSettings, MeasuredRun
 from calibration.served import Served
 from policies.registry import policy_named
@@ -58,14 +57,9 @@ class Server:
             kv_cache_dtype=dtype_name(self.kv_dtype, KV_BYTES))
 
     def run(self, served: Served) -> MeasuredRun:
-        """The run of a result file on this server. Raises NotModelledError for a model whose steps are not modelled."""
+        """The run of a result file on this server."""
         table = served.table
-        run = MeasuredRun(
+        return MeasuredRun(
             path=served.path.resolve(), engine=self.settings(int((table.prompt_tokens + table.output_tokens).max())),
             gpu=self.hardware, model=Path(self.model), kind=served.kind, width=served.width, requests=table, steps=None,
             measured={})
-        model = load_model(self.model)
-        beyond = model.beyond_step_costs(run.engine.max_model_len or model.max_positions)
-        if beyond:
-            raise NotModelledError(f"--model {self.model} has {' and '.join(beyond)}: step times are not modelled")
-        return run

@@ -13,12 +13,15 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from calibration.accepted import NotModelledError
+from calibration.fit_host import COLD_STEPS, IDLE_S
+from calibration.fit_steps import gpu_seconds
 from calibration.measured import STEP_COLUMNS, read_table
 from calibration.observed import Mean, quantile_groups, span_text
-from calibration.predict import Profiles, cost_of, setup_of
+from calibration.predict import cost_of, setup_of, windows_of
 from calibration.served import Served
 from calibration.server import Server
-from simulator.cost.step import FP_BITS, Cost
+from simulator.cost.step import Cost
 from simulator.errors import CalibrationError
 from simulator.units import NS_PER_S
 
@@ -26,11 +29,7 @@ Array = npt.NDArray[np.float64]
 
 MOST_STEPS: Final = 3000
 """Steps of the log that are looked at."""
-IDLE_S: Final = 0.003
-"""[s] from an output to the next schedule: more means that nothing was to be done."""
 _FLOOR_S: Final = 1e-5
-_COLD: Final = 4
-"""Steps at the start that are left out: one-off kernel selection."""
 _LEAST: Final = 30
 _BLOCKS: Final = 20
 
@@ -44,21 +43,27 @@ class StepMeans:
     """Means of the logarithm of the gap between two outputs."""
 
     def __init__(self, path: Path, given: Server) -> None:
-        """Raises CalibrationError for a log that cannot be read or holds too few steps, or with two planned ahead."""
+        """Raises CalibrationError for a log that cannot be read or holds too few steps, with two planned ahead, or of
+        windowed attention."""
         self.name = path.name
         steps = read_table(path, STEP_COLUMNS).head(MOST_STEPS)
-        self._steps = steps.assign(tokens=steps.n_decode + steps.prefill_tokens)
+        self._steps = steps.assign(kind=(steps.n_prefill > 0).astype(np.int64),
+                                   tokens=steps.n_decode + steps.prefill_tokens)
         longest = int(max(steps.decode_context_tokens.max() / max(steps.n_decode.max(), 1), 2))
         self._run = given.run(Served(path, "open", 0, _one(longest)))
         self._setup = setup_of(self._run)
         if self._setup.engine.schedule_ahead > 1:
             raise CalibrationError(f"{path}: an engine that plans {self._setup.engine.schedule_ahead} steps ahead; "
                                    "accepted: 0 or 1")
+        if windows_of(self._run, self._setup):
+            model = self._setup.model
+            raise NotModelledError(f"{path}: {model.name} has windowed attention of {model.window} tokens: a step log "
+                                   f"does not say what its layers see; accepted: --max-model-len up to {model.window}")
         schedule, output = (steps[name].to_numpy(dtype=np.float64) for name in ("t_schedule_s", "t_output_s"))
         self._schedule = schedule
         last = np.concatenate([[-np.inf], output[:-1]])
         self._fresh = schedule - last > IDLE_S
-        busy = np.flatnonzero(~self._fresh & (np.arange(len(steps)) >= _COLD))
+        busy = np.flatnonzero(~self._fresh & (np.arange(len(steps)) >= COLD_STEPS))
         if len(busy) < _LEAST:
             raise CalibrationError(f"{path}: {len(busy)} steps follow another at once; accepted: {_LEAST} or more")
         tokens, prefill = self._steps.tokens.to_numpy(dtype=np.float64), steps.n_prefill.to_numpy() > 0
@@ -86,10 +91,7 @@ class StepMeans:
         return np.array([gaps[rows].mean() for rows in self._rows])
 
     def _simulated(self, cpu_scale: float, gpu_scale: float) -> Array:
-        setup = self._setup
-        cost = cost_of(self._run, Profiles(setup.gpu.slower(gpu_scale), setup.engine, setup.model,
-                                           setup.host.scaled(cpu_scale)))
-        return self._gaps(self._outputs(cost))
+        return self._gaps(self._outputs(cost_of(self._run, self._setup.slower(cpu_scale, gpu_scale))))
 
     def _gaps(self, output: Array) -> Array:
         result: Array = np.log(np.maximum(np.diff(output, prepend=output[0]), _FLOOR_S))
@@ -115,19 +117,11 @@ class StepMeans:
 
 def step_times(cost: Cost, steps: pd.DataFrame) -> tuple[Array, Array, Array, npt.NDArray[np.bool_]]:
     """([s] GPU, preparation, CPU; eager or not) of every step."""
-    kind = (steps.n_prefill.to_numpy() > 0).astype(np.int64)
-    tokens = steps.tokens.to_numpy(dtype=np.int64)
-    place = np.minimum(tokens, cost.dense_ns.shape[1] - 1)
-    unit = 2.0**-FP_BITS
-    rows = steps.n_decode.to_numpy() + steps.n_prefill.to_numpy()
-    gpu = cost.dense_ns[kind, place] + np.maximum(tokens - place, 0) * cost.slope_fp * unit
-    for name, each in (("decode_context_tokens", cost.decode_context_fp), ("n_decode", cost.decode_seq_fp),
-                       ("prefill_attention_pairs", cost.prefill_pair_fp), ("prefill_tokens", cost.prefill_token_fp),
-                       ("n_prefill", cost.prefill_seq_fp)):
-        gpu = gpu + steps[name].to_numpy(dtype=np.float64) * float(each) * unit
+    kind, rows = steps.kind.to_numpy(), steps.n_decode.to_numpy() + steps.n_prefill.to_numpy()
+    place = np.minimum(steps.tokens.to_numpy(dtype=np.int64), cost.dense_ns.shape[1] - 1)
     prep = cost.prep_ns[kind, place] + rows * cost.prep_seq_ns
     cpu = cost.cpu_ns[kind, place] + rows * cost.cpu_seq_ns
-    return gpu / NS_PER_S, prep / NS_PER_S, cpu / NS_PER_S, cost.eager[kind, place] > 0
+    return gpu_seconds(cost, steps), prep / NS_PER_S, cpu / NS_PER_S, cost.eager[kind, place] > 0
 
 
 def _one(longest: int) -> pd.DataFrame:

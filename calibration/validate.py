@@ -14,8 +14,8 @@ from rich.table import Table
 
 from calibration.accepted import NotModelledError
 from calibration.fit import used_for_fit
-from calibration.inputs import runs_of
-from calibration.measured import MeasuredRun, find_runs, load_run, measured_metrics
+from calibration.inputs import places_of, runs_of
+from calibration.measured import MeasuredRun, measured_metrics
 from calibration.predict import Prediction, predict, setup_of
 from calibration.server import Server
 from simulator.errors import ConfigError, ServecastError
@@ -33,8 +33,8 @@ _NO_SERVER: Final = Server("", "")
 
 
 def validate(inputs: Iterable[Path], host: Host | None = None, server: Server = _NO_SERVER) -> Report:
-    """Predict every run in or below folders and in clients' result files, on `host` (default: the measured one);
-    `server` says of the files what they do not.
+    """Predict every run in or below folders and in clients' result files once, on `host` (default: the measured
+    one); `server` says of the files what they do not.
 
     Raises CalibrationError where a run cannot be read, or where every
     one uses what is not modelled.
@@ -52,13 +52,11 @@ def predicted(inputs: Iterable[Path], host: Host | None = None, server: Server =
     """Runs with their predictions, and those refused with the reason; `note` is told what a file leaves open."""
     pairs: list[Pair] = []
     refused: list[tuple[Path, ServecastError]] = []
-    for path in inputs:
-        for place in find_runs([path]) if path.is_dir() else [path]:
-            try:
-                runs = [load_run(place)] if place.is_dir() else runs_of(place, server, note)
-                pairs += [(run, predict(run, setup_of(run, host))) for run in runs]
-            except (NotModelledError, ConfigError) as error:
-                refused.append((place, error))
+    for place in places_of(inputs):
+        try:
+            pairs += [(run, predict(run, setup_of(run, host))) for run in runs_of(place, server, note)]
+        except (NotModelledError, ConfigError) as error:
+            refused.append((place, error))
     if not pairs:
         raise refused[0][1]
     return pairs, [{"run": f"{path.parent.name}/{path.name}", "reason": str(error)} for path, error in refused]

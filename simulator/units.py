@@ -13,6 +13,8 @@ NEVER: Final = 2**63 - 1
 """A tick that is never reached: an unset wake-up, an unfinished request."""
 MAX_TICKS: Final = 2**60
 """Longest accepted horizon, 36 years: sums of two accepted times cannot overflow."""
+LONGEST_S: Final = MAX_TICKS / NS_PER_S
+"""[s] of MAX_TICKS."""
 
 GIB: Final = 2**30
 MIB: Final = 2**20
@@ -22,7 +24,7 @@ def to_ticks(seconds: float) -> int:
     """Seconds -> nanoseconds, rounded half to even. Raises OverflowError beyond MAX_TICKS."""
     ticks = int(np.rint(seconds * NS_PER_S))
     if abs(ticks) > MAX_TICKS:
-        raise OverflowError(f"time {seconds} s is beyond {MAX_TICKS / NS_PER_S:.0f} s")
+        raise OverflowError(f"time {seconds} s is beyond {LONGEST_S:.0f} s")
     return ticks
 
 
@@ -30,7 +32,7 @@ def column_to_ticks(seconds: npt.ArrayLike) -> npt.NDArray[np.int64]:
     """Seconds, shape (N,) -> nanoseconds int64, shape (N,). Raises OverflowError beyond MAX_TICKS."""
     ticks = np.rint(np.asarray(seconds, dtype=np.float64) * NS_PER_S)
     if ticks.size and not np.all(np.abs(ticks) <= MAX_TICKS):
-        raise OverflowError(f"a time is beyond {MAX_TICKS / NS_PER_S:.0f} s or not a number")
+        raise OverflowError(f"a time is beyond {LONGEST_S:.0f} s or not a number")
     return ticks.astype(np.int64)
 
 

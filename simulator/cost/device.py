@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.cost.collective import all_reduce_s
-from simulator.cost.draft import PREFILL_SAMPLES
 from simulator.cost.gpu_times import GpuTimes
 from simulator.cost.moe import NO_PREFERENCE, Routing
 from simulator.cost.roofline import padded
@@ -24,6 +23,8 @@ LATENT_KERNELS: Final = 5
 """Small kernels that a layer of latent attention has beside those of grouped-query attention: a norm of the compressed
 query and one of the row, a second product in the latent space, the queries put together, the parts of a split sequence
 joined (vLLM 0.24, model_executor/layers/mla.py). Each as long as a product takes to start: assumed."""
+PREFILL_SAMPLES: Final = 8
+"""Rows through the head in a step with prefill: its decodes and finished prompts are few beside its tokens."""
 IMBALANCE_SCALE: Final = 5.0
 """[sequences] over which unequal contexts come to fill the GPU unevenly."""
 

@@ -5,16 +5,15 @@ others over one token a sequence (vLLM 0.24 vllm/v1/worker/gpu/spec_decode/autor
 reads the draft's weights, its head's, and its own layers' KV of the context. Drafts found in the text take none.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from simulator.cost.device import PREFILL_SAMPLES, Device
 from simulator.profiles.engine import EngineProfile
 from simulator.profiles.host import Host, HostTimes
-from simulator.profiles.model import ModelShape
 from simulator.profiles.shape import Gemm
 
 Array = npt.NDArray[np.float64]
@@ -28,29 +27,6 @@ SEARCH_SEQUENCE_SHARE: Final = 1.0 / 3.0
 share of the usual time per sequence that it takes. Fitted on the output gaps of one H200 (calibration/measurements/
 llama8b-h200-ngram, batch_*, steps whose sequences all have drafts): 2.2, 1.9 and 2.0 ms more than the GPU's work at 1,
 8 and 32 sequences. They run on the older model runner, so part of it may be that runner's."""
-PREFILL_SAMPLES: Final = 8
-"""Rows through the head in a step with prefill: its decodes and finished prompts are few beside its tokens."""
-
-
-class Device(Protocol):
-    """One GPU of several, running its share of a model (cost.calibrated)."""
-
-    @property
-    def model(self) -> ModelShape:
-        """What it runs."""
-
-    @property
-    def tp(self) -> int:
-        """GPUs that share the model."""
-
-    def layers_s(self, rows: Array) -> Array:
-        """[s] all layers."""
-
-    def head_s(self, rows: Array) -> Array:
-        """[s] head."""
-
-    def products_s(self, rows: Array, gemms: Sequence[Gemm], part: str) -> Array:
-        """[s] products of a part of the model one after another."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +54,7 @@ class Drafting:
         if model.fused_input:
             fuse = Gemm("fuse", model.hidden, model.fused_input * model.hidden)
             first = first + self.device.products_s(tokens, [fuse], "attention")
-        return first + (self.passes - 1) * later + self.passes * PASS_S
+        return first + (self.passes - 1) * later + self.passes * PASS_S * self.device.gpu.time_scale
 
 
 def searching(times: HostTimes, host: Host, engine: EngineProfile) -> HostTimes:

@@ -83,8 +83,9 @@ ACCOUNTING: Final = {
     "free": "the share of what weights, activations and workspace leave free (TensorRT-LLM)",
 }
 """How an engine sizes its KV cache from gpu_memory_utilization."""
-OLDER_RUNNER_DRAFTS: Final = ("ngram", "ngram_gpu")
-"""Drafts the newer model runner does not know (vLLM 0.24, VllmConfig._get_v2_model_runner_unsupported_features)."""
+OLDER_RUNNER_DRAFTS: Final = ("ngram",)
+"""Of the ways to draft that are modelled, those that the newer model runner does not know (vLLM 0.24, VllmConfig
+._get_v2_model_runner_unsupported_features)."""
 _TEXTS: Final = ("name", "version", "policy", "mark", "notes", "accounting", "new_runner")
 _OPTIONAL: Final = ("notes", "base", "new_runner")
 

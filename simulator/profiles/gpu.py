@@ -9,7 +9,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from hwprofiles import GPU_DIR
 from simulator.config import read_yaml, shown
@@ -153,7 +153,7 @@ def parse_gpu(profile: object, path: Path) -> Gpu:
         measured=measured, engine_runs=_engine_runs(profile.get("engine_runs") or [], path), path=path)
 
 
-def _slowed(profile: Mapping[object, object], path: Path) -> Gpu:
+def _slowed(profile: Mapping[Any, Any], path: Path) -> Gpu:
     """The profile of a GPU `time_scale` times as slow as the one it is `scaled_from`."""
     unknown = sorted(str(key) for key in profile if key not in _SCALED)
     missing = sorted(_SCALED - set(profile))
@@ -163,10 +163,8 @@ def _slowed(profile: Mapping[object, object], path: Path) -> Gpu:
     _mark(profile["mark"], path)
     scale = _number(profile["time_scale"], "time_scale", "1", path, _MOST_SCALE)
     base = _base(str(profile["scaled_from"]), path)
-    entry = profile["time_scale"]
-    source = str(entry["source"]) if isinstance(entry, dict) else ""
     return dataclasses.replace(base.slower(scale), name=str(profile["name"]), aliases=(), mark=str(profile["mark"]),
-                               sources={**base.sources, "time_scale": source}, path=path,
+                               sources={**base.sources, "time_scale": str(profile["time_scale"]["source"])}, path=path,
                                engine_runs=base.engine_runs if profile["mark"] == "measured" else ())
 
 

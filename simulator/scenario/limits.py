@@ -5,10 +5,10 @@ from typing import Final
 from pydantic import Field
 
 from simulator.config import Section
-from simulator.units import MAX_TICKS, NS_PER_S
+from simulator.units import LONGEST_S
 
-LONGEST_S: Final = MAX_TICKS / NS_PER_S
-"""Longest accepted time [s], 36 years."""
+__all__ = ["LONGEST_S", "ODD_FROM_S", "RequestLimits", "asked_back"]
+
 ODD_FROM_S: Final = {"ttft": 100.0, "queue": 100.0, "tpot": 5.0, "itl": 5.0, "e2e": 10_000.0}
 """[s] limits from here on read like milliseconds: nobody waits as long for a first or a next token."""
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from simulator.errors import ConfigError, UnknownNameError
 from simulator.memory import check_requests
-from simulator.units import MAX_TICKS, NS_PER_S
+from simulator.units import LONGEST_S, MAX_TICKS, NS_PER_S
 
 from .diurnal import RateCurve, curve_from_points, sinusoid
 from .trace import Int64s
@@ -97,11 +97,10 @@ class Arrivals:
             raise ConfigError(f"arrivals.requests must be 1..{MAX_REQUESTS}, got {self.requests}")
         if self.kind == "burst" and self.requests is None:
             raise ConfigError("arrivals.requests is needed by kind 'burst'")
-        limit = MAX_TICKS / NS_PER_S
-        if self.duration_s is not None and not 0 < self.duration_s <= limit:
-            raise ConfigError(f"arrivals.duration_s must be > 0 and <= {limit:.0f}, got {self.duration_s}")
-        if not 0 <= self.start_s <= limit:
-            raise ConfigError(f"arrivals.start_s must be 0..{limit:.0f}, got {self.start_s}")
+        if self.duration_s is not None and not 0 < self.duration_s <= LONGEST_S:
+            raise ConfigError(f"arrivals.duration_s must be > 0 and <= {LONGEST_S:.0f}, got {self.duration_s}")
+        if not 0 <= self.start_s <= LONGEST_S:
+            raise ConfigError(f"arrivals.start_s must be 0..{LONGEST_S:.0f}, got {self.start_s}")
 
     def rate_curve(self) -> RateCurve:
         """The diurnal rate over one period. Raises ConfigError where sinusoid and curve options are mixed."""
@@ -133,7 +132,7 @@ def sample_arrivals(arrivals: Arrivals, rng: np.random.Generator) -> Int64s:
         )
     if not float(seconds[-1]) * NS_PER_S <= MAX_TICKS:
         raise ConfigError(
-            f"arrivals: the last arrival is at {seconds[-1]:.3g} s, beyond {MAX_TICKS / NS_PER_S:.3g} s"
+            f"arrivals: the last arrival is at {seconds[-1]:.3g} s, beyond {LONGEST_S:.3g} s"
         )
     return np.rint(seconds * NS_PER_S).astype(np.int64)
 

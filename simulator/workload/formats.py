@@ -12,7 +12,7 @@ from .published import FORMATS, NEEDED, UNUSABLE, Failure, Format
 
 FIELDS: Final = ("arrival", "prompt", "output", "max_tokens", "cached", "cls", "id", "session", "turn", "delay",
                  "priority", "tenant", "predicted", "ttft_target")
-"""Parts a column can play; `class` is accepted for `cls`. session, turn and delay are kept, not yet simulated."""
+"""Parts a column can play; `class` is accepted for `cls`."""
 UNITS_NS: Final[Mapping[str, int]] = MappingProxyType({"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1})
 """Nanoseconds of one unit; `iso` (ISO 8601 text) is the fifth accepted unit."""
 OTHERS: Final = ("auto", "generic", "sharegpt", "columns")
@@ -111,10 +111,8 @@ def _overrides(where: str, columns: Mapping[str, str]) -> dict[str, str]:
     own = {("cls" if part == "class" else part): name for part, name in columns.items()}
     for part in own:
         if part not in FIELDS:
-            raise ConfigError(
-                f"{where}: columns.{part} is not a part of a request; accepted: arrival, prompt, output, "
-                "max_tokens, cached, class, id, session, turn, delay, priority, tenant, predicted, ttft_target"
-            )
+            accepted = ", ".join("class" if field == "cls" else field for field in FIELDS)
+            raise ConfigError(f"{where}: columns.{part} is not a part of a request; accepted: {accepted}")
     return own
 
 

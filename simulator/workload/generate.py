@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from simulator.errors import ConfigError
-from simulator.units import MAX_TICKS, NS_PER_S, to_ticks
+from simulator.units import LONGEST_S, to_ticks
 
 from .arrivals import Arrivals, sample_arrivals
 from .asks import MOST_PRIORITY, Asks
@@ -14,8 +14,6 @@ from .lengths import Lengths, sample_lengths
 from .streams import stream
 from .trace import DEFAULT_CLASS, Int64s, Trace, TraceMeta, content_sha256, make_trace
 from .transform import cap_output
-
-LONGEST_S = MAX_TICKS / NS_PER_S
 
 
 @dataclass(frozen=True)

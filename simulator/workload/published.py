@@ -229,8 +229,8 @@ UNUSABLE: Final[Sequence[Unusable]] = (
     Unusable(("session_id", "input", "output_length"), "agent sessions (LMCache) hold message texts, not prompt "
              "token counts; count each turn's prompt with the model's tokenizer and write it as prompt_tokens"),
     Unusable(("session_id", "input_length", "delay"), "AIPerf sessions: input_length is what a turn adds to its "
-             "conversation and delay follows the answer before; sessions are not simulated; give every turn its "
-             "whole prompt and an arrival time (timestamp) and leave delay out"),
+             "conversation, and prompts are not added up here; give every turn its whole prompt and an arrival time "
+             "(timestamp) and leave delay out (load.think_s draws pauses)"),
     Unusable(("total_input_tokens", "request_throughput"), "a benchmark summary without its requests; run vllm bench "
              "serve with --save-result --save-detailed, sglang.bench_serving with --output-details",
              without=("input_lens",)),

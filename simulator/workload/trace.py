@@ -86,7 +86,7 @@ class Trace:
     max_tokens  int64  [tokens] >= output, the limit the client asked for
     cached      int64  [tokens] 0..prompt, prompt tokens already in a prefix cache
     cls         int32  index into class_names
-    extras      conversations and prefix hashes: kept for the same rows, not simulated
+    extras      conversations, pauses and prefix hashes of the same rows: for prefix hits and turns that follow answers
     asks        priority, tenant, prediction, wanted time to first token: for policies that need them
     """
 
@@ -241,12 +241,9 @@ def _ordered(trace: Trace, sort: bool) -> Trace:
 
 
 def content_sha256(trace: Trace) -> str:
-    """SHA-256 over the columns (little-endian, in COLUMN_TYPES order) and class names."""
+    """SHA-256 over class names and columns (little-endian, in COLUMN_TYPES order, then those of asks)."""
     digest = hashlib.sha256("\0".join(trace.class_names).encode())
-    for name, column in trace.columns():
-        digest.update(name.encode())
-        digest.update(np.ascontiguousarray(column, dtype=column.dtype.newbyteorder("<")).data)
-    for name, column in trace.asks.columns():
+    for name, column in (*trace.columns(), *trace.asks.columns()):
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(column, dtype=column.dtype.newbyteorder("<")).data)
     return digest.hexdigest()

@@ -7,12 +7,11 @@ import numpy as np
 
 from simulator.errors import ConfigError, TraceError
 from simulator.memory import check_requests
-from simulator.units import MAX_TICKS, NS_PER_S, to_ticks
+from simulator.units import LONGEST_S, MAX_TICKS, NS_PER_S, to_ticks
 
 from .trace import MAX_TOKENS, Int64s, Trace, freeze
 
 _GOLDEN: Final = (5**0.5 - 1) / 2
-_LONGEST_S: Final = MAX_TICKS / NS_PER_S
 _MOST: Final = 10**9
 """Most requests of a superposed trace."""
 OUTSIDE_WINDOW: Final = "outside start_s..end_s"
@@ -38,8 +37,8 @@ def window(trace: Trace, start_s: float | None, end_s: float | None) -> Trace:
     if not 0 <= low < high:
         raise ConfigError(f"{trace.meta.source}: need 0 <= start_s < end_s, got {start_s} and {end_s}")
     first = int(trace.arrival_ns[0])
-    begin, end = first + to_ticks(min(low, _LONGEST_S)), MAX_TICKS + 1
-    if high <= _LONGEST_S:
+    begin, end = first + to_ticks(min(low, LONGEST_S)), MAX_TICKS + 1
+    if high <= LONGEST_S:
         end = first + to_ticks(high)
     left, right = np.searchsorted(trace.arrival_ns, [begin, end], side="left")
     if left == right:
@@ -118,9 +117,9 @@ def superpose(trace: Trace, copies: int, shift_s: float | None = None) -> Trace:
 
 
 def _shifts(trace: Trace, copies: int, shift_s: float | None, period: int) -> list[int]:
-    if shift_s is not None and not 0 <= shift_s <= _LONGEST_S:
+    if shift_s is not None and not 0 <= shift_s <= LONGEST_S:
         raise ConfigError(
-            f"{trace.meta.source}: copy_shift_s must be >= 0 and <= {_LONGEST_S:.0f}, got {shift_s}"
+            f"{trace.meta.source}: copy_shift_s must be >= 0 and <= {LONGEST_S:.0f}, got {shift_s}"
         )
     if shift_s is None:
         return [k * round(period * _GOLDEN) % period for k in range(copies)]

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from calibration.predict import Prediction, Profiles, predict, setup_of
+from calibration.predict import Prediction, predict, setup_of
 from calibration.served import Served
 from calibration.server import Server
 
@@ -25,8 +25,7 @@ def answered(table: pd.DataFrame, cpu: float, gpu: float, kind: str = "open", wi
              server: Server = SERVER) -> Prediction:
     """What a server that is `cpu` and `gpu` times as slow does with the requests."""
     run = server.run(Served(Path("made"), kind, width, table))
-    setup = setup_of(run)
-    return predict(run, Profiles(setup.gpu.slower(gpu), setup.engine, setup.model, setup.host.scaled(cpu)))
+    return predict(run, setup_of(run).slower(cpu, gpu))
 
 
 def traffic(rate: float = 6.0, requests: int = 150, seed: int = 3) -> pd.DataFrame:

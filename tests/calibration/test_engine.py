@@ -87,6 +87,16 @@ def test_the_profiles_own_host_and_gpu_are_found_to_be_themselves() -> None:
     assert found.cpu.low < 1.0 < found.cpu.high and found.gpu.value == pytest.approx(1.0, abs=0.03)
 
 
+@pytest.mark.parametrize("name", ["llama8b-h200-eagle/batch_b32", "llama8b-h200-prefix/sessions60"])
+def test_the_beginning_of_a_long_run_is_the_same_run(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Its drafts and turns too: the first 40 requests in the order they were sent, all else as in run.yaml."""
+    monkeypatch.setattr("calibration.observed.MOST_REQUESTS", 40)
+    whole = load_run(MEASUREMENTS / name)
+    part = RequestMeans(whole).run
+    assert (part.speculation, part.kind, part.engine) == (whole.speculation, whole.kind, whole.engine)
+    assert part.requests.arrival_s.tolist() == sorted(whole.requests.arrival_s)[:40]
+
+
 @pytest.mark.parametrize(("flags", "message"), [
     ((), "does not say the GPU; needed: --hardware"),
     (("--hardware", "h999"), "unknown GPU 'h999'"),

@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 from calibration_servers import FLAGS, SERVER, traffic
 
+from calibration.accepted import NotModelledError
 from calibration.fit import MEASUREMENTS
-from calibration.predict import Profiles, predict, setup_of
+from calibration.predict import predict, setup_of
 from calibration.scales import fit_scales
 from calibration.served import Served
 from calibration.server import Server
@@ -39,8 +40,7 @@ def simulated_log(path: Path, cpu: float, gpu: float, server: Server = SERVER) -
     """The compiled engine's log of a server with these factors, rows of equal steps taken apart: their outputs at equal
     distances, which they are but for the last before a launch, with steps planned ahead."""
     run = server.run(Served(Path("made"), "open", 0, traffic(rate=8.0)))
-    setup = setup_of(run)
-    found = predict(run, Profiles(setup.gpu.slower(gpu), setup.engine, setup.model, setup.host.scaled(cpu)), log=True)
+    found = predict(run, setup_of(run).slower(cpu, gpu), log=True)
     assert found.log is not None
     rows, before = [], 0.0
     for row in found.log[found.log["steps"] > 0]:
@@ -71,6 +71,14 @@ def test_the_two_clocks_are_those_of_the_engine(tmp_path: Path, cpu: float, gpu:
     prefill = [k for k, mean in enumerate(observed.means) if mean.metric == "ttft"]
     assert len(prefill) >= 3
     assert observed.predicted(cpu, gpu)[prefill] == pytest.approx(observed.measured[prefill], abs=1e-3)
+
+
+def test_windowed_layers_are_refused_where_they_see_less_than_the_context() -> None:
+    """A step log counts contexts whole; Mistral 7B's layers see 4,096 tokens of them."""
+    path, server = log_of("llama8b-h100/conv_r5"), replace(SERVER, model="mistral-7b-v0.1")
+    with pytest.raises(NotModelledError, match="has windowed attention of 4096 tokens: a step log does not say"):
+        StepMeans(path, server)
+    assert StepMeans(path, replace(server, max_model_len=4096)).means
 
 
 def test_what_a_log_must_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

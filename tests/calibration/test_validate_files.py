@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from calibration_servers import FLAGS, SERVER, answered, traffic, vllm_bench
 
+from calibration.cli_engine import observations
 from calibration.fit import MEASUREMENTS
-from calibration.measured import load_run
+from calibration.measured import find_runs, load_run
 from calibration.predict import predict, setup_of
-from calibration.validate import report
+from calibration.validate import predicted, report
 from simulator.cli.main import main
 from simulator.profiles.host import load_host
 from simulator.profiles.uncertainty import load_uncertainty
@@ -80,6 +81,19 @@ def test_the_committed_runs_are_of_listed_engine_runs() -> None:
     fast = load_host("fast")
     run = load_run(MEASUREMENTS / "llama8b-h100" / "batch_b8")
     assert report([(run, predict(run, setup_of(run, fast)))], fast)["runs"][0]["mark"] == "scaled"
+
+
+def test_a_run_named_twice_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder, the folder above and another spelling; a file twice; in validate and in calibrate engine."""
+    monkeypatch.chdir(tmp_path)
+    table = traffic(requests=10)
+    result = vllm_bench(tmp_path / "result.json", table, answered(table, 1.0, 1.0))
+    folder = MEASUREMENTS / "llama8b-h100-sync"
+    run = next(folder.glob("*/run.yaml")).parent
+    once = len(find_runs([folder])) + 1
+    given = [folder, run, folder / ".." / folder.name, result, Path("result.json")]
+    assert len(predicted(given, server=SERVER)[0]) == once
+    assert len(observations(given, SERVER)[0]) == once
 
 
 def test_several_inputs_and_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,10 +11,10 @@ from simulator.engines.fast import run_fast
 from simulator.engines.job import Job
 from simulator.engines.pools import Pool
 from simulator.engines.reference import run_reference
-from simulator.kv import blocks_for
 from simulator.selftest.cases import Case, Uniform, as_told, job, outcome, some_case
 from simulator.state import FINISHED, REJECTED_LENGTH
 from simulator.units import NEVER
+from simulator.windows import blocks_for
 
 COMMON: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 GIVEN = {"policy": "chunked", "contiguous": 0, "prefix": 0, "window": 0, "draft_tokens": 0}

@@ -10,6 +10,7 @@ from simulator.errors import ConfigError
 from simulator.profiles.engine import load_engine
 from simulator.profiles.gpu import load_gpu
 from simulator.profiles.model import load_model
+from simulator.profiles.speculation import Speculation
 from simulator.run import simulate
 from simulator.scenario.setup import prepare
 from simulator.scenario.spec import load_scenario, scenario_from
@@ -23,13 +24,18 @@ def overlay(folder: Path, base: str = "h100-sxm", scale: str = SCALE, name: str 
     return path
 
 
-@pytest.mark.parametrize(("base", "model", "tp", "dtype"), [
-    ("h100-sxm", "llama-3.1-8b", 1, "bf16"), ("h100-sxm", "qwen3-30b-a3b", 1, "bf16"),
-    ("h100-sxm", "llama-3.1-8b", 1, "fp8"), ("rtx-4090", "llama-3.1-8b", 1, "bf16")])
-def test_every_gpu_time_of_a_step_is_scaled(tmp_path: Path, base: str, model: str, tp: int, dtype: str) -> None:
+DRAFTS = Speculation("draft_model", 3, (0.7, 0.5, 0.3), load_model("llama-3.2-1b"))
+
+
+@pytest.mark.parametrize(("base", "model", "dtype", "drafts"), [
+    ("h100-sxm", "llama-3.1-8b", "bf16", None), ("h100-sxm", "qwen3-30b-a3b", "bf16", None),
+    ("h100-sxm", "llama-3.1-8b", "fp8", None), ("rtx-4090", "llama-3.1-8b", "bf16", None),
+    ("h100-sxm", "llama-3.1-8b", "bf16", DRAFTS)])
+def test_every_gpu_time_of_a_step_is_scaled(tmp_path: Path, base: str, model: str, dtype: str,
+                                            drafts: Speculation | None) -> None:
     """Steps in graphs, where launches are hidden in no GPU time: all terms to a nanosecond's rounding."""
     engine = load_engine("vllm-0.24")
-    slow, plain = (calibrated_cost(gpu, engine, load_model(model), tp, dtype, "bf16", 128, 2048)
+    slow, plain = (calibrated_cost(gpu, engine, load_model(model), 1, dtype, "bf16", 128, 2048, speculation=drafts)
                    for gpu in (load_gpu(overlay(tmp_path, base)), load_gpu(base)))
     graph = plain.eager == 0
     assert np.all(np.abs(slow.dense_ns - 1.25 * plain.dense_ns)[graph] <= 2)
