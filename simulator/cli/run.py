@@ -26,10 +26,10 @@ from simulator.cli.common import (
     note,
     note_traces,
     print_json,
-    progress_bar,
     read_scenario,
     show,
 )
+from simulator.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from simulator.run import Result

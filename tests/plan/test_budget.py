@@ -11,6 +11,7 @@ import pytest
 from simulator.errors import ConfigError
 from simulator.planning.budget import affordable, spend
 from simulator.planning.measure import Wanted, key_of, measure
+from simulator.planning.news import News
 from simulator.planning.plan import plan
 from simulator.planning.points import Bench, Point
 from simulator.planning.slo import Target
@@ -186,8 +187,8 @@ def test_an_interrupted_plan_keeps_what_it_has(capsys: pytest.CaptureFixture[str
     found = None
     for after in range(1, whole.simulated):
 
-        def stop(done: int, after: int = after) -> None:
-            if done >= after:
+        def stop(news: News, after: int = after) -> None:
+            if news.simulated >= after:
                 raise KeyboardInterrupt
 
         found = plan(spec, jobs=1, explain=False, progress=stop)
