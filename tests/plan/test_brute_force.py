@@ -1,4 +1,4 @@
-"""Ten plans against every fleet tried one by one: the planner's answer is that number of replicas, or one more and it
+"""Eleven plans against every fleet tried one by one: the planner's answer is that number of replicas, or one more and it
 says why (its interval must clear the limit, the mean of more replications need not)."""
 
 from typing import Any
