@@ -1,8 +1,8 @@
 """The waiting queue in order of a key: a pairing heap in the columns `child` and `next` of the requests.
 
 `rep.c.head` is the request with the smallest key, as in the list; of equal keys the lower index goes first. Pushing
-costs a comparison, taking the head O(log n) amortised. One that leaves from the middle (its last token came while it
-waited) keeps its node, and is dropped when it comes to the head.
+costs a comparison, taking the head O(log n) amortised; one that leaves from the middle (its last token came while it
+waited, or its client gave up) costs a walk over the others, as in the list.
 
 Source: Fredman, Sedgewick, Sleator, Tarjan, "The pairing heap: a new form of self-adjusting heap", Algorithmica 1
 (1986), doi 10.1007/BF01840439, the two-pass variant.
@@ -33,24 +33,28 @@ def pop(req: Requests, rep: Replica) -> int:
     """Take the head out of the heap and return it."""
     i = rep.c.head
     _drop_head(req, rep)
-    _clear_head(req, rep)
     rep.c.n_waiting -= 1
     return i
 
 
 @jitable
 def leave(req: Requests, rep: Replica, i: int) -> None:
-    """Request i waits no more; nobody asks for it in the heap again."""
+    """Request i waits no more: the others are pushed again, one tree after the other."""
+    left = rep.c.head
+    rep.c.head = -1
+    rep.c.n_waiting = 0
+    while left >= 0:
+        j = left
+        left = req.next[j]
+        child = req.child[j]
+        while child >= 0:
+            following = req.next[child]
+            req.next[child] = left
+            left = child
+            child = following
+        if j != i:
+            push(req, rep, j)
     req.status[i] = FINISHED
-    rep.c.n_waiting -= 1
-    _clear_head(req, rep)
-
-
-@jitable
-def _clear_head(req: Requests, rep: Replica) -> None:
-    """Drop those from the head that wait no more."""
-    while rep.c.head >= 0 and req.status[rep.c.head] != WAITING:
-        _drop_head(req, rep)
 
 
 @jitable

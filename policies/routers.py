@@ -1,7 +1,7 @@
 """Routers: which replica gets the next request. Chosen by code, so that one compiled engine serves them all.
 
-`route` changes nothing: it reads the requests' inputs, what replicas show of themselves (state.Front) and the router's
-own numbers, which the engine keeps up to date; ties go to the replica that comes first.
+`route` changes nothing: it reads the requests' inputs, what replicas show of themselves (records.Front) and the
+router's own numbers, which the engine keeps up to date; ties go to the replica that comes first.
 
 Requests may be for some pools only: those for the same pools are a group, and a router chooses among the group's
 members, the replicas of these pools that are in service.
@@ -85,7 +85,7 @@ def count_turn(req: Requests, i: int, aux: Column) -> None:
 
 @jitable
 def route(code: int, req: Requests, fronts: Column, i: int, aux: Column) -> int:
-    """Replica for request i; fronts[r] is the state.Front of replica r, req.pick[i] a non-negative random number."""
+    """Replica for request i; fronts[r] is the records.Front of replica r, req.pick[i] a non-negative random number."""
     at = group_at(req, i)
     start = aux[at + START]
     n = aux[at + COUNT]

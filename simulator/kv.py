@@ -10,13 +10,7 @@ fragmentation what is free but too scattered.
 
 from simulator.jit import jitable
 from simulator.state import Limits, Replica, Requests
-from simulator.windows import admission_blocks, held_blocks
-
-
-@jitable
-def blocks_for(tokens: int, block_size: int) -> int:
-    """Blocks that hold `tokens` tokens."""
-    return (tokens + block_size - 1) // block_size
+from simulator.windows import admission_blocks, blocks_for, held_blocks
 
 
 @jitable

@@ -21,7 +21,7 @@ two blocks that then hold it the newer is taken for its own, not the older.
 
 from simulator.jit import jitable
 from simulator.kv import fits, grow, grow_in_window, release
-from simulator.state import FINISHED, RUNNING, Limits, Replica, Requests
+from simulator.state import FINISHED, RUNNING, SENT, Limits, Replica, Requests
 
 DEAD = -1
 """Owner of a run of private blocks that nobody will ask for."""
@@ -36,7 +36,7 @@ def find(req: Requests, rep: Replica, lim: Limits, i: int, whole: int) -> int:
     Whole blocks only, and the last token is always computed: its logits are needed (vLLM 0.24
     vllm/v1/core/kv_cache_manager.py, KVCacheManager.get_computed_blocks). Without the cache it is what the trace says.
     """
-    if len(req.carried) > 0 and req.carried[i] == 1:
+    if len(req.carried) > 0 and req.carried[i] == SENT:
         return int(req.prompt[i])  # its KV came with it (engines/handover.py)
     if lim.prefix == 0:
         return min(req.cached[i], whole - 1) // lim.block_size * lim.block_size
@@ -90,12 +90,11 @@ def give_up(req: Requests, rep: Replica, lim: Limits, i: int) -> None:
     """
     if lim.prefix == 0:
         release(req, rep, lim, i)
-    elif req.status[i] == RUNNING:
-        put_back(req, rep, lim, i, req.settled[i], True)
-    elif req.status[i] == FINISHED:
-        put_back(req, rep, lim, i, req.prompt[i] + req.done[i] - 1, False)
-    else:  # aborted, perhaps amid its prompt
-        put_back(req, rep, lim, i, req.settled[i], False)
+        return
+    known = req.settled[i]  # of one preempted, or aborted amid its prompt
+    if req.status[i] == FINISHED:
+        known = req.prompt[i] + req.done[i] - 1
+    put_back(req, rep, lim, i, known, req.status[i] == RUNNING)
 
 
 @jitable

@@ -239,9 +239,8 @@ class Control:
     held_tail: int = 0
     again_ns: int = 0        # [ns] from first to last token of attempts that a later one replaces
     log_rows: int = 0        # rows of the step log written
-    n_parked: int = 0        # requests that wait at the gateway for a replica in service
-    parked: int = 0          # the first of them
-    last_parked: int = 0
+    n_parked: int = 0        # requests that have had to wait at the gateway for a replica in service
+    parked: int = 0          # one that waits there, -1 = none; the others by Requests.next
 
 
 

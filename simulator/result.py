@@ -25,8 +25,8 @@ Records = npt.NDArray[np.void]
 class Result:
     """What a simulation leaves: request columns (N,), totals per replica, ITL histogram, optional step log.
 
-    `totals` (R,) of state.Totals, `itl` (state.ITL_BINS,), `rows_time` (S+1,) wall ns by number of scheduled
-    sequences, `pool_rows` (P, S+1) the same a pool or None, `log` (rows,) of state.LogRow sorted by (end, replica,
+    `totals` (R,) of records.Totals, `itl` (state.ITL_BINS,), `rows_time` (S+1,) wall ns by number of scheduled
+    sequences, `pool_rows` (P, S+1) the same a pool or None, `log` (rows,) of records.LogRow sorted by (end, replica,
     start) or None. All int64.
     """
 

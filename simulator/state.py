@@ -91,6 +91,10 @@ ABORTED: Final = 9               # its client gave up
 NOT_SENT: Final = 10             # an earlier turn of its conversation has no answer
 REFUSALS: Final = (REJECTED_LENGTH, REJECTED_SLOW)
 """First and last status of a request that the engine refused."""
+SENT: Final = 1
+TAKEN: Final = 2
+"""Requests.carried: its KV waits at the replica where it was computed; it was taken from there. 0: it has none."""
+
 STATUS_NAMES: Final = ("future", "waiting", "running", "finished", "rejected: longer than max_model_len",
                        "rejected: needs more KV blocks than there are",
                        "rejected: prompt longer than max_num_batched_tokens", "rejected: queue full",

@@ -11,6 +11,12 @@ from simulator.state import Limits, Replica, Requests
 
 
 @jitable
+def blocks_for(tokens: int, block_size: int) -> int:
+    """Blocks that hold `tokens` tokens."""
+    return (tokens + block_size - 1) // block_size
+
+
+@jitable
 def seen(lim: Limits, known: int) -> int:
     """[tokens] of `known`, the newest counted, that the newest sees in a windowed layer."""
     if lim.chunked == 1:
@@ -58,7 +64,7 @@ def unseen(lim: Limits, computed: int) -> int:
 @jitable
 def held_blocks(lim: Limits, tokens: int, computed: int) -> int:
     """Blocks that hold `tokens` tokens of a sequence planned when `computed` of them were there, in all groups."""
-    rows = (tokens + lim.block_size - 1) // lim.block_size
+    rows = blocks_for(tokens, lim.block_size)
     return (lim.full_groups + lim.window_groups) * rows - lim.window_groups * (unseen(lim, computed) // lim.block_size)
 
 
@@ -66,13 +72,13 @@ def held_blocks(lim: Limits, tokens: int, computed: int) -> int:
 def admission_blocks(lim: Limits, tokens: int) -> int:
     """Blocks that a sequence of up to `tokens` tokens holds at most, a whole token budget being computed at once
     (vLLM 0.24, v1/kv_cache_interface.py, max_admission_blocks_per_request)."""
-    rows = (tokens + lim.block_size - 1) // lim.block_size
+    rows = blocks_for(tokens, lim.block_size)
     if lim.chunked == 1:
-        most = (lim.window + lim.max_num_batched_tokens + lim.block_size - 1) // lim.block_size
+        most = blocks_for(lim.window + lim.max_num_batched_tokens, lim.block_size)
         if lim.window % lim.block_size > 0:  # a chunk, as a window, may begin inside a block
             most += 1
     else:
-        most = (lim.window - 1 + lim.max_num_batched_tokens + lim.block_size - 1) // lim.block_size + 1
+        most = blocks_for(lim.window - 1 + lim.max_num_batched_tokens, lim.block_size) + 1
     return lim.full_groups * rows + lim.window_groups * min(rows, most)
 
 

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from simulator.cost.step import Cost, decode_attention_time, dense_time, prefill_attention_time
 from simulator.engines.gaps import itl_bin
-from simulator.kv import blocks_for
 from simulator.state import ITL_BINS, Limits
+from simulator.windows import blocks_for
 
 Int64s = npt.NDArray[np.int64]
 FAR = 2**62

@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from simulator.cost.step import Cost
+from simulator.cost.step import TABLES, Cost
 from simulator.errors import ConfigError
 
 Table = npt.NDArray[np.int64]
@@ -16,13 +16,12 @@ LARGEST_COEFFICIENT: Final = 2**62
 """[2^-32 ns] 1 s a unit; what a run makes of it is checked with its counts (`cost.reach`)."""
 _COEFFICIENTS: Final = ("slope_fp", "decode_context_fp", "decode_seq_fp", "prefill_pair_fp", "prefill_token_fp",
                         "prefill_seq_fp", "seen_context_fp", "seen_pair_fp")
-_TABLES: Final = ("dense_ns", "cpu_ns", "prep_ns", "eager")
 _TIMES: Final = ("cpu_seq_ns", "prep_seq_ns", "frontend_in_ns", "frontend_each_ns", "frontend_out_ns")
 
 
 def check_cost(cost: Cost) -> Cost:
     """Return `cost` if the engines can use it, else raise ConfigError naming the term."""
-    for name in _TABLES:
+    for name in TABLES:
         _check_table(name, getattr(cost, name))
     if cost.eager.max() > 1:
         raise ConfigError(f"cost.eager must hold 0 and 1 only, got {cost.eager.max()}")

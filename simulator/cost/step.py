@@ -8,7 +8,7 @@ s + prep, its CPU work done at L = s + cpu, and its GPU work done at
     G = max(G_before, s + prep) + gpu        (when eager: not before L)
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,10 @@ class Cost(NamedTuple):
     frontend_in_ns: Whole                # [ns] submission -> waiting queue
     frontend_each_ns: Whole              # [ns] serial front-end time per request (a burst queues here)
     frontend_out_ns: Whole               # [ns] step output -> client
+
+
+TABLES: Final = ("dense_ns", "cpu_ns", "prep_ns", "eager")
+"""Names of the tables of a Cost; they come first in it."""
 
 
 @jitable

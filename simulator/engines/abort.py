@@ -6,7 +6,7 @@ outputs and the next schedule; vllm/v1/core/sched/scheduler.py, Scheduler.finish
 engine had put out by then counts: a first token or an answer on its way to the client is in time.
 """
 
-from policies.queues import take_out, vacate
+from policies.queues import retire_finished, take_out
 from simulator.engines.booking import ring_place
 from simulator.engines.clients import Habits, on_failed
 from simulator.engines.future import event_code, push
@@ -54,9 +54,10 @@ def abort(world: World, rep: Replica, i: int) -> None:
     """Take request i, waiting or running, off its replica."""
     req, c = world.req, rep.c
     if req.status[i] == RUNNING:
-        _leave_running(world, rep, i)
+        if not _in_running(rep, i):
+            pull(world, rep, req.slot[i])
         req.status[i] = ABORTED
-        vacate(req, rep, world.lim, i)
+        retire_finished(req, rep, world.lim)
     else:
         take_out(req, rep, world.lim, i)
         req.status[i] = ABORTED
@@ -67,25 +68,17 @@ def abort(world: World, rep: Replica, i: int) -> None:
 
 
 @jitable
-def _leave_running(world: World, rep: Replica, i: int) -> None:
-    """Request i goes out of `running`, which it may have to be put back into first."""
-    c = rep.c
+def _in_running(rep: Replica, i: int) -> bool:
+    """Whether request i is in `running`; else it is in the lane."""
     k = 0
-    while k < c.n_running and rep.running[k] != i:
+    while k < rep.c.n_running and rep.running[k] != i:
         k += 1
-    if k == c.n_running:
-        pull(world, rep, world.req.slot[i])
-        k = 0
-        while rep.running[k] != i:
-            k += 1
-    for later in range(k + 1, c.n_running):
-        rep.running[later - 1] = rep.running[later]
-    c.n_running -= 1
+    return bool(k < rep.c.n_running)
 
 
 @jitable
 def _leave_flight(world: World, rep: Replica, i: int) -> None:
-    """Tokens in flight for request i are for nobody."""
+    """Tokens in flight for request i are for nobody. (Drafts, whose `gains` go with `flight`, are refused here.)"""
     for ahead in range(rep.c.n_flight):
         at = ring_place(rep, world.lim, ahead)
         flight, step = rep.flight[at], rep.steps[at]

@@ -1,7 +1,7 @@
 """The bookkeeping of a step, run by both engines: commit (plan -> clocks), collect (output -> requests).
 
-Event order at one tick: COMPLETE < ARRIVE < TIMER < SCHEDULE, then by replica or request index. A completion may
-cause an arrival at the same tick, and a step sees every arrival of its tick.
+Event order at one tick: by phase (simulator/records.py), then by replica or request index. A completion may cause an
+arrival at the same tick, and a step sees every arrival of its tick.
 """
 
 from policies.queues import held, take_out

@@ -11,19 +11,19 @@ from typing import Final
 
 from policies.queues import take_head, vacate
 from policies.routers import COUNT, GROUPS, START, WIDTH, group_at
-from simulator.engines.clients import ENTER, Clients
+from simulator.engines.clients import ENTER, Clients, begin_anew
 from simulator.engines.future import event_code, index_of, push, what_of
 from simulator.engines.lane import spill
 from simulator.engines.world import Changes, World
 from simulator.jit import jitable
 from simulator.records import ARRIVE, CONTROL, TIMER
-from simulator.state import FUTURE, Column, Replica, Requests
+from simulator.state import Column, Replica, Requests
 from simulator.units import NEVER
 
 UP: Final = 0
 DRAINING: Final = 1
 DOWN: Final = 2
-"""state.Front.state of a replica."""
+"""records.Front.state of a replica."""
 
 CRASH: Final = 0
 DRAIN: Final = 1
@@ -38,6 +38,7 @@ BACK: Final = 2
 @jitable
 def start_changes(changes: Changes, clients: Clients) -> None:
     """The changes that are known before the run."""
+    clients.ctl.parked = -1
     for k in range(len(changes.tick)):
         push(clients.future, clients.ctl, changes.tick[k], event_code(CONTROL, k, BEGIN))
 
@@ -69,7 +70,7 @@ def change(world: World, rep: Replica, r: int, fronts: Column, tick: int, code: 
             front.listed = 0
             drained(world, rep, r, tick)
     elif what == FOUND:
-        if front.state == DOWN:
+        if front.state == DOWN and tick - front.since >= changes.found_after:  # not one that was back in between
             front.listed = 0
     else:
         front.state = UP
@@ -114,7 +115,6 @@ def _crash(world: World, rep: Replica, tick: int) -> None:
     front.since = tick
     front.outstanding = 0
     front.work = 0
-    front.used_blocks = 0
     front.bound = 0
     front.event_tick = NEVER
     front.event_phase = TIMER
@@ -126,14 +126,7 @@ def fail(world: World, rep: Replica, i: int, tick: int) -> None:
     req, clients = world.req, world.clients
     rep.stats.failed += 1
     rep.stats.failed_tokens += req.done[i]
-    req.status[i] = FUTURE
-    req.scheduled[i] = NEVER
-    req.first[i] = NEVER
-    req.last[i] = NEVER
-    req.itl_max[i] = 0
-    req.computed[i] = 0
-    req.planned[i] = 0
-    req.done[i] = 0
+    begin_anew(req, i)
     push(clients.future, clients.ctl, tick + world.changes.retry, event_code(ARRIVE, i, ENTER))
 
 
@@ -145,26 +138,19 @@ def nobody(req: Requests, i: int, routing: Column) -> bool:
 
 @jitable
 def park(req: Requests, clients: Clients, i: int) -> None:
-    """Request i waits at the gateway, behind those that do: a list through req.next."""
-    ctl = clients.ctl
-    req.next[i] = -1
-    if ctl.n_parked == 0:
-        ctl.parked = i
-    else:
-        req.next[ctl.last_parked] = i
-    ctl.last_parked = i
-    ctl.n_parked += 1
+    """Request i waits at the gateway with those that do: a list through req.next, in no order."""
+    req.next[i] = clients.ctl.parked
+    clients.ctl.parked = i
+    clients.ctl.n_parked += 1
 
 
 @jitable
 def _let_in(req: Requests, clients: Clients, tick: int) -> None:
     """Those that wait at the gateway try again."""
     ctl = clients.ctl
-    i = ctl.parked
-    for _ in range(ctl.n_parked):
-        push(clients.future, ctl, tick, event_code(ARRIVE, i, ENTER))
-        i = req.next[i]
-    ctl.n_parked = 0
+    while ctl.parked >= 0:
+        push(clients.future, ctl, tick, event_code(ARRIVE, ctl.parked, ENTER))
+        ctl.parked = req.next[ctl.parked]
 
 
 @jitable

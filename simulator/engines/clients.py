@@ -8,7 +8,7 @@ turn of a conversation, another attempt.
 from typing import Final, NamedTuple
 
 from simulator.cost.step import Cost
-from simulator.engines.future import Future, event_code, index_of, pop, push, what_of
+from simulator.engines.future import Future, before, event_code, index_of, pop, push, what_of
 from simulator.jit import jitable
 from simulator.records import ARRIVE, Control
 from simulator.state import FINISHED, FUTURE, NOT_SENT, REJECTED_QUEUE, Column, Requests
@@ -125,7 +125,7 @@ def upcoming(req: Requests, clients: Clients, until: int) -> tuple[int, int]:
             code = event_code(ARRIVE, ctl.next, ENTER)
     if ctl.n_future > 0:
         first = clients.future.tick[0]
-        if first < tick or (first == tick and clients.future.code[0] < code):
+        if before(first, clients.future.code[0], tick, code):
             tick = first
             code = clients.future.code[0]
     return (tick if tick <= until else NEVER), code
@@ -225,6 +225,19 @@ def _break_off(req: Requests, clients: Clients, i: int) -> None:
 
 
 @jitable
+def begin_anew(req: Requests, i: int) -> None:
+    """Request i is as if it had never been at a replica."""
+    req.status[i] = FUTURE
+    req.scheduled[i] = NEVER
+    req.first[i] = NEVER
+    req.last[i] = NEVER
+    req.itl_max[i] = 0
+    req.computed[i] = 0
+    req.planned[i] = 0
+    req.done[i] = 0
+
+
+@jitable
 def on_failed(req: Requests, clients: Clients, i: int, tick: int) -> None:
     """The client of request i learns at `tick` that it was refused or has given up: it tries again, or it is over."""
     habits = clients.habits
@@ -236,12 +249,5 @@ def on_failed(req: Requests, clients: Clients, i: int, tick: int) -> None:
         wait = min(2 * wait, habits.longest_ns)
     if req.done[i] > 1:
         clients.ctl.again_ns += req.last[i] - req.first[i]
-    req.status[i] = FUTURE
-    req.scheduled[i] = NEVER
-    req.first[i] = NEVER
-    req.last[i] = NEVER
-    req.itl_max[i] = 0
-    req.computed[i] = 0
-    req.planned[i] = 0
-    req.done[i] = 0
+    begin_anew(req, i)
     push(clients.future, clients.ctl, tick + wait, event_code(ARRIVE, i, GO))

@@ -1,8 +1,8 @@
 """The compiled engine: the reference engine's events, replica by replica, in one numba function per policy.
 
-Replicas touch each other only through the router and through closed or grouped clients, so each is advanced
-on its own up to the tick that matters: the next arrival. Sequences that only decode are one row, the `lane`;
-`quiet` runs steps of the lane alone without asking the policy.
+Replicas touch each other only through the router and, where clients wait for answers, requests are handed over or the
+fleet changes, through events; so each is advanced on its own up to the tick that matters: the next event from outside.
+Sequences that only decode are one row, the `lane`; `quiet` runs steps of the lane alone without asking the policy.
 """
 
 from collections.abc import Callable
@@ -12,25 +12,24 @@ from typing import Any, Final
 import numpy as np
 
 from policies.registry import Policy
-from policies.routers import RANDOM, ROUTED, count_routed, count_turn
+from policies.routers import READS_LOAD, ROUTED
 from simulator.cost.step import Cost
-from simulator.engines.abort import deadline, watch
-from simulator.engines.admission import enqueue
 from simulator.engines.booking import clear_plan, collect, commit
-from simulator.engines.changes import DOWN, change, drained, fail, nobody, park, start_changes
-from simulator.engines.clients import ENTER, Clients, act, drop, on_failed, start_load, upcoming
+from simulator.engines.changes import change, drained, start_changes
+from simulator.engines.clients import Clients, act, drop, start_load, upcoming
 from simulator.engines.foresight import nobody_ends_before
-from simulator.engines.future import index_of, phase_of, what_of
-from simulator.engines.handover import LAND, LET_GO, keep_kv, let_go, pass_on, take_over
+from simulator.engines.future import phase_of
+from simulator.engines.handover import keep_kv, pass_on, take_over
 from simulator.engines.job import Job, check_sums
 from simulator.engines.lane import depart, join, spill
 from simulator.engines.pools import NUMBERS, PoolRows, pool_rows
 from simulator.engines.quiet import run_quietly, steps_alike
 from simulator.engines.steplog import log_step
 from simulator.engines.turns import ACT, END, Mode, behind, next_replica, set_event, wake
+from simulator.engines.visit import is_visit, visit_under
 from simulator.engines.world import World
 from simulator.jit import compiled, jitable
-from simulator.records import COMPLETE, CONTROL, DEADLINE, SCHEDULE
+from simulator.records import COMPLETE, CONTROL, SCHEDULE
 from simulator.state import GAPS, Column, Limits, Prefix, Replica
 from simulator.units import NEVER
 
@@ -38,8 +37,6 @@ DONE = 0
 PAUSED = 1
 LOG_FULL = 2
 """Why the compiled loop came back: all done, `stop_at` requests have arrived, the step log must grow."""
-
-
 
 LIMITS: Final = len(Limits._fields)
 COST_NUMBERS: Final = len(NUMBERS)
@@ -65,45 +62,6 @@ def _row_readers() -> tuple[Callable[..., Limits], Callable[..., Cost]]:
                     *to_fixed_tuple(rows.numbers[p], COST_NUMBERS))
 
     return limits_at, cost_at
-
-
-def _visit(key: Callable[..., int], arrived: Callable[..., None]) -> Callable[..., None]:
-    """What an event from outside does at a replica under a policy."""
-
-    @jitable
-    def visit(world: World, rep: Replica, r: int, tick: int, code: int) -> None:
-        """A request, from its client or handed over, enters the queue of replica r or is refused; blocks of one handed
-        over are free; or a client gives up."""
-        req, i, what = world.req, index_of(code), what_of(code)
-        if phase_of(code) == DEADLINE:
-            if deadline(world, rep, i, tick):
-                rep.front.used_blocks = world.lim.num_blocks - rep.c.free_blocks
-                wake(rep, tick)
-            return
-        if what == LET_GO:
-            let_go(req, rep, i)
-            wake(rep, tick)
-            return
-        if nobody(req, i, world.routing):
-            park(req, world.clients, i)
-            return
-        if what == LAND:
-            count_turn(req, i, world.routing)
-        else:
-            count_routed(req, i, world.routing)
-        if rep.front.state == DOWN:
-            fail(world, rep, i, tick)
-            return
-        if len(req.key) > 0:
-            req.key[i] = key(req, world.lim, i)
-        if enqueue(world, rep, i, r):
-            arrived(req, rep, world.lim, rep.aux, i)
-            watch(world, i, tick)
-            wake(rep, tick)
-        else:
-            on_failed(req, world.clients, i, tick + world.cost.frontend_out_ns)
-
-    return visit
 
 
 def _step_functions(schedule: Callable[..., None],
@@ -176,7 +134,7 @@ def _advance(complete: Callable[..., None], plan: Callable[..., bool]) -> Callab
                     set_event(rep, lim.schedule_ahead, plan(world, rep, mode.lane))
             if world.clients.coupled == 1:
                 return DONE
-        if mode.replicas > 1 and mode.router > RANDOM:
+        if mode.replicas > 1 and mode.router in READS_LOAD:
             front.bound = nobody_ends_before(world, rep)
         return DONE
 
@@ -187,7 +145,7 @@ def _build(policy: Policy) -> Callable[..., int]:
     """Compile the engine around one policy; its functions are captured, so the cache on disk knows them."""
     limits_at, cost_at = _row_readers()
     advance = _advance(*_step_functions(policy.schedule, policy.retire))
-    visit = _visit(policy.key, policy.arrived)
+    visit = visit_under(policy.key, policy.arrived)
 
     def run(shared: World, rows: PoolRows, control: Column, reps: Column, given: Mode) -> int:
         # numba cannot return a record from a function: the views of one row are made here
@@ -224,13 +182,15 @@ def _build(policy: Policy) -> Callable[..., int]:
                           reps.calendar[r], reps.gap_step[r], reps.gap_ns[r],
                           Prefix(reps.prefix.chain, reps.prefix.held, reps.prefix.found[r], reps.prefix.nodes[r]),
                           reps.aux[r], reps.stats[r], reps.front[r], reps.c[r])
+            why = DONE
             if todo == ACT:
                 start = 0
                 drop(world.req, world.clients, tick, code)
                 if phase_of(code) == CONTROL:
                     change(world, rep, r, reps.front, tick, code)
-                elif phase_of(code) == DEADLINE or what_of(code) in (ENTER, LAND, LET_GO):
-                    visit(world, rep, r, tick, code)
+                elif is_visit(code):
+                    if visit(world, rep, r, tick, code):
+                        wake(rep, tick)
                 else:
                     act(world.req, world.cost, world.clients, tick, code)
             elif todo == END:
@@ -239,9 +199,9 @@ def _build(policy: Policy) -> Callable[..., int]:
             else:
                 start = r + 1
                 why = advance(world, rep, r, tick if alone else NEVER, mode)
-                reps.front[r].used_blocks = world.lim.num_blocks - reps.c[r].free_blocks
-                if why != DONE:
-                    return why
+            reps.front[r].used_blocks = world.lim.num_blocks - reps.c[r].free_blocks
+            if why != DONE:
+                return why
 
     return compiled(run, code_name(policy))
 

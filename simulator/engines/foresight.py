@@ -1,6 +1,6 @@
 """How long the number of requests at a replica is sure to stay what it is, unless one arrives.
 
-A router that reads it (state.Front.outstanding) need not have a replica advanced to an arrival before that tick. The
+A router that reads it (records.Front.outstanding) need not have a replica advanced to an arrival before that tick. The
 bound knows the true output lengths, as the engine does and policies do not; it may be early, never late.
 """
 

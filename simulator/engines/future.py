@@ -23,7 +23,7 @@ class Future(NamedTuple):
 
 @jitable
 def event_code(phase: int, index: int, what: int) -> int:
-    """Phase (state.ARRIVE, ...), index within it (a request, ...) and what happens to it, as one number."""
+    """Phase (records.ARRIVE, ...), index within it (a request, ...) and what happens to it, as one number."""
     return (((phase << _INDEX_BITS) + index) << _WHAT_BITS) + what
 
 
@@ -52,7 +52,7 @@ def push(future: Future, ctl: Control, tick: int, code: int) -> None:
     ctl.n_future = at + 1
     while at > 0:
         above = (at - 1) >> 1
-        if not _before(tick, code, future.tick[above], future.code[above]):
+        if not before(tick, code, future.tick[above], future.code[above]):
             break
         future.tick[at] = future.tick[above]
         future.code[at] = future.code[above]
@@ -70,10 +70,10 @@ def pop(future: Future, ctl: Control) -> None:
     at = 0
     while 2 * at + 1 < n:
         child = 2 * at + 1
-        if child + 1 < n and _before(future.tick[child + 1], future.code[child + 1], future.tick[child],
+        if child + 1 < n and before(future.tick[child + 1], future.code[child + 1], future.tick[child],
                                      future.code[child]):
             child += 1
-        if _before(tick, code, future.tick[child], future.code[child]):
+        if before(tick, code, future.tick[child], future.code[child]):
             break
         future.tick[at] = future.tick[child]
         future.code[at] = future.code[child]
@@ -83,5 +83,6 @@ def pop(future: Future, ctl: Control) -> None:
 
 
 @jitable
-def _before(tick: int, code: int, other_tick: int, other_code: int) -> bool:
+def before(tick: int, code: int, other_tick: int, other_code: int) -> bool:
+    """True when the first of two events comes first."""
     return tick < other_tick or (tick == other_tick and code < other_code)

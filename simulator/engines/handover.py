@@ -16,16 +16,13 @@ from simulator.engines.future import event_code, push
 from simulator.engines.world import LINK_BITS, World
 from simulator.jit import jitable
 from simulator.records import TRANSFER
-from simulator.state import FUTURE, Replica, Requests
+from simulator.state import FUTURE, SENT, TAKEN, Replica, Requests
 
 LAND: Final = 6
 LET_GO: Final = 7
 """What a TRANSFER event is: the KV of request `index` has come, and it enters the queue of a replica for its second
 half; it was admitted there, and the blocks it holds at the first are free."""
 
-SENT: Final = 1
-TAKEN: Final = 2
-"""Requests.carried: its KV waits at the replica where it was computed; it was taken from there. 0: it has none."""
 
 
 @jitable
@@ -91,5 +88,4 @@ def let_go(req: Requests, rep: Replica, i: int) -> None:
     rep.c.free_blocks += req.held[i]
     rep.c.kv_tokens -= req.prompt[i]
     rep.c.version += 1
-    rep.front.used_blocks = rep.front.blocks - rep.c.free_blocks
     req.held[i] = 0

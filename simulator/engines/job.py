@@ -116,7 +116,7 @@ class Job:
 
     @property
     def stats(self) -> npt.NDArray[np.void]:
-        """(R,) state.Totals; for array jobs."""
+        """(R,) records.Totals; for array jobs."""
         totals: npt.NDArray[np.void] = self.reps.stats
         return totals
 

@@ -15,10 +15,9 @@ from policies.queues import wanted
 from simulator.engines.booking import ring_place
 from simulator.engines.world import World
 from simulator.jit import jitable
-from simulator.kv import blocks_for
 from simulator.state import CALENDAR, Replica
 from simulator.units import NEVER
-from simulator.windows import give_back_at, held_blocks, settled
+from simulator.windows import blocks_for, give_back_at, held_blocks, settled
 
 REST = 4
 """Steps after a spill in which nobody joins: another spill is likely."""

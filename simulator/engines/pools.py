@@ -11,10 +11,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from policies.routers import GROUPS, WIDTH
-from simulator.cost.step import Cost
+from simulator.cost.step import TABLES, Cost
 from simulator.state import Column, Limits
 
-TABLES: Final = ("dense_ns", "cpu_ns", "prep_ns", "eager")
 NUMBERS: Final = tuple(name for name in Cost._fields if name not in TABLES)
 if Cost._fields[: len(TABLES)] != TABLES:
     raise AssertionError("the compiled engine makes a Cost of its tables first, then its numbers")

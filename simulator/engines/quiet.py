@@ -45,7 +45,7 @@ class Pace(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Totals over the steps of a quiet run whose output was collected; see state.Totals."""
+    """Totals over the steps of a quiet run whose output was collected; see records.Totals."""
 
     outputs: int
     wall: int

@@ -1,8 +1,8 @@
 """The reference engine: a SimPy process per replica that runs the loop of a serving engine, and a source.
 
 Read `_Run.replica` first: it is the loop of vLLM's EngineCore.step_with_batch_queue (schedule, launch, collect the
-oldest output, repeat). All that changes requests is in `booking` and in the policies, shared with the
-compiled engine.
+oldest output, repeat). All that changes requests is in the modules beside
+this one and in the policies, shared with the compiled engine.
 """
 
 from collections.abc import Generator
@@ -12,18 +12,17 @@ from typing import Any
 import simpy
 
 from policies.registry import Policy
-from policies.routers import LEAST_KV, count_routed, count_turn, route
-from simulator.engines.abort import deadline, watch
-from simulator.engines.admission import enqueue
+from policies.routers import LEAST_KV
 from simulator.engines.booking import clear_plan, collect, commit, output_tick
-from simulator.engines.changes import DOWN, change, drained, fail, nobody, park, replica_of, start_changes
-from simulator.engines.clients import ENTER, act, drop, on_failed, start_load, upcoming
-from simulator.engines.future import index_of, phase_of, what_of
-from simulator.engines.handover import LAND, LET_GO, keep_kv, let_go, pass_on, take_over
+from simulator.engines.changes import change, drained, start_changes
+from simulator.engines.clients import act, drop, start_load, upcoming
+from simulator.engines.future import index_of, phase_of
+from simulator.engines.handover import keep_kv, pass_on, take_over
 from simulator.engines.job import Job, as_arrays, check_sums
 from simulator.engines.steplog import log_step
+from simulator.engines.visit import is_visit, replica_for, visit_under
 from simulator.engines.world import World
-from simulator.records import COMPLETE, CONTROL, DEADLINE, SCHEDULE, TIMER, LogRow
+from simulator.records import COMPLETE, CONTROL, SCHEDULE, TIMER, LogRow
 from simulator.units import NEVER
 
 Steps = Generator[simpy.Event, Any, None]
@@ -44,6 +43,7 @@ class _Run:
 
     def __init__(self, job: Job, policy: Policy) -> None:
         self.job, self.policy = job, policy
+        self.visit = visit_under(policy.key, policy.arrived)
         self.clients = job.clients()
         self.worlds = [World(job.req, pool.lim, pool.cost, self.clients, job.itl, rows_time, job.log, job.routing,
                              job.links, job.acceptance, job.changes)
@@ -78,17 +78,25 @@ class _Run:
                 self.more = self.env.event()
             if event.processed:
                 drop(job.req, self.clients, tick, code)
-                what = what_of(code)
-                if phase_of(code) == CONTROL:
-                    self.control(tick, code)
-                elif phase_of(code) == DEADLINE:
-                    self.deadline(index_of(code))
-                elif what in (ENTER, LAND):
-                    self.arrive(index_of(code), what == LAND)
-                elif what == LET_GO:
-                    self.let_go(index_of(code))
-                else:
-                    act(job.req, job.cost, self.clients, tick, code)
+                self.act(tick, code)
+
+    def act(self, tick: int, code: int) -> None:
+        """Do an event of the clients, of a request at a replica, or of the fleet."""
+        job, fronts = self.job, [rep.front for rep in self.job.reps]
+        if job.router == LEAST_KV:
+            for rep in job.reps:
+                rep.front.used_blocks = rep.front.blocks - rep.c.free_blocks
+        r = replica_for(self.worlds[0], job.router, fronts, code)
+        rep = job.reps[max(r, 0)]
+        world = self.worlds[rep.front.pool]
+        if phase_of(code) == CONTROL:
+            if change(world, rep, r, fronts, tick, code):
+                self.replicas[r].interrupt()
+        elif is_visit(code):
+            if self.visit(world, rep, r, tick, code):
+                self.wake(r)
+        else:
+            act(job.req, job.cost, self.clients, tick, code)
 
     def replica(self, r: int) -> Steps:
         """A replica's life, begun anew after each crash."""
@@ -120,50 +128,6 @@ class _Run:
         else:
             yield self.bells[r]
         yield self.tick(int(self.env.now), SCHEDULE, r)
-
-    def arrive(self, i: int, landed: bool) -> None:
-        job = self.job
-        if nobody(job.req, i, job.routing):
-            park(job.req, self.clients, i)
-            return
-        if job.router == LEAST_KV:
-            for rep in job.reps:
-                rep.front.used_blocks = rep.front.blocks - rep.c.free_blocks
-        r = route(job.router, job.req, [rep.front for rep in job.reps], i, job.routing)
-        (count_turn if landed else count_routed)(job.req, i, job.routing)
-        rep = job.reps[r]
-        world = self.worlds[rep.front.pool]
-        if rep.front.state == DOWN:
-            fail(world, rep, i, int(self.env.now))
-            return
-        if job.req.key:
-            job.req.key[i] = self.policy.key(job.req, world.lim, i)
-        if enqueue(world, rep, i, r):
-            self.policy.arrived(job.req, rep, world.lim, rep.aux, i)
-            watch(world, i, int(self.env.now))
-            self.wake(r)
-        else:
-            on_failed(job.req, self.clients, i, int(self.env.now) + world.cost.frontend_out_ns)
-
-    def deadline(self, i: int) -> None:
-        r = self.job.req.replica[i]
-        rep = self.job.reps[r]
-        if deadline(self.worlds[rep.front.pool], rep, i, int(self.env.now)):
-            self.wake(r)
-
-    def control(self, tick: int, code: int) -> None:
-        """A replica crashes, is drained, or comes back."""
-        job = self.job
-        r = replica_of(job.changes, code)
-        rep = job.reps[r]
-        if change(self.worlds[rep.front.pool], rep, r, [each.front for each in job.reps], tick, code):
-            self.replicas[r].interrupt()
-
-    def let_go(self, i: int) -> None:
-        """The replica of request i's first half has blocks again."""
-        r = self.job.req.source[i]
-        let_go(self.job.req, self.job.reps[r], i)
-        self.wake(r)
 
     def wake(self, r: int) -> None:
         """Replica r, if it sleeps, looks at its queue in this tick."""

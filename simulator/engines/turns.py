@@ -2,15 +2,14 @@
 
 from typing import NamedTuple
 
-from policies.routers import LEAST_KV, RANDOM, route
+from policies.routers import RANDOM
 from simulator.engines.booking import output_tick
-from simulator.engines.changes import nobody, replica_of
 from simulator.engines.clients import ENTER
-from simulator.engines.future import index_of, phase_of, what_of
-from simulator.engines.handover import LAND, LET_GO
+from simulator.engines.future import what_of
+from simulator.engines.visit import replica_for
 from simulator.engines.world import World
 from simulator.jit import jitable
-from simulator.records import ARRIVE, COMPLETE, CONTROL, DEADLINE, SCHEDULE, TIMER, Front
+from simulator.records import ARRIVE, COMPLETE, SCHEDULE, TIMER, Front
 from simulator.state import Column, Replica
 from simulator.units import NEVER
 
@@ -31,13 +30,11 @@ class Mode(NamedTuple):
     quiet: bool     # run quietly where that is possible
 
 
-
 @jitable
 def behind(front: Front, limit: int, until: int) -> bool:
     """True when the replica has an event before those of clients at `limit`: COMPLETE comes first in a tick."""
     tick = front.event_tick
     return tick <= until and tick < NEVER and (tick < limit or (tick == limit and front.event_phase < ARRIVE))
-
 
 
 @jitable
@@ -50,7 +47,6 @@ def earliest(fronts: Column, replicas: int) -> int:
         if tick < first or (tick == first and fronts[r].event_phase < fronts[best].event_phase):
             best = r
     return best
-
 
 
 @jitable
@@ -67,25 +63,14 @@ def next_replica(world: World, fronts: Column, mode: Mode, limit: int, code: int
             return r, ADVANCE
     elif limit == NEVER or (mode.router > RANDOM and what_of(code) == ENTER):
         for r in range(start, mode.replicas):
-            if (fronts[r].bound <= limit or mode.router == LEAST_KV) and behind(fronts[r], limit, mode.until):
+            if fronts[r].bound <= limit and behind(fronts[r], limit, mode.until):
                 return r, ADVANCE
     if limit == NEVER:
         return 0, END
-    what = what_of(code)
-    if phase_of(code) == CONTROL:
-        r = replica_of(world.changes, code)
-    elif phase_of(code) == DEADLINE:
-        r = int(world.req.replica[index_of(code)])
-    elif what == LET_GO:
-        return int(world.req.source[index_of(code)]), ACT
-    elif what in (ENTER, LAND):
-        if nobody(world.req, index_of(code), world.routing):
-            return 0, ACT
-        r = route(mode.router, world.req, fronts, index_of(code), world.routing)
-    else:
+    r = replica_for(world, mode.router, fronts, code)
+    if r < 0:
         return 0, ACT
     return r, ADVANCE if alone and behind(fronts[r], limit, mode.until) else ACT
-
 
 
 @jitable
@@ -95,7 +80,6 @@ def wake(rep: Replica, tick: int) -> None:
     if rep.front.event_phase == TIMER:
         rep.front.event_tick = tick
         rep.front.event_phase = SCHEDULE
-
 
 
 @jitable

@@ -87,10 +87,6 @@ def _check_clients(setup: Setup, gives_up: bool) -> None:
         key = "load.timeout_s" if scenario.load.timeout_s else "load.ttft_timeout_s"
         raise ConfigError(f"{scenario.place(key)} needs a policy that can drop a running request; {policy.name} "
                           "returns its slots at the end of the batch")
-    if gives_up and (policy.ordered or policy.aux_per_tenant):
-        key = "load.timeout_s" if scenario.load.timeout_s else "load.ttft_timeout_s"
-        raise ConfigError(f"{scenario.place(key)}: clients who give up are modelled for queues first come, first "
-                          f"served; {policy.name} has another order")
     if scenario.admission.predicted_ttft_s and policy.ordered:
         raise ConfigError(f"{scenario.place('admission.predicted_ttft_s')}: the prediction takes requests first come, "
                           f"first served, {policy.name} does not")

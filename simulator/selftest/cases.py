@@ -206,9 +206,7 @@ def some_pauses(choose: Choose, draft: Draft) -> list[int]:
 def some_habits(choose: Choose, draft: Draft) -> Habits:
     """Clients who start one after the other, wait for a place, give up, try again."""
     tick, load = draft.tick, draft.load
-    policy = POLICIES[draft.policy]
-    able = policy.aborts and not policy.ordered and not policy.aux_per_tenant and not draft.draft_tokens
-    patient = not able or choose.among(0, 1) == 1
+    patient = not POLICIES[draft.policy].aborts or draft.draft_tokens > 0 or choose.among(0, 1) == 1
     ttft = 0 if patient else choose.among(0, 2, 6, 30) * tick
     backoff = choose.among(0, 1, 5) * tick
     return Habits(

@@ -11,7 +11,7 @@ from policies.registry import POLICIES
 from policies.routers import ROUTERS
 from simulator.config import Document, Section, placed, validate
 from simulator.cost.check import check_cost
-from simulator.cost.step import Cost
+from simulator.cost.step import TABLES, Cost
 from simulator.engines.clients import Habits
 from simulator.errors import ConfigError, ServecastError
 from simulator.selftest.cases import PATIENT, Case
@@ -21,7 +21,6 @@ MOST: Final = 10**6
 """Largest count, and longest time [ticks of 1 ns] of a table: what the drawn cases have is far below."""
 Count = Annotated[int, Field(ge=0, le=MOST)]
 Tick = Annotated[int, Field(ge=0, le=10**12)]
-TABLES: Final = ("dense_ns", "cpu_ns", "prep_ns", "eager")
 
 
 class RequestColumns(Section):

@@ -167,7 +167,7 @@ def nobody_is_overtaken(case: Case, done: Job) -> Holds:
     req = done.req
     for r in range(case.replicas):
         here = (req.replica == r) & (req.status > s.FUTURE) & (req.status < OVER)
-        order = np.argsort(req.queued[here], kind="stable")
+        order = np.lexsort((req.scheduled[here], req.queued[here]))  # of one tick the events' order decides
         yield np.all(np.diff(req.scheduled[here][order]) >= 0)  # NEVER is the latest of all
 
 

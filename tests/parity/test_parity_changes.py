@@ -61,5 +61,5 @@ def test_cases_are_hard() -> None:
         done = changed(seed, "reference")
         failed += int(done.stats["failed"].sum())
         tokens += int(done.stats["failed_tokens"].sum())
-        parked += int(done.ctl["last_parked"][0] > 0)
+        parked += int(done.ctl["n_parked"][0] > 0)
     assert failed > 100 and tokens > 100 and parked > 10

@@ -6,10 +6,10 @@ from parity.cases import COMMON, SEEDS, Case, as_told, job, outcome, ran
 
 from simulator.engines.job import Job
 from simulator.engines.pools import Pool
-from simulator.kv import blocks_for
 from simulator.selftest.cases import Uniform, some_case
 from simulator.state import FINISHED, REJECTED_LENGTH
 from simulator.units import NEVER
+from simulator.windows import blocks_for
 
 GIVEN = {"policy": "chunked", "contiguous": 0, "prefix": 0, "window": 0, "draft_tokens": 0}
 

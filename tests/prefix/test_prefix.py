@@ -9,7 +9,7 @@ import pytest
 from oracle.pool import Block, Pool
 
 from simulator import prefix
-from simulator.kv import blocks_for
+from simulator.windows import blocks_for
 
 
 class Node(SimpleNamespace):

@@ -1,0 +1,72 @@
+"""What an event from outside does at a replica, for both engines."""
+
+from collections.abc import Callable
+
+from policies.routers import count_routed, count_turn, route
+from simulator.engines.abort import deadline, watch
+from simulator.engines.admission import enqueue
+from simulator.engines.changes import DOWN, fail, nobody, park, replica_of
+from simulator.engines.clients import ENTER, on_failed
+from simulator.engines.future import index_of, phase_of, what_of
+from simulator.engines.handover import LAND, LET_GO, let_go
+from simulator.engines.world import World
+from simulator.jit import jitable
+from simulator.records import CONTROL, DEADLINE
+from simulator.state import Column, Replica
+
+
+@jitable
+def is_visit(code: int) -> bool:
+    """Whether an event is one of a request at a replica: neither the clients' own nor a change of the fleet."""
+    phase = phase_of(code)
+    return phase == DEADLINE or (phase != CONTROL and what_of(code) in (ENTER, LAND, LET_GO))
+
+
+@jitable
+def replica_for(world: World, router: int, fronts: Column, code: int) -> int:
+    """Replica that an event is about, -1 = none; the router chooses it for a request that enters a queue."""
+    i = index_of(code)
+    if phase_of(code) == CONTROL:
+        return replica_of(world.changes, code)
+    if not is_visit(code):
+        return -1
+    if phase_of(code) == DEADLINE:
+        return int(world.req.replica[i])
+    if what_of(code) == LET_GO:
+        return int(world.req.source[i])
+    return -1 if nobody(world.req, i, world.routing) else route(router, world.req, fronts, i, world.routing)
+
+
+def visit_under(key: Callable[..., int], arrived: Callable[..., None]) -> Callable[..., bool]:
+    """`visit` of a policy with these hooks."""
+
+    @jitable
+    def visit(world: World, rep: Replica, r: int, tick: int, code: int) -> bool:
+        """A request, from its client or handed over, enters the queue of replica r or is refused; blocks of one handed
+        over are free; or a client gives up. True when the replica's decision may change."""
+        req, i, what = world.req, index_of(code), what_of(code)
+        if phase_of(code) == DEADLINE:
+            return deadline(world, rep, i, tick)
+        if what == LET_GO:
+            let_go(req, rep, i)
+            return True
+        if nobody(req, i, world.routing):
+            park(req, world.clients, i)
+            return False
+        if what == LAND:
+            count_turn(req, i, world.routing)
+        else:
+            count_routed(req, i, world.routing)
+        if rep.front.state == DOWN:
+            fail(world, rep, i, tick)
+            return False
+        if len(req.key) > 0:
+            req.key[i] = key(req, world.lim, i)
+        if enqueue(world, rep, i, r):
+            arrived(req, rep, world.lim, rep.aux, i)
+            watch(world, i, tick)
+            return True
+        on_failed(req, world.clients, i, tick + world.cost.frontend_out_ns)
+        return False
+
+    return visit
