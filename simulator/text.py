@@ -42,6 +42,11 @@ def share(value: float | None, missing: str = MISSING) -> str:
     return text
 
 
+def gain(pct: float | None) -> str:
+    """How far the wall moves; null = no limit breaks any more."""
+    return "no wall" if pct is None else f"{pct:+.1f} %"
+
+
 def times(ratio: float) -> str:
     """How many times something else: 3.05x, 120x; below a tenth as a fraction, 1/24.5."""
     if 0 < ratio < 0.1:

@@ -83,6 +83,27 @@ def print_json(data: Any) -> None:
     print(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False))
 
 
+def check_out(out: Path | None) -> None:
+    """Refuse an output folder that is not ours before time is spent on the simulation. Raises ConfigError."""
+    if out is not None:
+        from simulator.report.folder import check_target
+
+        check_target(out)
+
+
+def deliver(data: Mapping[str, Any], out: Path | None, tables: Callable[[Any], Iterable[Any]], as_json: bool,
+            quiet: bool, said: str = "") -> None:
+    """An answer on stdout, as JSON or as the `tables` of it; on stderr what is `said` of it and where its report is."""
+    if as_json:
+        print_json(data)
+    elif not quiet:
+        show(*tables(data))
+    if said:
+        note(said, quiet)
+    if out is not None:
+        note(f"report in {out / 'report.html'}", quiet)
+
+
 def note(text: str, quiet: bool = False) -> None:
     """One line on stderr beside the result."""
     if not quiet:
@@ -244,3 +265,13 @@ def progress_bar(title: str, total: int, quiet: bool) -> Iterator[Callable[[int]
     with Progress(*columns, console=console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=total)
         yield lambda done: bar.update(task, completed=done)
+
+
+@contextmanager
+def counter(title: str, quiet: bool) -> Iterator[Callable[[int], None] | None]:
+    """A running count of simulations, on terminals only."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    with console(stderr=True).status(f"{title} ...") as status:
+        yield lambda done: status.update(f"{title}: {done} simulations")

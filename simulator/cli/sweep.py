@@ -84,7 +84,7 @@ def show_sweep(folder: FolderArgument, metric: MetricOption = "ttft_s.p99", keys
     failed = table.errors_table(frame)
     if failed is not None:
         console(stderr=True).print(failed)
-    grid = None
+    figure = None
     if pair is not None and keys is None and not table.fits(means, *pair):
         note(f"no heat map: {pair[0]} and {pair[1]} have too many values; --keys X,Y names others", quiet)
     elif pair is not None:
@@ -92,10 +92,11 @@ def show_sweep(folder: FolderArgument, metric: MetricOption = "ttft_s.p99", keys
         if grid.shape[1] <= 16 and grid.shape[0] <= 40:
             show(table.grid_table(grid, metric, folded))
         path = plot or folder / "heatmap.png"
-        table.save_heat_map(grid, metric, path, folded)
+        figure = table.heat_map(grid, metric, folded)
+        table.save_heat_map(figure, path)
         note(f"heat map in {path}", quiet)
     page = folder / "report.html"
-    write_page(page, folder.resolve().name, frame, means, swept, metric, grid, max(top, 20))
+    write_page(page, folder.resolve().name, frame, means, swept, metric, figure, max(top, 20))
     note(f"open {page}", quiet)
 
 

@@ -9,15 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from simulator.planning.bounds import RESOURCES, Ready, can_bind
+from simulator.planning.bounds import Ready, gains
 from simulator.planning.cache import PointCache
 from simulator.planning.capacity import GROWTHS, STEPS, months_to
+from simulator.planning.edge import RATE_STEP
 from simulator.planning.passing import possibly, surely
 from simulator.planning.points import Runner
 from simulator.planning.price import price_of
-from simulator.planning.search import LOWEST_RATE, RATE_STEP, Search
+from simulator.planning.search import LOWEST_RATE, Search
 from simulator.planning.spec import MAX_REPLICAS, Candidate, PlanSpec, candidates_of
-from simulator.planning.statistics import Judgement, check_levels, check_prefixes, reason
+from simulator.planning.statistics import check_levels, check_prefixes, finite, level_rows, reason
 from simulator.planning.traffic import at_rate, mean_rate
 from simulator.units import NS_PER_S
 
@@ -97,12 +98,12 @@ def _row(search: Search, found: Ready, traffic: float) -> dict[str, Any]:
         return row | {"reason": "the budget does not pay for one serving replica" +
                       (f" beside {spec.survive} spare" if spec.survive else "")}  # fmt: skip
     now = search.judged(candidate, serving, spec.growth, whole=True)
-    row |= {"levels": levels(now), "worst": None if now.overloaded else now.binding.ratio, "meets": now.holds}
+    row |= {"levels": level_rows(now), "meets": now.holds}
+    row["worst"] = None if now.overloaded else finite(now.binding.ratio)
     wall = search.wall(candidate, serving, spec.growth)
     if wall == 0:
         idle = search.judged(candidate, serving, spec.growth * LOWEST_RATE, count=2)
         return row | {"reason": f"no rate meets it, even nearly idle: {reason(idle)}"}
-    row |= {"carries": wall * traffic if math.isfinite(wall) else None, "wall": math.isfinite(wall)}
     if not math.isfinite(wall):
         return row | {"carries": spec.growth * spec.search.max_rate_scale * traffic}
     above = search.judged(candidate, serving, wall * (1 + RATE_STEP), count=2)
@@ -110,19 +111,13 @@ def _row(search: Search, found: Ready, traffic: float) -> dict[str, Any]:
     low = search.wall(candidate, serving, wall, factor=1 + error, passes=surely)
     high = search.wall(candidate, serving, wall, factor=1 - error, passes=possibly)
     return row | {
+        "carries": wall * traffic,
+        "wall": True,
         "span_s": search.runner.bench.traffic.trace(0).span_ns / NS_PER_S / wall,
         "breaks": {"level": above.binding.name, "words": reason(above)},
         "low": min(low, wall) * traffic,
-        "high": max(high, wall) * traffic if math.isfinite(high) else None,
+        "high": finite(max(high, wall) * traffic),
     }
-
-
-def levels(judged: Judgement) -> list[dict[str, Any]]:
-    """Each level by the mean over replications; null = not finite."""
-    return [
-        {"name": x.name, "value": x.interval.mean if math.isfinite(x.interval.mean) else None, "limit": x.limit}
-        for x in judged.levels
-    ]
 
 
 def _key(spec: PlanSpec, row: dict[str, Any]) -> tuple[float, ...]:
@@ -135,15 +130,11 @@ def _key(spec: PlanSpec, row: dict[str, Any]) -> tuple[float, ...]:
 
 
 def _relief(search: Search, candidate: Candidate, serving: int, wall: float) -> list[dict[str, Any]]:
-    """How far the wall moves with 25 % more of each resource that can bind, most first."""
+    """How far the wall moves with 25 % more of each resource that can bind, most first; null = no wall any more."""
     above = search.judged(candidate, serving, wall * (1 + RATE_STEP), count=2).records
     setup = search.runner.bench.setup(candidate)
-    rows = []
-    for resource in RESOURCES:
-        binds = can_bind(resource, above, setup)
-        moved = search.wall(candidate, serving, wall, relief=resource) if binds else wall
-        rows.append({"resource": resource, "gain_pct": 100 * (moved / wall - 1)})
-    return sorted(rows, key=lambda row: -float(row["gain_pct"]))
+    found = gains(above, setup, wall, lambda resource: search.wall(candidate, serving, wall, relief=resource))
+    return [{"resource": resource, "gain_pct": finite(gain)} for resource, gain in found.items()]
 
 
 def _steps(search: Search, candidate: Candidate, best: dict[str, Any], traffic: float) -> list[dict[str, Any]]:

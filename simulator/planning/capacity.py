@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from simulator.errors import ConfigError
-from simulator.planning.bounds import RESOURCES, StepError, can_bind, relieved, scaled_cost, step_error
+from simulator.planning.bounds import StepError, gains, relieved, scaled_cost, step_error
 from simulator.planning.edge import Edge, find_edge
 from simulator.planning.measure import Wanted, measure, wanted_of
 from simulator.planning.offered import Offered
 from simulator.planning.passing import Passes, by_mean, excess, possibly, surely
 from simulator.planning.slo import SloSpec
 from simulator.planning.spec import SearchSpec
-from simulator.planning.statistics import Judgement, check_levels, judge, reason
+from simulator.planning.statistics import Judgement, check_levels, finite, judge, level_rows, reason
 from simulator.run import simulate
 from simulator.scenario.setup import Setup, prepare
 from simulator.scenario.spec import Scenario
@@ -31,7 +31,6 @@ GROWTHS: Final = (2.0, 5.0, 10.0, 20.0)
 STEPS: Final = 5
 """Rows of the step table: the fleet as it is and this many less one replicas more."""
 LOWEST: Final = 1 / 1024
-SMALL_GAIN: Final = 1.02
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ class Tried:
             return excess(self.judged(rate, replicas, factor, relief), passes)
 
         most = start * self.levels.search.max_rate_scale
-        return find_edge(at, start, lowest=start * LOWEST, highest=most, step=0.01)
+        return find_edge(at, start, lowest=start * LOWEST, highest=most)
 
 
 def capacity(
@@ -148,7 +147,7 @@ def capacity(
         "error_source": tried.error.source,
     }
     low, high = _range(tried, own, replicas)
-    data |= {"low": low, "high": high, "levels": _levels(tried, own.passes, replicas)}
+    data |= {"low": low, "high": high, "levels": level_rows(tried.judged(own.passes, replicas)) if own.passes else []}
     data["breaks"] = _breaks(tried, own, replicas)
     standing = bool(own.passes) and data["wall"]
     data["relief"] = _relief(tried, own, replicas) if explain and standing else []
@@ -175,36 +174,27 @@ def _range(tried: Tried, own: Edge, replicas: int) -> tuple[float | None, float 
     return min(low.passes, own.passes), max(high.passes, own.passes) if math.isfinite(high.fails) else None
 
 
-def _levels(tried: Tried, rate: float, replicas: int) -> list[dict[str, Any]]:
-    if not rate:
-        return []
-    return [
-        {"name": x.name, "value": _finite(x.interval.mean), "limit": x.limit}
-        for x in tried.judged(rate, replicas).levels
-    ]
-
-
 def _breaks(tried: Tried, own: Edge, replicas: int) -> dict[str, Any] | None:
     """The level that is broken just above, and its value there."""
     if math.isinf(own.fails):
         return None
     found = tried.judged(own.fails, replicas)
     level = found.binding
-    return {"rate": own.fails, "level": level.name, "value": _finite(level.interval.mean), "limit": level.limit,
+    return {"rate": own.fails, "level": level.name, "value": finite(level.interval.mean), "limit": level.limit,
             "overloaded": found.overloaded, "words": reason(found)}  # fmt: skip
 
 
 def _relief(tried: Tried, own: Edge, replicas: int) -> list[dict[str, Any]]:
-    """How far the wall moves with RELIEF times as much of each resource that can bind; most first."""
+    """How far the wall moves with RELIEF times as much of each resource that can bind; most first, null = no wall any
+    more."""
     above = tried.judged(own.fails, replicas)
-    rows = []
-    for resource in RESOURCES:
-        gain = 0.0
-        if can_bind(resource, above.records, tried.setup):
-            moved = tried.edge(own.passes, replicas, by_mean, relief=resource)
-            gain = 100 * (moved.passes / own.passes - 1)
-        rows.append({"resource": resource, "gain_pct": gain})
-    return sorted(rows, key=lambda row: -float(row["gain_pct"]))
+
+    def moved(resource: str) -> float:
+        edge = tried.edge(own.passes, replicas, by_mean, relief=resource)
+        return edge.passes if math.isfinite(edge.fails) else math.inf
+
+    found = gains(above.records, tried.setup, own.passes, moved)
+    return [{"resource": resource, "gain_pct": finite(gain)} for resource, gain in found.items()]
 
 
 def _steps(tried: Tried, rate: float, replicas: int, growth: Sequence[float]) -> list[dict[str, Any]]:
@@ -233,13 +223,3 @@ def _enough(tried: Tried, replicas: int) -> bool:
     size = len(tried.offered.traffic.trace(0))
     confidence = tried.levels.search.confidence
     return all(size / replicas >= target.needed(confidence) for target in tried.levels.slo.targets)
-
-
-def bottleneck(relief: Sequence[dict[str, Any]]) -> str | None:
-    """The resource of which more moves the wall furthest; None where none stands out."""
-    first = relief[0] if relief else None
-    return first["resource"] if first and first["gain_pct"] > 100 * (SMALL_GAIN - 1) else None
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 from simulator.errors import ConfigError
 from simulator.metrics.intervals import interval
+from simulator.metrics.latency import FATES
 from simulator.metrics.readings import VERDICTS
 from simulator.planning.offered import Offered
 from simulator.planning.traffic import Traffic
@@ -139,7 +140,7 @@ def _row(results: Sequence[Result]) -> dict[str, Any]:
             row[f"{name}_low"], row[f"{name}_high"] = (known.low, known.high) if known else (None, None)
     worst = sorted(summaries, key=lambda summary: VERDICTS.index(summary["banner"]["verdict"]))[len(summaries) // 2]
     row["verdict"], row["reason"] = worst["banner"]["verdict"], worst["banner"]["reason"]
-    for name in ("arrived", "completed", "rejected", "unfinished", "preemptions"):
+    for name in (*FATES, "preemptions"):
         row[name] = sum(summary["requests"][name] for summary in summaries)
     return row
 

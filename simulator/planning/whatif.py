@@ -24,6 +24,7 @@ from simulator.errors import CapacityError, ConfigError, NoProgressError
 from simulator.metrics.intervals import interval, paired
 from simulator.planning.measure import Wanted, key_of, measure
 from simulator.planning.slo import MEAN
+from simulator.planning.statistics import finite
 from simulator.planning.traffic import Traffic, at_rate
 from simulator.run import simulate
 from simulator.scenario.spec import Scenario, load_scenario
@@ -243,10 +244,10 @@ def _cell(metric: str, a: list[float], b: list[float], level: float, grows: bool
     none = dict.fromkeys(("low", "high", "change", "change_low", "change_high", "told_apart"))
     if np.isnan([*a, *b]).any():  # TPOT of a batch that is returned whole
         defined = not np.isnan(b).any()
-        return {"kind": kind, **none, "value": _finite(float(np.mean(b))) if defined else None, "defined": defined,
+        return {"kind": kind, **none, "value": finite(float(np.mean(b))) if defined else None, "defined": defined,
                 "grows": grows}  # fmt: skip
     own = interval(b, level)
-    cell = {"kind": kind, **none, "value": _finite(own.mean), "low": _finite(own.low), "high": _finite(own.high),
+    cell = {"kind": kind, **none, "value": finite(own.mean), "low": finite(own.low), "high": finite(own.high),
             "defined": True, "grows": grows}  # fmt: skip
     positive = min(*a, *b) > 0
     if grows or not np.all(np.isfinite([*a, *b])) or (kind == "factor" and not positive):
@@ -259,9 +260,5 @@ def _cell(metric: str, a: list[float], b: list[float], level: float, grows: bool
         low, middle, high = (float(np.exp(v)) for v in (diff.low, diff.mean, diff.high))
     told = None if diff.n < 2 else diff.low > 0 or diff.high < 0 or (diff.mean != 0 and diff.low == diff.high)
     known = diff.n > 1
-    return {**cell, "change": _finite(middle), "change_low": _finite(low) if known else None,
-            "change_high": _finite(high) if known else None, "told_apart": told}  # fmt: skip
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
+    return {**cell, "change": finite(middle), "change_low": finite(low) if known else None,
+            "change_high": finite(high) if known else None, "told_apart": told}  # fmt: skip

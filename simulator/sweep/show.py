@@ -166,10 +166,10 @@ def heat_map(grid: pd.DataFrame, metric: str, folded: Sequence[str] = ()) -> "Fi
     return figure
 
 
-def save_heat_map(grid: pd.DataFrame, metric: str, path: Path, folded: Sequence[str] = ()) -> None:
-    """Write the heat map as PNG, whole or not at all, without date or version inside."""
+def save_heat_map(figure: "Figure", path: Path) -> None:
+    """Write a heat map as PNG, whole or not at all, without date or version inside."""
     with atomic(path) as temporary:
-        heat_map(grid, metric, folded).savefig(temporary, format="png", dpi=130, metadata={"Software": None})
+        figure.savefig(temporary, format="png", dpi=130, metadata={"Software": None})
 
 
 def _heading(metric: str, folded: Sequence[str]) -> str:

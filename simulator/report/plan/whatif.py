@@ -5,13 +5,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
 from rich.table import Table
 from rich.text import Text
 
 from simulator.planning.whatif import SHARES
 from simulator.report.folder import new_folder
-from simulator.report.render import SORT_SCRIPT, markdown_cell, render, script_hash
+from simulator.report.render import markdown_cell, render
 from simulator.text import bounded
 
 Data = Mapping[str, Any]
@@ -117,8 +116,6 @@ def render_whatif(data: Data) -> dict[str, str]:
     page = render(
         "whatif.html",
         title=f"{data['name']}: what if",
-        script=Markup(SORT_SCRIPT),
-        script_hash=Markup(script_hash()),
         **shared,
     )
     return {"report.html": page, "report.md": render("whatif.md", cell=markdown_cell, **shared)}
