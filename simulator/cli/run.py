@@ -22,13 +22,14 @@ from simulator.cli.common import (
     UnitOption,
     WhereOption,
     build_workload,
+    check_out,
     note,
     note_traces,
     print_json,
-    progress_bar,
     read_scenario,
     show,
 )
+from simulator.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from simulator.run import Result
@@ -101,14 +102,6 @@ def run(scenario: ScenarioArgument,
 def wants_log(log: bool | None, report: bool, out: Path | None) -> bool | None:
     """--log or --no-log as given; else None (up to LOGGED_REQUESTS) for a report and False without one."""
     return log if log is not None or (report and out is not None) else False
-
-
-def check_out(out: Path | None) -> None:
-    """Refuse an output folder that is not ours before time is spent on the simulation. Raises ConfigError."""
-    if out is not None:
-        from simulator.report.folder import check_target
-
-        check_target(out)
 
 
 def simulate_scenario(scenario: "Scenario", engine: EngineName, log: bool | None, quiet: bool) -> "Result":

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 NONE: Final = -1
 """Stands for `not given` in every column here."""
@@ -46,6 +47,14 @@ class Extras:
     def unused(self) -> tuple[str, ...]:
         """What is there and changes nothing, in words for reports: requests are sent when the trace says."""
         return ("think times",) if self.delay_ns is not None else ()
+
+    def in_turns(self) -> tuple[Int64s, Bools]:
+        """Requests conversation by conversation in the order of turns, (N,), and whether the next one there is a turn
+        of the same conversation, (N - 1,); only where sessions and turns are known."""
+        assert self.session is not None and self.turn is not None
+        order: Int64s = np.lexsort((self.turn, self.session))
+        session = self.session[order]
+        return order, (session[1:] == session[:-1]) & (session[1:] != NONE)
 
     def hashes(self, row: int) -> Int64s:
         """Prefix block ids of one request."""

@@ -60,14 +60,11 @@ def _of_sessions(trace: Trace, block_size: int) -> tuple[Int64s, Int64s]:
 
     A turn whose prompt is shorter than all before it repeats nothing: it begins a conversation of its own.
     """
-    session, turn = trace.extras.session, trace.extras.turn
-    assert session is not None and turn is not None
-    order = np.lexsort((turn, session))
-    same = np.concatenate(([False], (session[order][1:] == session[order][:-1]) & (session[order][1:] >= 0)))
+    order, same = trace.extras.in_turns()
     context = (trace.prompt + trace.output)[order]
-    grows = np.concatenate(([False], trace.prompt[order][1:] >= context[:-1]))
+    goes_on = np.concatenate(([False], same & (trace.prompt[order][1:] >= context[:-1])))
     talk = np.zeros(len(trace), np.int64)
-    talk[order] = np.cumsum(~(same & grows)) - 1
+    talk[order] = np.cumsum(~goes_on) - 1
     # the last token's KV is never computed
     lengths = (trace.prompt + trace.output - 1) // block_size
     owner, within = _places(lengths)
