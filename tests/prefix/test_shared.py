@@ -1,19 +1,18 @@
 """Numbers of shared blocks against the tokens themselves, written out."""
 
 import random
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from simulator.workload.extras import Extras
 from simulator.workload.shared import shared_blocks
 
 
 def trace(prompt: list[int], output: list[int], **extras: Any) -> Any:
-    known = dict.fromkeys(("session", "turn", "hash_ids", "hash_ends", "opening", "opening_tokens")) | extras
-    columns = {k: np.array(v, np.int64) if isinstance(v, list) else v for k, v in known.items()}
-    return _Trace(np.array(prompt), np.array(output), SimpleNamespace(**columns))
+    columns: dict[str, Any] = {k: np.array(v, np.int64) if isinstance(v, list) else v for k, v in extras.items()}
+    return _Trace(np.array(prompt), np.array(output), Extras(**columns))
 
 
 class _Trace:
