@@ -1,10 +1,10 @@
 """How slots, GPU time and KV memory were used, of a run or of one of its pools."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from simulator.metrics.pools import parts
 from simulator.result import Result
 from simulator.state import Limits
 from simulator.units import NEVER, NS_PER_S
@@ -24,10 +24,13 @@ def total(result: Result, name: str) -> int:
 
 
 
-def use(result: Result, span: int) -> Block:
-    """Shares of slots, GPU and time. A step cut by the horizon may reach past it: shares end at 1."""
+def use(result: Result, span: int, alike: Sequence[Result]) -> Block:
+    """Shares of slots, GPU and time; `alike` is the result in parts of one kind of replica.
+
+    A step cut by the horizon may reach past it: shares end at 1.
+    """
     wall, whole = total(result, "wall"), span * len(result.totals)
-    slots = sum(total(part, "wall") * part.setup.limits.max_num_seqs for part in _alike(result))
+    slots = sum(total(part, "wall") * part.setup.limits.max_num_seqs for part in alike)
     gpu, busy = ratio(total(result, "gpu"), whole), ratio(wall, whole)
     return {
         "steps": total(result, "steps"),
@@ -63,9 +66,9 @@ def queue(result: Result) -> Block:
     return {"mean_waiting": mean, "max_waiting": int(result.totals["peak_waiting"].max())}
 
 
-def kv(result: Result) -> Block:
+def kv(result: Result, alike: Sequence[Result]) -> Block:
     if result.setup.pools:
-        return _kv_of_pools(result)
+        return _kv_of_pools(result, alike)
     limits, capacity = result.setup.limits, result.setup.capacity
     held, time = total(result, "blocks"), total(result, "wall_short") * limits.num_blocks
     filled = ratio(total(result, "kv_tokens"), held * limits.block_size)
@@ -105,14 +108,8 @@ def _tokens_capacity(limits: Limits) -> int:
     return int(limits.num_blocks / admission_blocks(limits, limits.max_model_len) * limits.max_model_len)
 
 
-def _alike(result: Result) -> list[Result]:
-    """The result in parts of one kind of replica."""
-    return list(parts(result).values()) or [result]
-
-
-def _kv_of_pools(result: Result) -> Block:
+def _kv_of_pools(result: Result, own: Sequence[Result]) -> Block:
     """Shares over all pools; sizes and what is inside blocks differ from pool to pool (summary key `pools`)."""
-    own = _alike(result)
     held = sum(total(part, "blocks") for part in own)
     time = sum(total(part, "wall_short") * part.setup.limits.num_blocks for part in own)
     peaks = [int(part.totals["peak_blocks"].max()) / part.setup.limits.num_blocks for part in own]
@@ -131,7 +128,8 @@ def _prefix_cache(result: Result) -> Block:
     found = req.found if on else np.minimum(req.cached, req.prompt - 1) // block * block
     tokens, prompts = int(found[admitted].sum()), int(req.prompt[admitted].sum())
     rate = ratio(tokens, prompts) if on or tokens else None
-    return {"simulated": on, "found_tokens": tokens, "prompt_tokens": prompts, "hit_rate": rate}
+    saved = {"peak_blocks_shared": int(result.totals["peak_spared"].max())} if on else {}
+    return {"simulated": on, "found_tokens": tokens, "prompt_tokens": prompts, "hit_rate": rate} | saved
 
 
 def time_spent(result: Result) -> Block:

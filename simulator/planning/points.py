@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from simulator.jit import source_hash
 from simulator.planning.bounds import Ready, ready, relieved, scaled_cost
 from simulator.planning.cache import PointCache, content_key
 from simulator.planning.measure import MEASURE_VERSION, Wanted, measure, wanted_of
+from simulator.planning.news import Teller
 from simulator.planning.spec import Candidate, PlanSpec
 from simulator.planning.traffic import Traffic, at_rate, from_zero, is_symmetric, share_of_replica
 from simulator.run import simulate
@@ -149,7 +150,7 @@ class Runner:
         spec: PlanSpec,
         jobs: int | None = None,
         cache: PointCache | None = None,
-        progress: Callable[[int], None] | None = None,
+        teller: Teller | None = None,
     ) -> None:
         self.bench = Bench(spec)
         self.spec = spec
@@ -158,7 +159,7 @@ class Runner:
         self.simulated = 0
         self.reused = 0
         self.requests = 0
-        self._progress = progress
+        self.teller = teller or Teller(None, 1)
         self._seen: dict[str, dict[str, Any]] = {}
 
     def symmetric(self, candidate: Candidate) -> bool:
@@ -184,30 +185,21 @@ class Runner:
                 self.cache.put(key, record)
         return [self._seen[key] for key in keys]
 
-    def _simulate(self, points: list[Point]) -> list[dict[str, Any]]:
+    def _simulate(self, points: list[Point]) -> Iterator[dict[str, Any]]:
+        """Records in order, each as soon as it is there."""
         self.simulated += len(points)
         sizes = [
             len(self.bench.traffic.trace(self.bench.trace_number(p))) // (1 if p.full else p.replicas) for p in points
         ]
         self.requests += sum(sizes)
-        if self.jobs == 1 or len(points) == 1 or sum(sizes) < PARALLEL_FROM:
-            records = [self._one(point) for point in points]
-        else:
-            records = self._many(points)
-        return records
+        one_by_one = self.jobs == 1 or len(points) <= 1 or sum(sizes) < PARALLEL_FROM
+        for record in map(self.bench.run, points) if one_by_one else self._many(points):
+            self.teller.count()
+            yield record
 
-    def _one(self, point: Point) -> dict[str, Any]:
-        record = self.bench.run(point)
-        if self._progress:
-            self._progress(self.simulated)
-        return record
-
-    def _many(self, points: list[Point]) -> list[dict[str, Any]]:
+    def _many(self, points: list[Point]) -> Iterator[dict[str, Any]]:
         from joblib import Parallel, delayed  # type: ignore[import-untyped]
 
         name = content_key({"spec": self.spec.model_dump(mode="json"), "base": str(self.spec.base)})
         tasks = (delayed(run_elsewhere)(name, self.spec, point) for point in points)
-        records: list[dict[str, Any]] = Parallel(n_jobs=self.jobs, batch_size=1)(tasks)
-        if self._progress:
-            self._progress(self.simulated)
-        return records
+        yield from Parallel(n_jobs=self.jobs, batch_size=1, return_as="generator")(tasks)

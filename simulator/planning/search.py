@@ -23,8 +23,6 @@ from simulator.planning.traffic import mean_rate
 from simulator.workload.trace import Trace
 
 Status = Literal["feasible", "infeasible", "capped", "does not fit", "pruned", "not finished"]
-RATE_STEP = 0.01
-"""Rates are searched to this relative accuracy."""
 LOWEST_RATE = 1 / 64
 SHARE = 5
 """A replica's share stands for the fleet where it has this many times the requests that a percentile needs."""
@@ -257,7 +255,7 @@ class Search:
             judged = self.judged(candidate, replicas, rate, factor, count=count, relief=relief, whole=whole)
             return excess(judged, passes)
 
-        return find_edge(at, start, lowest=start * LOWEST_RATE, highest=most, step=RATE_STEP)
+        return find_edge(at, start, lowest=start * LOWEST_RATE, highest=most)
 
 
 def fewest_requests(spec: PlanSpec, trace: Trace) -> float:

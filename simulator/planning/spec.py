@@ -15,12 +15,12 @@ from simulator.config import Document, Section, placed, validate
 from simulator.errors import ServecastError
 from simulator.planning.names import check_names, gpu_name, scenario_keys
 from simulator.planning.slo import SloSpec
+from simulator.profiles.beside import beside
 from simulator.scenario.limits import asked_back
 from simulator.scenario.sections import EngineSpec, HostSpec, KvSpec
 from simulator.scenario.spec import Scenario, scenario_from
 from simulator.workload.spec import parse_workload
 
-OBJECTIVES: Final = ("min_cost", "min_gpus", "max_goodput_per_gpu", "min_energy")
 WITHIN_BUDGET: Final = ("max_traffic", "best_slo")
 MAX_REPLICAS: Final = 4096
 
@@ -294,9 +294,7 @@ def _finish(document: Document, base: Path) -> PlanSpec:
     spec._base = base
     named = {f"candidates.{key}": getattr(spec.candidates, key) for key in ("gpu", "policy", "router")}
     named |= {f"candidates.{key}": getattr(spec.candidates, key) for key in ("weight_dtype", "kv_dtype")}
-    host = base / spec.host.name
-    named |= {"host.name": [host if host.suffix in (".yaml", ".yml") and host.is_file() else spec.host.name]}
-    named |= {"engine.name": [spec.engine.name], "model": [spec.model]}
+    named |= {"host.name": [beside(base, spec.host.name)], "engine.name": [spec.engine.name], "model": [spec.model]}
     check_names(document, base, named | {"candidates.model": spec.candidates.model})
     try:
         parse_workload(spec.workload, base)

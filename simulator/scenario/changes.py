@@ -38,20 +38,15 @@ def refuse_clients(habits: Habits, talks: Talks, limits: list[Limits]) -> None:
 
 
 def _rows(cluster: ClusterSpec, k: int, event: EventSpec) -> list[tuple[int, int, int, int]]:
-    first, count, where = 0, cluster.size, f"cluster.events[{k}]"
+    chosen, where = range(cluster.size), f"cluster.events[{k}]"
     if event.pool is not None:
         if event.pool not in cluster.pools:
             known = ", ".join(cluster.pools) or "none"
             raise ConfigError(f"{where}.pool: unknown pool {event.pool!r}; known: {known}")
-        for name, pool in cluster.pools.items():
-            if name == event.pool:
-                count = pool.replicas
-                break
-            first += pool.replicas
-    chosen = range(first, first + count)
+        chosen = cluster.ranges[event.pool]
     if event.replica is not None:
-        if event.replica >= count:
-            raise ConfigError(f"{where}.replica must be < {count}, got {event.replica}")
+        if event.replica >= len(chosen):
+            raise ConfigError(f"{where}.replica must be < {len(chosen)}, got {event.replica}")
         chosen = chosen[event.replica : event.replica + 1]
     return [(to_ticks(event.at_s + n * event.apart_s), KINDS[event.kind], r, to_ticks(event.for_s))
             for n, r in enumerate(chosen)]

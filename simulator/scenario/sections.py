@@ -1,6 +1,7 @@
 """Sections of a scenario: what one replica is, and the cluster of them. `spec` puts them together."""
 
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -174,6 +175,13 @@ class ClusterSpec(Section):
             raise ValueError("cluster.pools: role: both beside prefill and decode pools takes prompts below "
                              "cluster.disaggregate_from_tokens, which is not given")
         return self
+
+    @property
+    def ranges(self) -> dict[str, range]:
+        """Which replicas each pool has, counted through all pools; {} for a fleet of one kind."""
+        sizes = [pool.replicas for pool in self.pools.values()]
+        return {name: range(end - size, end)
+                for name, size, end in zip(self.pools, sizes, accumulate(sizes), strict=True)}
 
     @property
     def size(self) -> int:

@@ -283,10 +283,14 @@ def following(case: Case) -> Talks:
 
 def run(case: Case, engine: str) -> Job:
     """Run the case on one of ENGINES; columns come back as arrays."""
-    made = job(case, engine != "reference")
+    return ran(job(case, engine != "reference"), case.policy, engine)
+
+
+def ran(made: Job, policy: str, engine: str) -> Job:
+    """A job made for one of ENGINES, run on it; columns come back as arrays."""
     if engine == "reference":
-        return run_reference(made, POLICIES[case.policy])
-    run_fast(made, POLICIES[case.policy], leaps=engine == "fast")
+        return run_reference(made, POLICIES[policy])
+    run_fast(made, POLICIES[policy], leaps=engine == "fast")
     return made
 
 

@@ -1,6 +1,5 @@
 """A plan as plain data: plan.json, and what every other form of the report is made from."""
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ from simulator.planning.price import price_of
 from simulator.planning.search import Outcome
 from simulator.planning.slo import MEAN
 from simulator.planning.spec import Candidate, PlanSpec
-from simulator.planning.statistics import Judgement, mean_of
+from simulator.planning.statistics import Judgement, finite, mean_of
 from simulator.planning.traffic import mean_rate
 from simulator.report.plan.deploy import command_notes, kubernetes, no_command, vllm_command
 from simulator.scenario.length import kv_tokens, safe_tokens
@@ -61,7 +60,7 @@ def _clean(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_clean(v) for v in value]
     if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
+        return finite(value)
     return value
 
 
