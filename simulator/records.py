@@ -80,6 +80,7 @@ class Counters:
     newest: int = -1
     spare: int = -1         # first node given back
     n_nodes: int = 0        # nodes ever used
+    spared: int = 0         # [blocks] that running requests would hold more, did they share none
 
 
 
@@ -176,6 +177,7 @@ class Totals:
     peak_blocks: int = 0
     peak_running: int = 0
     peak_waiting: int = 0
+    peak_spared: int = 0        # of Counters.spared
     fragmented: int = 0         # Counters.scattered at the end
     last: int = 0               # [tick] of the last output
     failed: int = 0             # requests lost with it, or sent to it while it was down

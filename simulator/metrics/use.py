@@ -128,7 +128,8 @@ def _prefix_cache(result: Result) -> Block:
     found = req.found if on else np.minimum(req.cached, req.prompt - 1) // block * block
     tokens, prompts = int(found[admitted].sum()), int(req.prompt[admitted].sum())
     rate = ratio(tokens, prompts) if on or tokens else None
-    return {"simulated": on, "found_tokens": tokens, "prompt_tokens": prompts, "hit_rate": rate}
+    saved = {"peak_blocks_shared": int(result.totals["peak_spared"].max())} if on else {}
+    return {"simulated": on, "found_tokens": tokens, "prompt_tokens": prompts, "hit_rate": rate} | saved
 
 
 def time_spent(result: Result) -> Block:

@@ -18,6 +18,7 @@ from simulator.metrics.latency import due, fates, times
 from simulator.report.compared import overloaded
 from simulator.report.journeys import journey_figure
 from simulator.report.memory_map import can_be_mapped, memory_figure
+from simulator.report.reuse import reuse_figure
 from simulator.report.slots import crowded, label_of, labels_of, slot_figure, time_unit
 from simulator.report.svg import EMPTY, INK, LINES, MUTED, REQUESTS, Picture, figure, style
 from simulator.report.timeline import Level, levels
@@ -310,11 +311,13 @@ def _bars(ax: Axes, values: Sequence[float | None], title: str, grows: Sequence[
 
 
 def figures(result: Result) -> dict[str, Figure]:
-    """The pictures of one result by file stem: slots, load, latency, time."""
+    """The pictures of one result by file stem: slots, load, latency, prefix hits where there are any, time."""
+    reuse = reuse_figure(result)
     return {
         **_who_and_when([result], None),
         "load": batch_figure(result),
         "latency": latency_figure([result]),
+        **({"reuse": reuse} if reuse else {}),
         "time": time_figure([result]),
     }
 
