@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from simulator.errors import ConfigError
 from simulator.planning.bounds import RELIEF, gains
+from simulator.planning.candidate import Candidate
 from simulator.planning.edge import RATE_STEP
 from simulator.planning.loss import lost
 from simulator.planning.passing import possibly, surely
 from simulator.planning.points import Point
 from simulator.planning.price import Fleet, price_of
 from simulator.planning.search import Outcome, Search
-from simulator.planning.spec import Candidate
 from simulator.planning.statistics import Judgement, value_of
 from simulator.planning.traffic import HOUR_NS, hours_of, mean_rate
 from simulator.profiles.gpu import load_gpu

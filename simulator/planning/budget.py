@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from simulator.planning.bounds import Ready, gains
 from simulator.planning.cache import PointCache
+from simulator.planning.candidate import Candidate, candidates_of
 from simulator.planning.capacity import GROWTHS, STEPS, months_to
 from simulator.planning.edge import RATE_STEP
 from simulator.planning.news import INTERRUPTED, Tell, Teller
@@ -18,7 +19,7 @@ from simulator.planning.passing import possibly, surely
 from simulator.planning.points import Runner
 from simulator.planning.price import price_of
 from simulator.planning.search import LOWEST_RATE, Search
-from simulator.planning.spec import MAX_REPLICAS, Candidate, PlanSpec, candidates_of
+from simulator.planning.spec import MAX_REPLICAS, PlanSpec
 from simulator.planning.statistics import check_levels, check_prefixes, finite, level_rows, reason
 from simulator.planning.traffic import at_rate, mean_rate
 from simulator.units import NS_PER_S
@@ -133,6 +134,9 @@ def _row(search: Search, found: Ready, traffic: float) -> dict[str, Any]:
     if serving < 1:
         return row | {"reason": "the budget does not pay for one serving replica" +
                       (f" beside {spec.survive} spare" if spec.survive else "")}  # fmt: skip
+    if serving <= candidate.prefill_replicas:
+        first = candidate.prefill_replicas
+        return row | {"reason": f"the budget leaves no replica to decode beside {first} for prefill"}
     now = search.judged(candidate, serving, spec.growth, whole=True)
     row |= {"levels": level_rows(now), "meets": now.holds}
     row["worst"] = None if now.overloaded else finite(now.binding.ratio)

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from simulator.errors import ConfigError
-from simulator.planning.bounds import StepError, gains, relieved, scaled_cost, step_error
+from simulator.planning.bounds import StepError, gains, scaled_cost, step_error
 from simulator.planning.edge import Edge, find_edge
+from simulator.planning.fleets import relieved
 from simulator.planning.measure import Wanted, measure, wanted_of
 from simulator.planning.news import INTERRUPTED, Tell, Teller
 from simulator.planning.offered import Offered

@@ -12,11 +12,12 @@ from typing import Any, Final
 from simulator.planning.answer import PARTS, Answer, Explain
 from simulator.planning.bounds import Ready, fewest_replicas
 from simulator.planning.cache import PointCache
+from simulator.planning.candidate import candidates_of
 from simulator.planning.news import INTERRUPTED, Tell, Teller
 from simulator.planning.points import Runner
 from simulator.planning.price import Fleet, bound_key, fleet_of, rank_key
 from simulator.planning.search import Outcome, OutOfBudget, Search
-from simulator.planning.spec import PlanSpec, candidates_of
+from simulator.planning.spec import PlanSpec
 from simulator.planning.statistics import check_levels, check_prefixes
 from simulator.planning.traffic import at_rate, mean_rate
 from simulator.workload.trace import Trace
@@ -188,7 +189,8 @@ def _front(search: Search, choices: Sequence[Choice]) -> tuple[dict[str, Any], .
     """Cost against the latencies of fleets at and above the answer; `best` marks the Pareto front."""
     rows = []
     for choice in choices:
-        allowed = search.spec.candidates.allowed(choice.outcome.candidate.tensor_parallel)
+        candidate = choice.outcome.candidate
+        allowed = search.spec.candidates.allowed(candidate.tensor_parallel, candidate.prefill_replicas)
         price = choice.fleet.usd_per_hour / choice.fleet.replicas
         for n in [n for n in allowed if n >= choice.outcome.replicas][: NEAR + 1]:
             try:

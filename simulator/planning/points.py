@@ -8,11 +8,13 @@ from typing import Any, Final
 
 from simulator.errors import ConfigError, TraceError
 from simulator.jit import source_hash
-from simulator.planning.bounds import Ready, ready, relieved, scaled_cost
+from simulator.planning.bounds import Ready, ready
 from simulator.planning.cache import PointCache, content_key
+from simulator.planning.candidate import Candidate
+from simulator.planning.fleets import relieved, resized, stretched
 from simulator.planning.measure import MEASURE_VERSION, Wanted, measure, wanted_of
 from simulator.planning.news import Teller
-from simulator.planning.spec import Candidate, PlanSpec
+from simulator.planning.spec import PlanSpec
 from simulator.planning.traffic import Traffic, at_rate, from_zero, is_symmetric, share_of_replica
 from simulator.run import simulate
 from simulator.scenario.setup import Setup
@@ -100,12 +102,14 @@ class Bench:
     def key(self, point: Point) -> str:
         """Hash of everything that decides the record."""
         setup = self.setup(point.candidate, point.relief)
-        cost = scaled_cost(setup.cost, point.step_factor)
+        setup, drafts = stretched(setup, point.step_factor), setup.speculation
         whole = {k: v for k, v in asdict(point).items() if k not in ("candidate", "step_factor", "relief")}
         return content_key(
             {
                 "point": whole,
                 "router": point.candidate.router,
+                "prefill": (point.candidate.prefill_replicas, self.spec.link and self.spec.link.model_dump()),
+                "drafts": drafts and (drafts.method, drafts.tokens, drafts.chances),
                 "policy": setup.policy.name,
                 "trace": self.traffic.identity(self.trace_number(point)),
                 "seed": self.spec.seed,
@@ -113,16 +117,16 @@ class Bench:
                 "wanted": asdict(self.wanted_at(point)),
                 "warmup": self.spec.warmup_fraction,
                 "code": (source_hash(), MEASURE_VERSION),
-                **{f"cost.{k}": v for k, v in cost._asdict().items()},
+                **{f"cost.{k}": v for k, v in setup.cost._asdict().items()},
             }
         )
 
     def run(self, point: Point) -> dict[str, Any]:
         """Simulate a point and measure it."""
         setup = self.setup(point.candidate, point.relief)
-        setup = replace(setup, cost=scaled_cost(setup.cost, point.step_factor))
+        setup = stretched(setup, point.step_factor)
         if point.full:
-            setup = replace(setup, scenario=setup.scenario.updated({"cluster.replicas": point.replicas}))
+            setup = resized(setup, point.replicas)
         try:
             trace = self.trace(point)
         except TraceError:
@@ -164,7 +168,7 @@ class Runner:
 
     def symmetric(self, candidate: Candidate) -> bool:
         """Whether one replica can stand for all."""
-        return is_symmetric(candidate.router)
+        return is_symmetric(candidate.router) and not candidate.prefill_replicas
 
     def run(self, points: Sequence[Point]) -> list[dict[str, Any]]:
         """Records of the points, in order."""

@@ -10,12 +10,13 @@ import pytest
 
 from simulator.errors import ConfigError
 from simulator.planning.budget import affordable, spend
+from simulator.planning.candidate import candidates_of
 from simulator.planning.measure import Wanted, key_of, measure
 from simulator.planning.news import News
 from simulator.planning.plan import plan
 from simulator.planning.points import Bench, Point
 from simulator.planning.slo import Target
-from simulator.planning.spec import PlanSpec, candidates_of, plan_from
+from simulator.planning.spec import PlanSpec, plan_from
 from simulator.planning.statistics import judge
 from simulator.report.plan.budget import budget_lines, render_budget, write_budget
 from simulator.report.plan.data import plain
