@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from calibration.fit_operators import optimizer
+from calibration.fit_operators import scipy_part
 from simulator.errors import CalibrationError
 from simulator.profiles.capacity import KvCapacity, kv_capacity
 from simulator.profiles.engine import EngineProfile, load_engine
@@ -61,7 +61,7 @@ def fit_memory(measurements: Path) -> MemoryFit:
     known = np.stack([np.ones(len(rows)), np.array(graphs) / GIB], axis=1)
     # smallest z with |known x - target| <= z scale
     bound = np.vstack([np.hstack([known, -scale]), np.hstack([-known, -scale])])
-    found = optimizer().linprog([0, 0, 1], A_ub=bound, b_ub=np.concatenate([target, -target]))
+    found = scipy_part("optimize").linprog([0, 0, 1], A_ub=bound, b_ub=np.concatenate([target, -target]))
     if not found.success:
         raise CalibrationError(f"{measurements / 'kv_blocks.csv'}: no fit of the memory kept back: {found.message}")
     return MemoryFit(float(found.x[1]) * MIB, float(found.x[0]) * GIB)

@@ -4,6 +4,7 @@ Input: rows {m, n, k, us} for products in 16 bits and {batch, context, us} for d
 calibration/measurements/operators-h100.json. Both fits weigh relative errors.
 """
 
+import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,19 +39,18 @@ class DecodeFit:
     contexts: tuple[int, int]
 
 
-def optimizer() -> Any:
-    """scipy.optimize. Raises CalibrationError where scipy is not installed."""
+def scipy_part(name: str) -> Any:
+    """A part of scipy, e.g. `optimize`. Raises CalibrationError where scipy is not installed."""
     try:
-        from scipy import optimize
+        return importlib.import_module(f"scipy.{name}")
     except ImportError as error:
         raise CalibrationError("fitting needs scipy: pip install 'servecast[calibrate]', or '.[calibrate]' in a copy "
                                "of the source") from error
-    return optimize
 
 
 def least_squares(*args: Any, **kwargs: Any) -> Any:
     """scipy.optimize.least_squares. Raises CalibrationError where scipy is not installed."""
-    return optimizer().least_squares(*args, **kwargs)
+    return scipy_part("optimize").least_squares(*args, **kwargs)
 
 
 def column(rows: Sequence[Mapping[str, Any]], key: str) -> Array:

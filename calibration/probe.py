@@ -20,7 +20,6 @@ from calibration.served import Served
 from simulator.config import shown
 from simulator.errors import CalibrationError, ConfigError
 
-MOST_TOKENS: Final = 100_000
 _CONNECT_S: Final = 10.0
 _LONGEST_LINE: Final = 2**20
 _APART_S: Final = 1000.0
@@ -59,7 +58,7 @@ _PARTS: Final = (
 )
 
 
-def plan(max_num_seqs: int, longest: int, most_tokens: int = MOST_TOKENS) -> list[Part]:
+def plan(max_num_seqs: int, longest: int, most_tokens: int) -> list[Part]:
     """What is sent to a server of these limits, the largest parts left out until `most_tokens` suffice.
 
     Raises ConfigError where not even two parts are left.

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from calibration.fit_operators import least_squares
+from calibration.fit_operators import least_squares, scipy_part
 from calibration.observed import Mean, Observation, model_spread
 from simulator.errors import CalibrationError
 
@@ -41,7 +41,7 @@ _FINE: Final = 161
 @dataclass(frozen=True)
 class Factor:
     """A fitted factor: `value` is used, [low, high] its 90 % interval; not `known`: the runs do not tell it, and
-    `value` is the one nearest to 1 inside."""
+    `value` is the one nearest to 1 inside, or of two such for the GPU the one that fits best beside the CPU's."""
 
     value: float
     low: float
@@ -116,12 +116,7 @@ def fit_scales(observed: Sequence[Observation]) -> Scales:
 def _spreads(observed: Sequence[Observation], place: Array) -> Array:
     """Covariance of the measured means, run by run."""
     cpu, gpu = (float(each) for each in np.exp(place))
-    blocks = [each.spread(cpu, gpu) for each in observed]
-    size = sum(len(block) for block in blocks)
-    whole, at = np.zeros((size, size)), 0
-    for block in blocks:
-        whole[at : at + len(block), at : at + len(block)] = block
-        at += len(block)
+    whole: Array = scipy_part("linalg").block_diag(*(each.spread(cpu, gpu) for each in observed))
     return whole
 
 
@@ -215,7 +210,8 @@ def _factor(at: float, low: float, high: float, limit: float) -> Factor:
 
 
 def _used(surface: _Surface, place: Array, cpu: Factor, gpu: Factor) -> Array:
-    """The place used: that of the best fit, or with an unknown factor near 1 the best of the other."""
+    """The place used: that of the best fit, or with an unknown factor near 1 (of two, the CPU's) the best of
+    the other."""
     if cpu.known and gpu.known:
         return place
     fixed = 0 if not cpu.known else 1
@@ -257,8 +253,9 @@ def _sentences(found: Scales) -> list[str]:
         if factor.known:
             lines.append(f"{what} times x {factor.value:.3g}, 90 % between {factor.low:.2f} and {factor.high:.2f}.")
         else:
+            taken = "the nearest to the profile" if cpu.known or factor is cpu else "the best beside that CPU scale"
             lines.append(f"The {what} scale is not told by these runs: {factor.low:.2f} to {factor.high:.2f} fit as "
-                         f"well; {factor.value:.3g}, the nearest to the profile, is taken.")
+                         f"well; {factor.value:.3g}, {taken}, is taken.")
     if not (cpu.known and gpu.known) and abs(found.tied) > 0.8:
         lines.append("These runs cannot tell CPU from GPU apart: a slower one and a faster other explain them alike. "
                      "Lone short prompts tell the CPU, long prompts and large batches the GPU.")

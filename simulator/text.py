@@ -42,6 +42,11 @@ def share(value: float | None, missing: str = MISSING) -> str:
     return text
 
 
+def gain(pct: float | None) -> str:
+    """How far the wall moves; null = no limit breaks any more."""
+    return "no wall" if pct is None else f"{pct:+.1f} %"
+
+
 def times(ratio: float) -> str:
     """How many times something else: 3.05x, 120x; below a tenth as a fraction, 1/24.5."""
     if 0 < ratio < 0.1:
@@ -52,6 +57,14 @@ def times(ratio: float) -> str:
 def bounded(value: float | None) -> str:
     """A time [s]; unbounded when null."""
     return seconds(value, UNBOUNDED)
+
+
+def stopped_lines(data: Mapping[str, Any]) -> list[str]:
+    """That an answer is not whole, where something stopped the search for it."""
+    if not data.get("stopped"):
+        return []
+    left = f"; not done: {', '.join(data['missing'])}" if data.get("missing") else ""
+    return [f"The search was stopped by {data['stopped']}: this is the best so far, not the answer{left}."]
 
 
 def level_value(row: Mapping[str, Any], key: str) -> str:

@@ -18,6 +18,7 @@ from simulator.cli.common import (
     TraceOption,
     UnitOption,
     WhereOption,
+    check_out,
     note,
     note_traces,
     print_json,
@@ -31,7 +32,6 @@ from simulator.cli.run import (
     PngOption,
     ReportOption,
     SeedOption,
-    check_out,
     simulate_scenario,
     wants_log,
 )

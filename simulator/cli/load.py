@@ -16,14 +16,12 @@ from simulator.cli.common import (
     TraceOption,
     UnitOption,
     WhereOption,
-    note,
-    print_json,
-    progress_bar,
+    check_out,
+    deliver,
     read_scenario,
-    show,
 )
-from simulator.cli.plan import counter
-from simulator.cli.run import PngOption, ScenarioArgument, SeedOption, check_out
+from simulator.cli.progress import news_of, progress_bar
+from simulator.cli.run import PngOption, ScenarioArgument, SeedOption
 from simulator.errors import ConfigError
 
 
@@ -57,6 +55,7 @@ def load(scenario: ScenarioArgument, rates: RatesOption = None, concurrency: Con
          as_json: JsonOption = False, quiet: QuietOption = False) -> None:
     """Run a scenario at several rates or concurrencies: the table and curve that benchmarks of servers give."""
     from simulator.planning.load import load_curve
+    from simulator.report.load.words import load_tables
 
     if rates is not None and concurrency is not None:
         raise ConfigError("--rates and --concurrency: accepted is one of the two")
@@ -73,14 +72,7 @@ def load(scenario: ScenarioArgument, rates: RatesOption = None, concurrency: Con
         from simulator.report.load.page import write_load
 
         write_load(data, out, png)
-    if as_json:
-        print_json(data)
-    elif not quiet:
-        from simulator.report.load.words import load_tables
-
-        show(*load_tables(data))
-    if out is not None:
-        note(f"report in {out / 'report.html'}", quiet)
+    deliver(data, out, load_tables, as_json, quiet)
 
 
 def _numbers(option: str, text: str | None) -> list[float]:
@@ -110,24 +102,18 @@ def capacity(scenario: ScenarioArgument, slo: SloOption = None, growth: GrowthOp
     from simulator.planning.capacity import capacity as search
     from simulator.planning.capacity import levels_of
     from simulator.planning.slo_words import slo_of_words
+    from simulator.report.load.words import capacity_tables
 
     read = read_scenario(scenario, assignments or (), {"seed": seed},
                          TraceChoice(trace, columns, time_unit, drop, where))
     levels = levels_of(read, slo_of_words(slo) if slo else None)
     check_out(out)
-    with counter("capacity", quiet) as progress:
+    with news_of("capacity", quiet) as progress:
         data = search(read, levels, growth=growth or (), explain=not quick, progress=progress)
     if out is not None:
         from simulator.report.load.page import write_capacity
 
         write_capacity(data, out)
-    if as_json:
-        print_json(data)
-    elif not quiet:
-        from simulator.report.load.words import capacity_tables
-
-        show(*capacity_tables(data))
-    if out is not None:
-        note(f"report in {out / 'report.html'}", quiet)
+    deliver(data, out, capacity_tables, as_json, quiet)
     if data["rate"] is None:
         raise typer.Exit(3)

@@ -1,8 +1,5 @@
 """`servecast plan`, `whatif` and `ui`: from traffic and service levels to a fleet."""
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,13 +16,13 @@ from simulator.cli.common import (
     TraceOption,
     UnitOption,
     WhereOption,
-    console,
-    note,
+    check_out,
+    deliver,
+    find_scenario,
     note_traces,
-    print_json,
     read_scenario,
-    show,
 )
+from simulator.cli.progress import news_of
 from simulator.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -68,26 +65,22 @@ def plan_command(
 ) -> None:
     """Find the cheapest fleet that meets the service levels: how many GPUs, at what cost, how near the wall."""
     from simulator.planning.cache import default_folder
-    from simulator.planning.plan import INTERRUPTED, plan
+    from simulator.planning.plan import plan
     from simulator.planning.spec import load_plan
-    from simulator.report.folder import check_target
 
-    path, chosen = _shipped(file), TraceChoice(trace, columns, time_unit, drop, where)
+    path, chosen = find_scenario(file), TraceChoice(trace, columns, time_unit, drop, where)
     before, after = chosen.assignments(path)
     try:
         spec = load_plan(path, [*before, *(assignments or ()), *after])
     except ConfigError as error:
         raise chosen.explained(error) from error
-    if out is not None:
-        check_target(out)
+    check_out(out)
     if spec.budget is not None:
         _spend(spec, out, jobs, cache, quick, as_json, quiet)
         return
-    with counter("planning", quiet) as progress:
+    with news_of("planning", quiet) as progress:
         found = plan(spec, jobs=jobs, cache=default_folder() if cache else None, explain=not quick, progress=progress)
-    _deliver(found, out, as_json, quiet)
-    if found.stopped == INTERRUPTED:
-        raise typer.Exit(130)
+    _tell(found, out, as_json, quiet)
     if found.best is None:
         raise typer.Exit(3)
 
@@ -100,23 +93,19 @@ def _spend(
     from simulator.planning.cache import default_folder
     from simulator.report.plan.budget import budget_tables, write_budget
 
-    with counter("planning", quiet) as progress:
+    with news_of("planning", quiet) as progress:
         data = spend(spec, jobs=jobs, cache=default_folder() if cache else None, explain=not quick, progress=progress)
     if out is not None:
         write_budget(data, out)
-    if as_json:
-        print_json(data)
-    elif not quiet:
-        show(*budget_tables(data))
-    note(f"{data['simulated']} points simulated ({data['requests']:,} requests)", quiet)
-    if out is not None:
-        note(f"report in {out / 'report.html'}", quiet)
+    said = f"{data['simulated']} points simulated ({data['requests']:,} requests)"
+    deliver(data, out, budget_tables, as_json, quiet, said)
     if data["best"] is None:
         raise typer.Exit(3)
 
 
-def _deliver(found: "Plan", out: Path | None, as_json: bool, quiet: bool) -> None:
+def _tell(found: "Plan", out: Path | None, as_json: bool, quiet: bool) -> None:
     from simulator.report.plan.data import plain
+    from simulator.report.plan.words import plan_tables
 
     data = plain(found)
     note_traces([found.trace.meta], quiet)
@@ -124,15 +113,8 @@ def _deliver(found: "Plan", out: Path | None, as_json: bool, quiet: bool) -> Non
         from simulator.report.plan.page import write_plan
 
         write_plan(data, out)
-    if as_json:
-        print_json(data)
-    elif not quiet:
-        from simulator.report.plan.words import plan_tables
-
-        show(*plan_tables(data))
-    note(f"{found.simulated} points simulated ({found.requests:,} requests), {found.reused} reused", quiet)
-    if out is not None:
-        note(f"report in {out / 'report.html'}", quiet)
+    said = f"{found.simulated} points simulated ({found.requests:,} requests), {found.reused} reused"
+    deliver(data, out, plan_tables, as_json, quiet, said)
 
 
 def whatif_command(
@@ -152,23 +134,16 @@ def whatif_command(
     """Compare a scenario with named changes of it: a table of differences with intervals."""
     from simulator.config import Document
     from simulator.planning.whatif import asked_for, compare
-    from simulator.report.folder import check_target
     from simulator.report.plan.whatif import whatif_tables, write_whatif
 
     chosen = TraceChoice(trace, columns, time_unit, drop, where)
-    asked = asked_for(read_scenario(base, assignments or (), None, chosen), Document(_shipped(overlays)))
-    if out is not None:
-        check_target(out)
-    with counter("what if", quiet) as progress:
+    asked = asked_for(read_scenario(base, assignments or (), None, chosen), Document(find_scenario(overlays)))
+    check_out(out)
+    with news_of("what if", quiet) as progress:
         data = compare(asked, jobs=jobs, progress=progress)
     if out is not None:
         write_whatif(data, out)
-    if as_json:
-        print_json(data)
-    elif not quiet:
-        show(*whatif_tables(data))
-    if out is not None:
-        note(f"report in {out / 'report.html'}", quiet)
+    deliver(data, out, whatif_tables, as_json, quiet)
 
 
 def ui_command(
@@ -179,20 +154,4 @@ def ui_command(
     """A local page with sliders for traffic, limits, GPU, policy and replicas; this computer only."""
     from simulator.ui.server import serve
 
-    serve(None if plan is None else _shipped(plan), port, open_browser)
-
-
-def _shipped(name: str) -> Path:
-    from simulator.cli.common import find_scenario
-
-    return find_scenario(name)
-
-
-@contextmanager
-def counter(title: str, quiet: bool) -> Iterator[Callable[[int], None] | None]:
-    """A running count of simulations, on terminals only."""
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    with console(stderr=True).status(f"{title} ...") as status:
-        yield lambda done: status.update(f"{title}: {done} simulations")
+    serve(None if plan is None else find_scenario(plan), port, open_browser)

@@ -6,6 +6,7 @@ import numpy as np
 
 from simulator.metrics.latency import Fates, describe
 from simulator.state import FINISHED, NOT_SENT
+from simulator.workload.extras import NONE
 
 if TYPE_CHECKING:
     from simulator.result import Result
@@ -25,14 +26,12 @@ def clients(result: "Result", fate: Fates) -> Block:
 
 def _sessions(result: "Result") -> Block:
     req, extras = result.requests, result.trace.extras
-    assert extras.session is not None and extras.turn is not None
-    order = np.lexsort((extras.turn, extras.session))
-    session = extras.session[order]
-    known = session >= 0
-    same = (session[1:] == session[:-1]) & known[1:]
+    assert extras.session is not None
+    known = extras.session != NONE
+    order, same = extras.in_turns()
     before, after = order[:-1][same], order[1:][same]
     early = (req.status[before] == FINISHED) & (req.status[after] == FINISHED) & (req.arrival[after] < req.last[before])
-    return {"sessions": int(np.unique(session[known]).size), "turns": int(np.count_nonzero(known)),
+    return {"sessions": int(np.unique(extras.session[known]).size), "turns": int(np.count_nonzero(known)),
             "overlapping": int(np.count_nonzero(early)),
             "broken_off": int(np.unique(extras.session[req.status == NOT_SENT]).size)}
 

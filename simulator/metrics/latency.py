@@ -6,6 +6,7 @@ Percentiles interpolate linearly between order statistics (Hyndman and Fan 1996,
 numpy's default); one that touches an infinite value is None.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,6 +25,10 @@ Stats = dict[str, Any]
 
 PERCENTILES: Final = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p999", 0.999))
 TIMES: Final = ("ttft_s", "tpot_s", "e2e_s", "queue_s", "prefill_s", "frontend_s", "normalized_latency_s")
+
+
+FATES: Final = ("arrived", "completed", "rejected", "aborted", "unfinished")
+"""Counts of every summary, of a class and of a pool: the first is the sum of the others."""
 
 
 @dataclass(frozen=True)
@@ -160,15 +165,23 @@ def itl_stats(result: Result) -> Stats:
 
     All delivered tokens count, those of the warm-up too. The mean is exact: gaps add up to last - first.
     """
-    req, count = result.requests, int(result.itl.sum())
+    count = int(result.itl.sum())
     if count == 0:
         return describe(np.zeros(0))
-    given = req.done > 1
-    mean = (float((req.last[given] - req.first[given]).astype(np.float64).sum()) + result.again_ns) / count
-    points = histogram_quantiles(result.itl, [q for _, q in PERCENTILES], mean, float(req.itl_max.max()))
+    mean = gap_mean_ns(result)
+    points = histogram_quantiles(result.itl, [q for _, q in PERCENTILES], mean, float(result.requests.itl_max.max()))
     stats: Stats = {"mean": mean / NS_PER_S}
     stats |= {name: p / NS_PER_S for (name, _), p in zip(PERCENTILES, points, strict=True)}
     return stats | {"count": count}
+
+
+def gap_mean_ns(result: Result) -> float:
+    """[ns] mean of the gaps between tokens of one request, those of attempts that a later one replaced too; NaN of
+    none."""
+    req, count = result.requests, int(result.itl.sum())
+    given = req.done > 1
+    whole = float((req.last[given] - req.first[given]).astype(np.float64).sum()) + result.again_ns
+    return whole / count if count else math.nan
 
 
 def histogram_quantiles(

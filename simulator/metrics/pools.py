@@ -11,9 +11,9 @@ from simulator.state import Requests
 from simulator.units import NS_PER_S
 
 
-def routed_to(result: Result, first: int, end: int) -> npt.NDArray[np.bool_]:
-    """Requests that replicas first..end - 1 had, bool (N,): also those that they handed over."""
-    req = result.requests
+def routed_to(result: Result, replicas: range) -> npt.NDArray[np.bool_]:
+    """Requests that some neighbouring replicas had, bool (N,): also those that they handed over."""
+    req, first, end = result.requests, replicas.start, replicas.stop
     found: npt.NDArray[np.bool_] = (req.replica >= first) & (req.replica < end)
     if len(req.source):
         found |= (req.source >= first) & (req.source < end)
@@ -47,22 +47,20 @@ def parts(result: Result) -> dict[str, Result]:
     pools only, and empty here.
     """
     found: dict[str, Result] = {}
-    first = 0
     for k, (name, setup) in enumerate(result.setup.pools.items()):
-        end = first + setup.scenario.cluster.replicas
-        rows = np.flatnonzero(routed_to(result, first, end))
+        own = result.scenario.cluster.ranges[name]
+        rows = np.flatnonzero(routed_to(result, own))
         n = len(result.requests.arrival)
         columns = Requests(*(column[rows] if len(column) == n else column for column in result.requests))
         log = result.log
         if log is not None:
-            log = log[(log["replica"] >= first) & (log["replica"] < end)]
+            log = log[(log["replica"] >= own.start) & (log["replica"] < own.stop)]
         fleet = result.fleet
         if fleet is not None:
             fleet = fleet[fleet["pool"] == k].copy()
-            fleet["replica"] -= np.where(fleet["replica"] >= 0, first, 0)
+            fleet["replica"] -= np.where(fleet["replica"] >= 0, own.start, 0)
         times = result.rows_time if result.pool_rows is None else result.pool_rows[k]
         found[name] = replace(result, setup=setup, trace=result.trace.take(rows), requests=columns,
-                              totals=result.totals[first:end], itl=np.zeros_like(result.itl), rows_time=times, log=log,
-                              pool_rows=None, fleet=fleet)
-        first = end
+                              totals=result.totals[own.start:own.stop], itl=np.zeros_like(result.itl),
+                              rows_time=times, log=log, pool_rows=None, fleet=fleet)
     return found

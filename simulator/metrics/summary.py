@@ -12,12 +12,12 @@ from simulator.metrics.asked import drafted, resolved_scenario
 from simulator.metrics.clients import clients
 from simulator.metrics.definitions import DEFINITIONS
 from simulator.metrics.fleet import fleet
-from simulator.metrics.latency import TIMES, Bools, Fates, due, fates, itl_stats, time_stats, times
+from simulator.metrics.latency import FATES, TIMES, Bools, Fates, due, fates, itl_stats, time_stats, times
 from simulator.metrics.pools import changes, parts, routed_to, transfers
 from simulator.metrics.readings import banner, few, windows
 from simulator.metrics.stability import little, stability
 from simulator.metrics.trust import trust
-from simulator.metrics.use import alike, batch, kv, queue, ratio, time_spent, use
+from simulator.metrics.use import batch, kv, queue, ratio, time_spent, use
 from simulator.result import Result
 from simulator.state import NOT_SENT, REFUSALS, STATUS_NAMES
 from simulator.units import NEVER, NS_PER_S
@@ -39,8 +39,11 @@ def summarize(result: Result) -> Block:
         summary[name] = itl_stats(result) if name == "itl_s" else time_stats(result, name, fate)
     summary["goodput"] = _goodput(result, fate, span)
     summary["makespan_s"] = span / NS_PER_S
-    summary |= use(result, span, begin)
-    summary |= {"batch": batch(result), "queue": queue(result), "kv": kv(result), "time": time_spent(result)}
+    pools = parts(result)
+    alike = list(pools.values()) or [result]
+    summary |= use(result, span, begin, alike)
+    summary |= {"batch": batch(result), "queue": queue(result), "kv": kv(result, alike)}
+    summary["time"] = time_spent(result)
     if result.setup.speculation:
         summary["speculation"] = drafted(result)
     summary |= {
@@ -56,10 +59,10 @@ def summarize(result: Result) -> Block:
     summary |= clients(result, fate)
     if len(result.trace.class_names) > 1:
         summary["per_class"] = _per_class(result, fate, span)
-    if result.setup.pools:
-        summary["pools"] = _pools(result, fate, span, begin)
+    if pools:
+        summary["pools"] = _pools(result, pools, fate, span, begin)
     if result.fleet is not None:
-        summary["fleet"] = fleet(result, alike(result), begin, span)
+        summary["fleet"] = fleet(result, alike, begin, span)
         summary["changes"] = changes(result)
     if result.scenario.cluster.hands_over:
         summary["transfers"] = transfers(result)
@@ -81,9 +84,7 @@ def _count(rows: Bools) -> int:
 
 def _counts(result: Result, fate: Fates) -> Block:
     req = result.requests
-    numbers = {
-        name: _count(getattr(fate, name)) for name in ("arrived", "completed", "rejected", "aborted", "unfinished")
-    }
+    numbers = {name: _count(getattr(fate, name)) for name in FATES}
     requests: Block = dict(numbers)
     requests["rejected_by_reason"] = {
         STATUS_NAMES[code].removeprefix("rejected: "): count
@@ -145,20 +146,16 @@ def _goodput(result: Result, fate: Fates, span: int, within: Bools | None = None
     }
 
 
-def _pools(result: Result, fate: Fates, span: int, begin: int) -> Block:
+def _pools(result: Result, pools: dict[str, Result], fate: Fates, span: int, begin: int) -> Block:
     """Counts, latencies, goodput and use of each pool; `replicas` and GPUs of it."""
     blocks: Block = {}
-    for name, part in parts(result).items():
-        first, scenario = int(sum(block["replicas"] for block in blocks.values())), part.setup.scenario
-        size = scenario.cluster.replicas
-        within = routed_to(result, first, first + size)
-        block: Block = {"replicas": size, "role": result.scenario.cluster.pools[name].role, "gpu": part.setup.gpu.name,
-                        "tensor_parallel": scenario.hardware.tensor_parallel,
-                        "requests": {kind: _count(getattr(fate, kind) & within)
-                                     for kind in ("arrived", "completed", "rejected", "unfinished")}}
-        block |= {time: time_stats(result, time, fate, within) for time in TIMES}
-        block |= {"goodput": _goodput(result, fate, span, within)} | use(part, span, begin)
-        blocks[name] = block | {"batch": batch(part), "queue": queue(part), "kv": kv(part)}
+    for name, part in pools.items():
+        replicas, scenario = result.scenario.cluster.ranges[name], part.setup.scenario
+        within = routed_to(result, replicas)
+        block: Block = {"replicas": len(replicas), "role": result.scenario.cluster.pools[name].role,
+                        "gpu": part.setup.gpu.name, "tensor_parallel": scenario.hardware.tensor_parallel}
+        block |= _block(result, fate, span, within) | use(part, span, begin, [part])
+        blocks[name] = block | {"batch": batch(part), "queue": queue(part), "kv": kv(part, [part])}
     return blocks
 
 
@@ -166,16 +163,15 @@ def _per_class(result: Result, fate: Fates, span: int) -> Block:
     """Counts, latencies (all but ITL, whose histogram is common) and goodput of each class of requests."""
     blocks: Block = {}
     for code, name in enumerate(result.trace.class_names):
-        within = result.trace.cls == code
-        block: Block = {
-            "requests": {
-                part: _count(getattr(fate, part) & within)
-                for part in ("arrived", "completed", "rejected", "aborted", "unfinished")
-            }
-        }
-        block |= {time: time_stats(result, time, fate, within) for time in TIMES}
-        blocks[name] = block | {"goodput": _goodput(result, fate, span, within)}
+        blocks[name] = _block(result, fate, span, result.trace.cls == code)
     return blocks
+
+
+def _block(result: Result, fate: Fates, span: int, within: Bools) -> Block:
+    """Counts, latencies and goodput of some of the requests."""
+    block: Block = {"requests": {name: _count(getattr(fate, name) & within) for name in FATES}}
+    block |= {time: time_stats(result, time, fate, within) for time in TIMES}
+    return block | {"goodput": _goodput(result, fate, span, within)}
 
 
 def request_columns(result: Result) -> dict[str, Any]:

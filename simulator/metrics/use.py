@@ -1,11 +1,11 @@
 """How slots, GPU time and KV memory were used, of a run or of one of its pools."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from simulator.metrics.fleet import paid_ns
-from simulator.metrics.pools import parts
 from simulator.result import Result
 from simulator.state import Limits
 from simulator.units import NEVER, NS_PER_S
@@ -25,11 +25,14 @@ def total(result: Result, name: str) -> int:
 
 
 
-def use(result: Result, span: int, begin: int) -> Block:
-    """Shares of slots, GPU and time in the `span` ns from tick `begin`, of the replicas there were. A step cut by the
-    horizon may reach past it: shares end at 1."""
+def use(result: Result, span: int, begin: int, alike: Sequence[Result]) -> Block:
+    """Shares of slots, GPU and time in the `span` ns from tick `begin`, of the replicas there were; `alike` is the
+    result in parts of one kind of replica.
+
+    A step cut by the horizon may reach past it: shares end at 1.
+    """
     wall, whole = total(result, "wall"), paid_ns(result, begin, begin + span)
-    slots = sum(total(part, "wall") * part.setup.limits.max_num_seqs for part in alike(result))
+    slots = sum(total(part, "wall") * part.setup.limits.max_num_seqs for part in alike)
     gpu, busy = ratio(total(result, "gpu"), whole), ratio(wall, whole)
     return {
         "steps": total(result, "steps"),
@@ -65,9 +68,9 @@ def queue(result: Result) -> Block:
     return {"mean_waiting": mean, "max_waiting": int(result.totals["peak_waiting"].max())}
 
 
-def kv(result: Result) -> Block:
+def kv(result: Result, alike: Sequence[Result]) -> Block:
     if result.setup.pools:
-        return _kv_of_pools(result)
+        return _kv_of_pools(result, alike)
     limits, capacity = result.setup.limits, result.setup.capacity
     held, time = total(result, "blocks"), total(result, "wall_short") * limits.num_blocks
     filled = ratio(total(result, "kv_tokens"), held * limits.block_size)
@@ -97,7 +100,7 @@ def kv(result: Result) -> Block:
         "refused_by_fragmentation": refused,
         "breakdown": sizes or None,
         "prefix_cache": _prefix_cache(result),
-    }
+    } | _swapped(result, alike)
 
 
 def _tokens_capacity(limits: Limits) -> int:
@@ -107,14 +110,8 @@ def _tokens_capacity(limits: Limits) -> int:
     return int(limits.num_blocks / admission_blocks(limits, limits.max_model_len) * limits.max_model_len)
 
 
-def alike(result: Result) -> list[Result]:
-    """The result in parts of one kind of replica."""
-    return list(parts(result).values()) or [result]
-
-
-def _kv_of_pools(result: Result) -> Block:
+def _kv_of_pools(result: Result, own: Sequence[Result]) -> Block:
     """Shares over all pools; sizes and what is inside blocks differ from pool to pool (summary key `pools`)."""
-    own = alike(result)
     held = sum(total(part, "blocks") for part in own)
     time = sum(total(part, "wall_short") * part.setup.limits.num_blocks for part in own)
     peaks = [int(part.totals["peak_blocks"].max()) / part.setup.limits.num_blocks for part in own]
@@ -122,7 +119,7 @@ def _kv_of_pools(result: Result) -> Block:
               "breakdown")
     return dict.fromkeys(unlike) | {
         "mean_use": ratio(held, time), "peak_use": max(peaks), "refused_by_fragmentation": total(result, "fragmented"),
-        "prefix_cache": _prefix_cache(result)}
+        "prefix_cache": _prefix_cache(result)} | _swapped(result, own)
 
 
 def _prefix_cache(result: Result) -> Block:
@@ -133,7 +130,17 @@ def _prefix_cache(result: Result) -> Block:
     found = req.found if on else np.minimum(req.cached, req.prompt - 1) // block * block
     tokens, prompts = int(found[admitted].sum()), int(req.prompt[admitted].sum())
     rate = ratio(tokens, prompts) if on or tokens else None
-    return {"simulated": on, "found_tokens": tokens, "prompt_tokens": prompts, "hit_rate": rate}
+    saved = {"peak_blocks_shared": int(result.totals["peak_spared"].max())} if on else {}
+    return {"simulated": on, "found_tokens": tokens, "prompt_tokens": prompts, "hit_rate": rate} | saved
+
+
+def _swapped(result: Result, alike: Sequence[Result]) -> Block:
+    """What preemption by swap moved, where it is on."""
+    if not any(part.setup.limits.swap_blocks for part in alike):
+        return {}
+    return {"swap": {"host_blocks": result.setup.limits.swap_blocks, "blocks_out": total(result, "swapped_out"),
+                     "blocks_in": total(result, "swapped_in"),
+                     "peak_host_blocks": int(result.totals["peak_host"].max())}}
 
 
 def time_spent(result: Result) -> Block:
@@ -147,6 +154,7 @@ def time_spent(result: Result) -> Block:
         "decode_attention_s": seconds("decode_attention"),
         "prefill_attention_s": seconds("prefill_attention"),
         "exposed_cpu_s": exposed / NS_PER_S,
+        "copy_s": seconds("copies"),
         "eager_steps": total(result, "eager"),
         "wasted_rows": total(result, "wasted"),
         "pad_rows": total(result, "pad_rows"),

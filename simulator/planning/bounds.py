@@ -10,7 +10,7 @@ yield 1 + k tokens of a sequence: its O output tokens then take at least O / (1 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -19,7 +19,8 @@ import numpy as np
 from simulator.cost.step import FP_BITS, Cost
 from simulator.errors import ServecastError
 from simulator.metrics.trust import mark_of, never_run
-from simulator.planning.spec import Candidate, PlanSpec, scenario_of
+from simulator.planning.candidate import Candidate, scenario_of
+from simulator.planning.spec import PlanSpec
 from simulator.profiles.uncertainty import load_uncertainty
 from simulator.scenario.setup import Setup, prepare
 from simulator.units import NS_PER_S
@@ -75,7 +76,7 @@ def scaled_cost(cost: Cost, factor: float) -> Cost:
     return cost._replace(**changes)
 
 
-def relieved(setup: Setup, resource: str) -> Setup:
+def relieved_replica(setup: Setup, resource: str) -> Setup:
     """The same replica with RELIEF times as much of one resource."""
     cost, limits = setup.cost, setup.limits
     if resource == "KV memory":
@@ -111,6 +112,18 @@ def can_bind(resource: str, records: Sequence[dict[str, Any]], setup: Setup) -> 
     if resource == "KV memory":
         return bool(setup.limits.prefix) or any(record["kv_peak"] >= FULL for record in busy)
     return True
+
+
+def gains(
+    above: Sequence[dict[str, Any]], setup: Setup, wall: float, relieved_wall: Callable[[str], float]
+) -> dict[str, float]:
+    """[%] how far the wall moves with RELIEF times as much of each resource, most first; infinite = no wall any more.
+
+    What cannot bind in what was recorded just `above` the wall (can_bind) cannot move it, and is not tried.
+    """
+    walls = {name: relieved_wall(name) if can_bind(name, above, setup) else wall for name in RESOURCES}
+    moved = {name: 100 * (found / wall - 1) for name, found in walls.items()}
+    return dict(sorted(moved.items(), key=lambda row: -row[1]))
 
 
 def _with_seqs(setup: Setup, seqs: int) -> Setup:

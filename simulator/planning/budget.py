@@ -5,21 +5,26 @@ and how much traffic it carries within the service levels, or how good they can 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from simulator.planning.bounds import RESOURCES, Ready, can_bind
+from simulator.planning.bounds import Ready, gains
 from simulator.planning.cache import PointCache
+from simulator.planning.candidate import Candidate, candidates_of
 from simulator.planning.capacity import GROWTHS, STEPS, months_to
+from simulator.planning.edge import RATE_STEP
+from simulator.planning.news import INTERRUPTED, Tell, Teller
 from simulator.planning.passing import possibly, surely
 from simulator.planning.points import Runner
 from simulator.planning.price import price_of
-from simulator.planning.search import LOWEST_RATE, RATE_STEP, Search
-from simulator.planning.spec import MAX_REPLICAS, Candidate, PlanSpec, candidates_of
-from simulator.planning.statistics import Judgement, check_levels, check_prefixes, reason
+from simulator.planning.search import LOWEST_RATE, Search
+from simulator.planning.spec import MAX_REPLICAS, PlanSpec
+from simulator.planning.statistics import check_levels, check_prefixes, finite, level_rows, reason
 from simulator.planning.traffic import at_rate, mean_rate
 from simulator.units import NS_PER_S
+
+NOT_FINISHED: Final = "not finished: the search was interrupted"
 
 
 def spend(
@@ -28,19 +33,22 @@ def spend(
     jobs: int | None = None,
     cache: PointCache | Path | None = None,
     explain: bool = True,
-    progress: Callable[[int], None] | None = None,
+    progress: Tell | None = None,
 ) -> dict[str, Any]:
     """The answer as plain data, best candidate first; rates in requests/s, null = none or no bound.
 
+    Ctrl-C leaves the candidates and parts that were done by then; `stopped` says so.
     Raises ConfigError, TraceError as plan() does.
     """
     store = PointCache(cache) if isinstance(cache, Path) else cache
-    runner = Runner(spec, jobs, store, progress)
+    candidates = candidates_of(spec)
+    teller = Teller(progress, len(candidates) + (2 if explain else 0))
+    runner = Runner(spec, jobs, store, teller)
     trace = runner.bench.traffic.trace(0)
     check_levels(spec, at_rate(trace, spec.growth))
     check_prefixes(spec.candidates.prefix_caching, trace)
     search, traffic = Search(spec, runner), mean_rate(trace)
-    rows = [_row(search, runner.bench.ready(candidate), traffic) for candidate in candidates_of(spec)]
+    rows, stopped = _rows(search, candidates, traffic)
     rows.sort(key=lambda row: _key(spec, row))
     best = rows[0] if rows and rows[0]["carries"] is not None else None
     data: dict[str, Any] = {
@@ -59,12 +67,37 @@ def spend(
         "steps": [],
         "growth": list(spec.growth_pct_per_month or GROWTHS),
     }
-    if best is not None and explain and best["wall"]:
-        chosen = next(c for c in candidates_of(spec) if c.label == best["label"])
-        data["relief"] = _relief(search, chosen, best["serving"], best["carries"] / traffic)
-        if spec.growth_pct_per_month or "replicas" in data["budget"]:
-            data["steps"] = _steps(search, chosen, best, traffic)
-    return {**data, "simulated": runner.simulated, "requests": runner.requests}
+    if best is not None and explain and best["wall"] and not stopped:
+        chosen = next(c for c in candidates if c.label == best["label"])
+        try:
+            teller.begin(f"{best['label']}, the bottleneck")
+            data["relief"] = _relief(search, chosen, best["serving"], best["carries"] / traffic)
+            teller.begin(f"{best['label']}, larger fleets")
+            if spec.growth_pct_per_month or "replicas" in data["budget"]:
+                data["steps"] = _steps(search, chosen, best, traffic)
+        except KeyboardInterrupt:
+            stopped = INTERRUPTED
+    return {**data, "stopped": stopped, "simulated": runner.simulated, "requests": runner.requests}
+
+
+def _rows(search: Search, candidates: Sequence[Candidate], traffic: float) -> tuple[list[dict[str, Any]], str]:
+    """A row a candidate, and what stopped the search; candidates not reached by then carry nothing."""
+    rows: list[dict[str, Any]] = []
+    stopped, most, teller = "", 0.0, search.runner.teller
+    for k, candidate in enumerate(candidates, 1):
+        found = search.runner.bench.ready(candidate)
+        row = _blank(search.spec, found) | {"reason": NOT_FINISHED}
+        try:
+            if not stopped:
+                teller.begin(f"{candidate.label} ({k} of {len(candidates)} candidates)")
+                row = _row(search, found, traffic)
+        except KeyboardInterrupt:
+            stopped = INTERRUPTED
+        rows.append(row)
+        if (row["carries"] or 0.0) > most:
+            most = row["carries"]
+            teller.known = f"{candidate.label} carries {most:.3g} requests/s"
+    return rows, stopped
 
 
 def affordable(spec: PlanSpec, candidate: Candidate) -> int:
@@ -79,30 +112,38 @@ def affordable(spec: PlanSpec, candidate: Candidate) -> int:
     return min(MAX_REPLICAS, math.floor((budget.usd_per_hour or 0.0) / cost + 1e-9))
 
 
-def _row(search: Search, found: Ready, traffic: float) -> dict[str, Any]:
-    """One candidate: its fleet, what it carries, and its levels at the plan's traffic."""
-    spec, candidate = search.spec, found.candidate
-    total = affordable(spec, candidate)
-    serving = total - spec.survive
+def _blank(spec: PlanSpec, found: Ready) -> dict[str, Any]:
+    """One candidate's fleet, before anything is known of it."""
+    candidate, total = found.candidate, affordable(spec, found.candidate)
     price = price_of(spec, candidate.gpu)
-    row: dict[str, Any] = {
-        "label": candidate.label, "replicas": total, "serving": serving, "gpus": total * candidate.tensor_parallel,
+    return {
+        "label": candidate.label, "replicas": total, "serving": total - spec.survive,
+        "gpus": total * candidate.tensor_parallel,
         "usd_per_hour": total * candidate.tensor_parallel * price.usd_per_hour, "price_assumed": price.assumed,
         "carries": None, "low": None, "high": None, "wall": False, "breaks": None, "levels": [], "worst": None,
         "reason": found.reason,
     }  # fmt: skip
+
+
+def _row(search: Search, found: Ready, traffic: float) -> dict[str, Any]:
+    """One candidate: its fleet, what it carries, and its levels at the plan's traffic."""
+    spec, candidate, row = search.spec, found.candidate, _blank(search.spec, found)
+    serving = row["serving"]
     if found.setup is None:
         return row
     if serving < 1:
         return row | {"reason": "the budget does not pay for one serving replica" +
                       (f" beside {spec.survive} spare" if spec.survive else "")}  # fmt: skip
+    if serving <= candidate.prefill_replicas:
+        first = candidate.prefill_replicas
+        return row | {"reason": f"the budget leaves no replica to decode beside {first} for prefill"}
     now = search.judged(candidate, serving, spec.growth, whole=True)
-    row |= {"levels": levels(now), "worst": None if now.overloaded else now.binding.ratio, "meets": now.holds}
+    row |= {"levels": level_rows(now), "meets": now.holds}
+    row["worst"] = None if now.overloaded else finite(now.binding.ratio)
     wall = search.wall(candidate, serving, spec.growth)
     if wall == 0:
         idle = search.judged(candidate, serving, spec.growth * LOWEST_RATE, count=2)
         return row | {"reason": f"no rate meets it, even nearly idle: {reason(idle)}"}
-    row |= {"carries": wall * traffic if math.isfinite(wall) else None, "wall": math.isfinite(wall)}
     if not math.isfinite(wall):
         return row | {"carries": spec.growth * spec.search.max_rate_scale * traffic}
     above = search.judged(candidate, serving, wall * (1 + RATE_STEP), count=2)
@@ -110,19 +151,13 @@ def _row(search: Search, found: Ready, traffic: float) -> dict[str, Any]:
     low = search.wall(candidate, serving, wall, factor=1 + error, passes=surely)
     high = search.wall(candidate, serving, wall, factor=1 - error, passes=possibly)
     return row | {
+        "carries": wall * traffic,
+        "wall": True,
         "span_s": search.runner.bench.traffic.trace(0).span_ns / NS_PER_S / wall,
         "breaks": {"level": above.binding.name, "words": reason(above)},
         "low": min(low, wall) * traffic,
-        "high": max(high, wall) * traffic if math.isfinite(high) else None,
+        "high": finite(max(high, wall) * traffic),
     }
-
-
-def levels(judged: Judgement) -> list[dict[str, Any]]:
-    """Each level by the mean over replications; null = not finite."""
-    return [
-        {"name": x.name, "value": x.interval.mean if math.isfinite(x.interval.mean) else None, "limit": x.limit}
-        for x in judged.levels
-    ]
 
 
 def _key(spec: PlanSpec, row: dict[str, Any]) -> tuple[float, ...]:
@@ -135,15 +170,11 @@ def _key(spec: PlanSpec, row: dict[str, Any]) -> tuple[float, ...]:
 
 
 def _relief(search: Search, candidate: Candidate, serving: int, wall: float) -> list[dict[str, Any]]:
-    """How far the wall moves with 25 % more of each resource that can bind, most first."""
+    """How far the wall moves with 25 % more of each resource that can bind, most first; null = no wall any more."""
     above = search.judged(candidate, serving, wall * (1 + RATE_STEP), count=2).records
     setup = search.runner.bench.setup(candidate)
-    rows = []
-    for resource in RESOURCES:
-        binds = can_bind(resource, above, setup)
-        moved = search.wall(candidate, serving, wall, relief=resource) if binds else wall
-        rows.append({"resource": resource, "gain_pct": 100 * (moved / wall - 1)})
-    return sorted(rows, key=lambda row: -float(row["gain_pct"]))
+    found = gains(above, setup, wall, lambda resource: search.wall(candidate, serving, wall, relief=resource))
+    return [{"resource": resource, "gain_pct": finite(gain)} for resource, gain in found.items()]
 
 
 def _steps(search: Search, candidate: Candidate, best: dict[str, Any], traffic: float) -> list[dict[str, Any]]:

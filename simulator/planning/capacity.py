@@ -8,19 +8,21 @@ steps slower by the profile's error to where one possibly holds with faster ones
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from simulator.errors import ConfigError
-from simulator.planning.bounds import RESOURCES, StepError, can_bind, relieved, scaled_cost, step_error
+from simulator.planning.bounds import StepError, gains, scaled_cost, step_error
 from simulator.planning.edge import Edge, find_edge
+from simulator.planning.fleets import relieved
 from simulator.planning.measure import Wanted, measure, wanted_of
+from simulator.planning.news import INTERRUPTED, Tell, Teller
 from simulator.planning.offered import Offered
 from simulator.planning.passing import Passes, by_mean, excess, possibly, surely
 from simulator.planning.slo import SloSpec
 from simulator.planning.spec import SearchSpec
-from simulator.planning.statistics import Judgement, check_levels, judge, reason
+from simulator.planning.statistics import Judgement, check_levels, finite, judge, level_rows, reason
 from simulator.run import simulate
 from simulator.scenario.setup import Setup, prepare
 from simulator.scenario.spec import Scenario
@@ -31,7 +33,6 @@ GROWTHS: Final = (2.0, 5.0, 10.0, 20.0)
 STEPS: Final = 5
 """Rows of the step table: the fleet as it is and this many less one replicas more."""
 LOWEST: Final = 1 / 1024
-SMALL_GAIN: Final = 1.02
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def levels_of(scenario: Scenario, slo: SloSpec | None, search: SearchSpec | None
 class Tried:
     """Judgements of a scenario at rates, numbers of replicas, stretched steps and relieved resources; each run once."""
 
-    def __init__(self, scenario: Scenario, levels: Levels, progress: Callable[[int], None] | None = None) -> None:
+    def __init__(self, scenario: Scenario, levels: Levels, teller: Teller | None = None) -> None:
         if scenario.cluster.pools:
             raise ConfigError(f"{scenario.name}: the capacity of unlike pools is not searched; try: servecast load")
         self.levels, self.offered = levels, Offered(scenario)
@@ -68,7 +69,7 @@ class Tried:
         self.setup = prepare(self.scenario)
         self.error: StepError = step_error(self.setup, levels.search.calibration_error)
         self.simulated = 0
-        self._progress = progress
+        self.teller = teller or Teller(None, 1)
         self._relieved: dict[str, Setup] = {}
         self._known: dict[tuple[Any, ...], dict[str, Any]] = {}
 
@@ -88,8 +89,7 @@ class Tried:
             result = simulate(scenario, "auto", trace=trace, setup=setup, replication=k)
             self._known[key] = {"idle": False, **measure(result, self.wanted)}
             self.simulated += 1
-            if self._progress:
-                self._progress(self.simulated)
+            self.teller.count()
         return self._known[key]
 
     def _at(self, relief: str | None) -> Setup:
@@ -113,7 +113,7 @@ class Tried:
             return excess(self.judged(rate, replicas, factor, relief), passes)
 
         most = start * self.levels.search.max_rate_scale
-        return find_edge(at, start, lowest=start * LOWEST, highest=most, step=0.01)
+        return find_edge(at, start, lowest=start * LOWEST, highest=most)
 
 
 def capacity(
@@ -122,16 +122,20 @@ def capacity(
     *,
     growth: Sequence[float] = (),
     explain: bool = True,
-    progress: Callable[[int], None] | None = None,
+    progress: Tell | None = None,
 ) -> dict[str, Any]:
     """The answer as plain data, rates in requests/s; null = no such rate (none carries it, or there is no wall).
 
-    `growth` [% a month] for the step table; `explain` False leaves out what holds it back and the table.
+    `growth` [% a month] for the step table; `explain` False leaves out what holds it back and the table. Ctrl-C once
+    the rate is known leaves it with what else was found by then; `stopped` says so.
     """
-    tried = Tried(scenario, levels, progress)
+    teller = Teller(progress, 3 if explain else 2)
+    tried = Tried(scenario, levels, teller)
     check_levels(levels, tried.offered.at(tried.offered.rate, 0))
     replicas, rate = scenario.cluster.size, tried.offered.rate
+    teller.begin("the highest rate that meets every level")
     own = tried.edge(rate, replicas, by_mean)
+    teller.known = f"{own.passes:.3g} requests/s"
     data: dict[str, Any] = {
         "name": scenario.name,
         "traffic": rate,
@@ -147,12 +151,18 @@ def capacity(
         "step_error": tried.error.relative,
         "error_source": tried.error.source,
     }
-    low, high = _range(tried, own, replicas)
-    data |= {"low": low, "high": high, "levels": _levels(tried, own.passes, replicas)}
+    data |= {"low": None, "high": None, "relief": [], "steps": [], "stopped": ""}
+    data["levels"] = level_rows(tried.judged(own.passes, replicas)) if own.passes else []
     data["breaks"] = _breaks(tried, own, replicas)
-    standing = bool(own.passes) and data["wall"]
-    data["relief"] = _relief(tried, own, replicas) if explain and standing else []
-    data["steps"] = _steps(tried, own.passes, replicas, growth or GROWTHS) if explain and standing else []
+    try:
+        teller.begin("its range over the profile's error")
+        data["low"], data["high"] = _range(tried, own, replicas)
+        if explain and own.passes and data["wall"]:
+            teller.begin("what moves the wall, larger fleets")
+            data["relief"] = _relief(tried, own, replicas)
+            data["steps"] = _steps(tried, own.passes, replicas, growth or GROWTHS)
+    except KeyboardInterrupt:
+        data["stopped"] = INTERRUPTED
     return {**data, "growth": list(growth or GROWTHS), "simulated": tried.simulated}
 
 
@@ -175,36 +185,27 @@ def _range(tried: Tried, own: Edge, replicas: int) -> tuple[float | None, float 
     return min(low.passes, own.passes), max(high.passes, own.passes) if math.isfinite(high.fails) else None
 
 
-def _levels(tried: Tried, rate: float, replicas: int) -> list[dict[str, Any]]:
-    if not rate:
-        return []
-    return [
-        {"name": x.name, "value": _finite(x.interval.mean), "limit": x.limit}
-        for x in tried.judged(rate, replicas).levels
-    ]
-
-
 def _breaks(tried: Tried, own: Edge, replicas: int) -> dict[str, Any] | None:
     """The level that is broken just above, and its value there."""
     if math.isinf(own.fails):
         return None
     found = tried.judged(own.fails, replicas)
     level = found.binding
-    return {"rate": own.fails, "level": level.name, "value": _finite(level.interval.mean), "limit": level.limit,
+    return {"rate": own.fails, "level": level.name, "value": finite(level.interval.mean), "limit": level.limit,
             "overloaded": found.overloaded, "words": reason(found)}  # fmt: skip
 
 
 def _relief(tried: Tried, own: Edge, replicas: int) -> list[dict[str, Any]]:
-    """How far the wall moves with RELIEF times as much of each resource that can bind; most first."""
+    """How far the wall moves with RELIEF times as much of each resource that can bind; most first, null = no wall any
+    more."""
     above = tried.judged(own.fails, replicas)
-    rows = []
-    for resource in RESOURCES:
-        gain = 0.0
-        if can_bind(resource, above.records, tried.setup):
-            moved = tried.edge(own.passes, replicas, by_mean, relief=resource)
-            gain = 100 * (moved.passes / own.passes - 1)
-        rows.append({"resource": resource, "gain_pct": gain})
-    return sorted(rows, key=lambda row: -float(row["gain_pct"]))
+
+    def moved(resource: str) -> float:
+        edge = tried.edge(own.passes, replicas, by_mean, relief=resource)
+        return edge.passes if math.isfinite(edge.fails) else math.inf
+
+    found = gains(above.records, tried.setup, own.passes, moved)
+    return [{"resource": resource, "gain_pct": finite(gain)} for resource, gain in found.items()]
 
 
 def _steps(tried: Tried, rate: float, replicas: int, growth: Sequence[float]) -> list[dict[str, Any]]:
@@ -233,13 +234,3 @@ def _enough(tried: Tried, replicas: int) -> bool:
     size = len(tried.offered.traffic.trace(0))
     confidence = tried.levels.search.confidence
     return all(size / replicas >= target.needed(confidence) for target in tried.levels.slo.targets)
-
-
-def bottleneck(relief: Sequence[dict[str, Any]]) -> str | None:
-    """The resource of which more moves the wall furthest; None where none stands out."""
-    first = relief[0] if relief else None
-    return first["resource"] if first and first["gain_pct"] > 100 * (SMALL_GAIN - 1) else None
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

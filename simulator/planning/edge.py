@@ -11,6 +11,8 @@ from typing import Final
 
 Excess = Callable[[float], float]
 """How far beyond its limit the worst level is, as a logarithm: at or below 0 passes, infinite = overloaded."""
+RATE_STEP: Final = 0.01
+"""Rates are searched to this relative accuracy."""
 UP: Final = 1.15
 """First step upwards from a start that passes; each further one is larger."""
 FAR: Final = 1.0
@@ -26,7 +28,7 @@ class Edge:
     fails: float
 
 
-def find_edge(excess: Excess, start: float, *, lowest: float, highest: float, step: float = 0.01) -> Edge:
+def find_edge(excess: Excess, start: float, *, lowest: float, highest: float, step: float = RATE_STEP) -> Edge:
     """Bracket from `start` and close in until `fails` is at most `step` above `passes`, relatively.
 
     Nothing below `lowest` or above `highest` is tried.

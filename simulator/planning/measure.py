@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from simulator.metrics.latency import Bools, Fates, Floats, fates, histogram_quantiles, seconds
+from simulator.metrics.latency import Bools, Fates, Floats, fates, gap_mean_ns, histogram_quantiles, seconds
 from simulator.metrics.samples import Worst, mean, needed, percentile, within_run, worst_window
 from simulator.metrics.stability import stability
 from simulator.planning.asking import Asking
@@ -23,7 +23,7 @@ from simulator.units import NS_PER_S, to_seconds
 Asked = tuple[str, str | None, float]
 WINDOWS: Final = (300.0, 3600.0)
 """[s] windows whose worst is always shown."""
-MEASURE_VERSION: Final = 4
+MEASURE_VERSION: Final = 5
 """Raise when a record changes its meaning: cached points of another version are not used."""
 PER_REQUEST: Final = ("ttft", "tpot", "e2e", "queue")
 """Metrics that a request has a time of; gaps between tokens are known as a histogram of all."""
@@ -117,15 +117,11 @@ def _plain(found: Worst | None) -> list[float] | None:
 
 def _gap(result: Result, share: float | None) -> float:
     """[s] a quantile (None: the mean) of the gaps between tokens of one request, from the histogram; NaN of none."""
-    count = int(result.itl.sum())
-    if count == 0:
-        return math.nan
-    req = result.requests
-    given = np.asarray(req.done) > 1
-    mean = float((req.last[given] - req.first[given]).astype(np.float64).sum()) / count
-    if share is None:
+    mean = gap_mean_ns(result)
+    if share is None or math.isnan(mean):
         return mean / NS_PER_S
-    return histogram_quantiles(result.itl, [share], mean, float(np.asarray(req.itl_max).max()))[0] / NS_PER_S
+    largest = float(np.asarray(result.requests.itl_max).max())
+    return histogram_quantiles(result.itl, [share], mean, largest)[0] / NS_PER_S
 
 
 def _goodness(result: Result, times: dict[str, Floats], measured: Bools, wanted: Wanted) -> dict[str, Any]:

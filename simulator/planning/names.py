@@ -9,6 +9,7 @@ from policies.registry import POLICIES, policy_named
 from policies.routers import ROUTERS
 from simulator.config import Document
 from simulator.errors import ConfigError, ServecastError, UnknownNameError
+from simulator.profiles.beside import model_beside
 from simulator.profiles.engine import list_engines, load_engine
 from simulator.profiles.gpu import list_gpus, load_gpu
 from simulator.profiles.host import list_hosts, load_host
@@ -27,6 +28,8 @@ MOVED: Final = {
     "hardware.step_s": "step_s",
     "cluster.replicas": "candidates.replicas",
     "cluster.router": "candidates.router",
+    "cluster.link": "link",
+    "cluster.pools": "candidates.prefill_replicas",
     "gpu": "candidates.gpu",
     "replicas": "candidates.replicas",
 }
@@ -65,8 +68,8 @@ def check_names(document: Document, base: Path, values: Mapping[str, Iterable[An
         "candidates.kv_dtype": (lambda name: dtype_name(name, KV_BYTES), KV_BYTES),
         "engine.name": (load_engine, [engine.path.stem for engine in list_engines()]),
         "host.name": (load_host, [host.name for host in list_hosts()]),
-        "model": (lambda name: load_model(_model(base, name)), list_models()),
-        "candidates.model": (lambda name: load_model(_model(base, name)), list_models()),
+        "model": (lambda name: load_model(model_beside(base, name)), list_models()),
+        "candidates.model": (lambda name: load_model(model_beside(base, name)), list_models()),
     }
     for key, (lookup, known) in lookups.items():
         for name in values[key]:
@@ -77,12 +80,6 @@ def check_names(document: Document, base: Path, values: Mapping[str, Iterable[An
                 near = difflib.get_close_matches(str(name).lower(), sorted(known), 1)
                 hint = f" (did you mean {near[0]}?)" if near else ""
                 raise ConfigError(f"{document.where(tuple(key.split('.')))}: {key}: {error}{hint}") from None
-
-
-def _model(base: Path, name: str) -> Path | str:
-    """A name, or the path of a file or folder seen from `base`."""
-    path = base / name
-    return path if path.suffix == ".json" or path.is_dir() else name
 
 
 def _router(name: str) -> None:

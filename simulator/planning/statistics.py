@@ -1,5 +1,6 @@
 """Verdicts: does a service level hold, beyond what chance could explain?"""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -38,6 +39,11 @@ class Judged:
     def shown(self) -> float:
         """The number that speaks against the level: the mean when it is above the limit, else the upper bound."""
         return self.interval.mean if self.interval.mean > self.limit else self.interval.high
+
+
+def finite(value: float) -> float | None:
+    """A number as answers hold it: null where it is infinite or not a number."""
+    return float(value) if math.isfinite(value) else None
 
 
 @dataclass(frozen=True)
@@ -182,6 +188,11 @@ def reason(judged: Judgement, error: float = 0.0) -> str:
         high = shown(level, level.interval.high)
         text = f"{level.name} is not shown to stay within {limit}: {mean_text}, up to {high} by its interval"
     return f"{'overloaded; ' if judged.overloaded else ''}{text}{slow}"
+
+
+def level_rows(judged: Judgement) -> list[dict[str, Any]]:
+    """Each level by its mean over replications, as answers hold it; null = not finite."""
+    return [{"name": x.name, "value": finite(x.interval.mean), "limit": x.limit} for x in judged.levels]
 
 
 def mean_of(records: Sequence[dict[str, Any]], key: str) -> float:

@@ -11,7 +11,7 @@ Replication k of every overlay replays the arrivals and lengths of replication k
 numbers), so a difference is not blurred by chance that both share.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +27,9 @@ from simulator.metrics.latency import fates
 from simulator.metrics.pools import parts
 from simulator.metrics.summary import makespan_ns
 from simulator.planning.measure import Wanted, key_of, measure
+from simulator.planning.news import INTERRUPTED, Tell, Teller
 from simulator.planning.slo import MEAN
+from simulator.planning.statistics import finite
 from simulator.planning.traffic import Traffic, at_rate
 from simulator.run import Result, simulate
 from simulator.scenario.changes import autoscaled
@@ -192,21 +194,25 @@ def _run(scenario: Scenario, overlay: Overlay | None, replication: int, priced: 
     return {"values": values, "overloaded": record["overloaded"], "preemptions": record["preemptions"]}
 
 
-def compare(asked: Asked, *, jobs: int | None = None, progress: Callable[[int], None] | None = None) -> dict[str, Any]:
-    """Run base and overlays; plain data for tables, HTML and JSON (infinite = null)."""
+def compare(asked: Asked, *, jobs: int | None = None, progress: Tell | None = None) -> dict[str, Any]:
+    """Run base and overlays; plain data for tables, HTML and JSON (infinite = null).
+
+    Ctrl-C leaves the overlays that were done by then; `stopped` says so.
+    """
     cases: list[tuple[Scenario, Overlay | None]] = [(asked.base, None)]
     cases += list(zip(asked.changed, asked.whatif.overlays, strict=True))
     count = asked.whatif.replications if Traffic(asked.base).replicable else 1
     priced = any(_scaled(scenario) for scenario, _ in cases)
     tasks = [(scenario, overlay, k, priced) for scenario, overlay in cases for k in range(count)]
-    records = _all(tasks, jobs, progress)
-    groups = [records[k : k + count] for k in range(0, len(records), count)]
+    records, stopped = _until_stopped(tasks, count, jobs, Teller(progress, len(cases)))
+    groups = [records[k : k + count] for k in range(0, len(records) - count + 1, count)]
     base = groups[0]
     if "error" in base[0]:
         raise ConfigError(f"{asked.base.name}: the base cannot run: {base[0]['error']}")
     level = asked.whatif.confidence
     rows = [_row("base", base, base, level)]
-    rows += [_row(o.name, base, group, level) for o, group in zip(asked.whatif.overlays, groups[1:], strict=True)]
+    rows += [_row(o.name, base, group, level) for o, group in zip(asked.whatif.overlays, groups[1:], strict=False)]
+    missing = [overlay.name for overlay in asked.whatif.overlays[len(groups) - 1 :]]
     return {
         "name": asked.whatif.name,
         "description": asked.whatif.description,
@@ -215,12 +221,31 @@ def compare(asked: Asked, *, jobs: int | None = None, progress: Callable[[int], 
         "confidence": level,
         "metrics": list(base[0]["values"]),
         "rows": rows,
+        "stopped": stopped,
+        "missing": missing,
     }
 
 
-def _all(
-    tasks: list[tuple[Scenario, Overlay | None, int, bool]], jobs: int | None, progress: Callable[[int], None] | None
-) -> list[dict[str, Any]]:
+def _until_stopped(
+    tasks: list[tuple[Scenario, Overlay | None, int, bool]], count: int, jobs: int | None, teller: Teller
+) -> tuple[list[dict[str, Any]], str]:
+    """Records in order, `count` of each case, and what stopped them; without a whole base nothing is left."""
+    records: list[dict[str, Any]] = []
+    try:
+        for k, record in enumerate(_all(tasks, jobs)):
+            if k % count == 0:
+                overlay = tasks[k][1]
+                teller.begin(f"{overlay.name if overlay else 'base'} ({k // count + 1} of {len(tasks) // count} cases)")
+            records.append(record)
+            teller.count()
+    except KeyboardInterrupt:
+        if len(records) < count:
+            raise
+        return records, INTERRUPTED
+    return records, ""
+
+
+def _all(tasks: list[tuple[Scenario, Overlay | None, int, bool]], jobs: int | None) -> Iterator[dict[str, Any]]:
     import os
 
     workers = jobs or os.cpu_count() or 1
@@ -228,14 +253,10 @@ def _all(
     if workers > 1 and size > 200_000:
         from joblib import Parallel, delayed  # type: ignore[import-untyped]
 
-        found: list[dict[str, Any]] = Parallel(n_jobs=workers, batch_size=1)(delayed(_run)(*task) for task in tasks)
-        return found
-    records = []
-    for k, task in enumerate(tasks):
-        records.append(_run(*task))
-        if progress:
-            progress(k + 1)
-    return records
+        yield from Parallel(n_jobs=workers, batch_size=1, return_as="generator")(delayed(_run)(*task) for task in tasks)
+        return
+    for task in tasks:
+        yield _run(*task)
 
 
 def _overloaded(group: list[dict[str, Any]]) -> bool:
@@ -270,10 +291,10 @@ def _cell(metric: str, a: list[float], b: list[float], level: float, grows: bool
     none = dict.fromkeys(("low", "high", "change", "change_low", "change_high", "told_apart"))
     if np.isnan([*a, *b]).any():  # TPOT of a batch that is returned whole
         defined = not np.isnan(b).any()
-        return {"kind": kind, **none, "value": _finite(float(np.mean(b))) if defined else None, "defined": defined,
+        return {"kind": kind, **none, "value": finite(float(np.mean(b))) if defined else None, "defined": defined,
                 "grows": grows}  # fmt: skip
     own = interval(b, level)
-    cell = {"kind": kind, **none, "value": _finite(own.mean), "low": _finite(own.low), "high": _finite(own.high),
+    cell = {"kind": kind, **none, "value": finite(own.mean), "low": finite(own.low), "high": finite(own.high),
             "defined": True, "grows": grows}  # fmt: skip
     positive = min(*a, *b) > 0
     if grows or not np.all(np.isfinite([*a, *b])) or (kind == "factor" and not positive):
@@ -286,9 +307,5 @@ def _cell(metric: str, a: list[float], b: list[float], level: float, grows: bool
         low, middle, high = (float(np.exp(v)) for v in (diff.low, diff.mean, diff.high))
     told = None if diff.n < 2 else diff.low > 0 or diff.high < 0 or (diff.mean != 0 and diff.low == diff.high)
     known = diff.n > 1
-    return {**cell, "change": _finite(middle), "change_low": _finite(low) if known else None,
-            "change_high": _finite(high) if known else None, "told_apart": told}  # fmt: skip
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
+    return {**cell, "change": finite(middle), "change_low": finite(low) if known else None,
+            "change_high": finite(high) if known else None, "told_apart": told}  # fmt: skip

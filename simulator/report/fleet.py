@@ -77,6 +77,8 @@ def attained(result: Result) -> tuple[Floats, Floats] | None:
 
 
 def _replicas(ax: "Axes", result: Result, found: Stays, unit: float) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     edges = bin_edges(result)
     left = (edges - edges[0]) / NS_PER_S / unit
     below = np.zeros(len(edges) - 1)
@@ -94,7 +96,7 @@ def _replicas(ax: "Axes", result: Result, found: Stays, unit: float) -> None:
     ax.set_ylim(0, 1.3 * max(float(below.max()), float(wanted.max(initial=1))))
     ax.set_title("replicas")
     ax.legend(loc="upper right", ncols=5, handlelength=1.2, borderaxespad=0.1)
-    ax.yaxis.get_major_locator().set_params(integer=True)
+    ax.yaxis.set_major_locator(MaxNLocator(4, integer=True))
 
 
 def wanted_over_time(result: Result) -> tuple[Int64s, Int64s]:

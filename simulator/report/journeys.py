@@ -5,15 +5,15 @@ The form is that of request timelines in Agrawal et al., "Sarathi-Serve", OSDI 2
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from simulator.report.slots import label_of, labels_of, time_unit
+from simulator.report.slots import add_bars, label_of, labels_of, time_unit
 from simulator.report.svg import HELD, HELD_LINE, MUTED, REQUESTS, figure, style
 from simulator.report.timeline import end_tick, start_tick
 from simulator.run import Result
@@ -67,22 +67,16 @@ def _parts(result: Result, rows: Any) -> dict[str, Any]:
 
 def _panel(ax: Axes, result: Result, name: str, own: dict[str, Any], rows: Any, unit: float) -> None:
     place = np.arange(len(rows))
-    _bars(ax, place, own["arrival"] / unit, own["scheduled"] / unit, facecolors=WAITING)
+    bars = partial(add_bars, ax, place, thick=0.82, linewidths=0)
+    bars(own["arrival"] / unit, own["scheduled"] / unit, facecolors=WAITING)
     if own["streamed"]:
-        _bars(ax, place, own["scheduled"] / unit, own["first"] / unit, facecolors=PREFILL)
-        _bars(ax, place, own["first"] / unit, own["last"] / unit, facecolors=ANSWER)
+        bars(own["scheduled"] / unit, own["first"] / unit, facecolors=PREFILL)
+        bars(own["first"] / unit, own["last"] / unit, facecolors=ANSWER)
     else:
-        _bars(ax, place, own["scheduled"] / unit, own["last"] / unit, facecolors=HELD, edgecolors=HELD_LINE,
-              hatch="////")
+        bars(own["scheduled"] / unit, own["last"] / unit, facecolors=HELD, edgecolors=HELD_LINE, hatch="////")
     ax.grid(axis="x")
     ax.set_ylim(len(rows) - 0.4, -0.6)
     ax.set_yticks([0, len(rows) - 1], [f"{rows[0] + 1:,}", f"{rows[-1] + 1:,}"], color=MUTED)
     ax.set_ylabel("request")
     shown = f"{len(rows)} of {len(result.requests.arrival):,} requests"
     ax.set_title(f"{label_of(name, 32)} · {shown} in order of arrival, from mid-run")
-
-
-def _bars(ax: Axes, place: Any, left: Any, right: Any, **look: Any) -> None:
-    low, high = place - 0.41, place + 0.41
-    corners = np.stack([left, low, right, low, right, high, left, high], axis=1).reshape(-1, 4, 2)
-    ax.add_collection(PolyCollection(list(corners), linewidths=0, **look), autolim=False)

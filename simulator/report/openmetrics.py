@@ -7,10 +7,10 @@ format writes it. Every sample carries the scenario's name.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from simulator.metrics.latency import FATES, PERCENTILES
 from simulator.metrics.readings import VERDICTS
 
 Data = Mapping[str, Any]
-QUANTILES: Final = (("0.5", "p50"), ("0.9", "p90"), ("0.95", "p95"), ("0.99", "p99"), ("0.999", "p999"))
 TIMES: Final = (
     ("ttft_s", "time_to_first_token_seconds", "first token at the client - submission"),
     ("tpot_s", "time_per_output_token_seconds", "(last token - first token) / (output tokens - 1)"),
@@ -28,7 +28,6 @@ GAUGES: Final = (
     (("slot_utilization",), "slots_used_ratio", "sequences scheduled / max_num_seqs"),
     (("makespan_s",), "makespan_seconds", "first submission -> last token delivered"),
 )
-STATES: Final = ("completed", "rejected", "unfinished")
 
 
 def openmetrics(summary: Data) -> str:
@@ -38,8 +37,8 @@ def openmetrics(summary: Data) -> str:
 
 
 def _lines(summary: Data, labels: str) -> Iterator[str]:
-    yield from _head("requests", "gauge", "arrived = completed + rejected + unfinished")
-    for state in STATES:
+    yield from _head("requests", "gauge", f"{FATES[0]} = {' + '.join(FATES[1:])}")
+    for state in FATES[1:]:
         yield f'servecast_requests{{{labels},state="{state}"}} {summary["requests"][state]}'
     yield from _head("preemptions", "gauge", "times a running request lost its KV blocks")
     yield f"servecast_preemptions{{{labels}}} {summary['requests']['preemptions']}"
@@ -54,9 +53,9 @@ def _lines(summary: Data, labels: str) -> Iterator[str]:
         stats = summary[key]
         if stats["count"]:
             yield from _head(name, "summary", what)
-            for quantile, mark in QUANTILES:
+            for mark, quantile in PERCENTILES:
                 value = "+Inf" if stats[mark] is None else repr(stats[mark])
-                yield f'servecast_{name}{{{labels},quantile="{quantile}"}} {value}'
+                yield f'servecast_{name}{{{labels},quantile="{quantile:g}"}} {value}'
             yield f"servecast_{name}_count{{{labels}}} {stats['count']}"
             yield f"servecast_{name}_sum{{{labels}}} {stats['mean'] * stats['count']!r}"
     yield from _head("verdict", "stateset", "what the run is called")

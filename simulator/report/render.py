@@ -6,15 +6,18 @@ import hashlib
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
 
 from simulator.report.svg import css_variables
 from simulator.text import number, seconds, share
 
 
 def render(template: str, **values: Any) -> str:
-    """A template of `templates/` with its values; `css_light` and `css_dark` hold the colours."""
+    """A template of `templates/` with its values; `css_light` and `css_dark` hold the colours, `script` and
+    `script_hash` what sorted.html runs."""
     found = _environment().get_template(template)
-    return found.render(css_light=css_variables(False), css_dark=css_variables(True), **values)
+    return found.render(css_light=css_variables(False), css_dark=css_variables(True), script=Markup(SORT_SCRIPT),
+                        script_hash=Markup(script_hash()), **values)
 
 
 @functools.cache

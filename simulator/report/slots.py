@@ -127,8 +127,8 @@ def _slot_panel(
                 hatch="////", linewidth=0)
         ax.barh(spans.slot, useful - start, thick, start, color=colour, edgecolor=edge, linewidth=0.8)
     else:
-        _add_bars(ax, spans.slot[wasted], useful[wasted], held[wasted], thick, facecolors=HELD, linewidths=0)
-        _add_bars(ax, spans.slot, start, useful, thick, facecolors=colour, edgecolors=edge, linewidths=0.4)
+        add_bars(ax, spans.slot[wasted], useful[wasted], held[wasted], thick, facecolors=HELD, linewidths=0)
+        add_bars(ax, spans.slot, start, useful, thick, facecolors=colour, edgecolors=edge, linewidths=0.4)
     if few:
         for row, slot, left, right in zip(spans.row, spans.slot, start, useful, strict=True):
             _name_bar(ax, result, int(row), float(slot), left, right, (high - low) / unit)
@@ -142,7 +142,7 @@ def _slot_panel(
     ax.set_title(_slot_title(result, name, spans, count))
 
 
-def _add_bars(ax: Axes, slot: Any, left: Any, right: Any, thick: float, **look: Any) -> None:
+def add_bars(ax: Axes, slot: Any, left: Any, right: Any, thick: float, **look: Any) -> None:
     """Bars from `left` to `right` as one artist: hundreds of single ones take long to make."""
     low, high = slot - thick / 2, slot + thick / 2
     corners = np.stack([left, low, right, low, right, high, left, high], axis=1).reshape(-1, 4, 2)

@@ -24,8 +24,8 @@ _TIMES: Final = (
     ("E2E", "e2e_s"),
     ("E2E per token", "normalized_latency_s"),
 )
-_COLOURS: Final = {"stable": "green", "overloaded": "red", "undecided": "yellow", "rejecting": "red",
-                   "missing its targets": "red"}
+COLOURS: Final = {"stable": "green", "overloaded": "red", "undecided": "yellow", "rejecting": "red",
+                  "missing its targets": "red"}
 
 
 def summary_table(summary: Summary) -> RenderableType:
@@ -141,7 +141,7 @@ def _latencies(summary: Summary) -> Table:
 
 def _verdict(summary: Summary) -> Text:
     seen = summary["banner"]
-    text = Text(seen["verdict"], style=f"bold {_COLOURS[seen['verdict']]}")
+    text = Text(seen["verdict"], style=f"bold {COLOURS[seen['verdict']]}")
     return text.append(f": {seen['reason']}", style="dim")
 
 
@@ -164,7 +164,7 @@ def compare_table(summaries: Sequence[Summary]) -> RenderableType:
         table.add_row(label, *(_cell(cell) for cell in cells))
     table.add_row(
         "verdict",
-        *(Text(s["banner"]["verdict"], style=_COLOURS[s["banner"]["verdict"]]) for s in summaries),
+        *(Text(s["banner"]["verdict"], style=COLOURS[s["banner"]["verdict"]]) for s in summaries),
     )
     lines = ["* best of the line; (ratio to the first); –: not defined, as TPOT of answers that come whole; "
              "∞: a percentile that falls on requests never answered"]  # fmt: skip

@@ -32,6 +32,8 @@ def plans_of(setup: "Setup", limits: list[Limits], habits: Habits, talks: Talks)
     policy, specs = setup.policy, [spec for _, _, spec, _ in scaled]
     if not policy.streams:
         raise ConfigError(f"{key} needs a policy that sends tokens as they come, got {policy.name}")
+    if any(lim.swap_blocks for lim in limits):
+        raise ConfigError(f"{key} with preemption by swap (kv.swap) is not modelled")
     if policy.aux_per_tenant:
         raise ConfigError(f"{key} under policy.name: {policy.name} is not modelled")
     if any(lim.draft_tokens for lim in limits):
@@ -75,20 +77,15 @@ def _unsure(cluster: ClusterSpec, specs: list[AutoscaleSpec]) -> str:
 
 
 def _rows(cluster: ClusterSpec, k: int, event: EventSpec) -> list[tuple[int, int, int, int]]:
-    first, count, where = 0, cluster.size, f"cluster.events[{k}]"
+    chosen, where = range(cluster.size), f"cluster.events[{k}]"
     if event.pool is not None:
         if event.pool not in cluster.pools:
             known = ", ".join(cluster.pools) or "none"
             raise ConfigError(f"{where}.pool: unknown pool {event.pool!r}; known: {known}")
-        for name, pool in cluster.pools.items():
-            if name == event.pool:
-                count = pool.replicas
-                break
-            first += pool.replicas
-    chosen = range(first, first + count)
+        chosen = cluster.ranges[event.pool]
     if event.replica is not None:
-        if event.replica >= count:
-            raise ConfigError(f"{where}.replica must be < {count}, got {event.replica}")
+        if event.replica >= len(chosen):
+            raise ConfigError(f"{where}.replica must be < {len(chosen)}, got {event.replica}")
         chosen = chosen[event.replica : event.replica + 1]
     return [(to_ticks(event.at_s + n * event.apart_s), KINDS[event.kind], r, to_ticks(event.for_s))
             for n, r in enumerate(chosen)]

@@ -44,8 +44,7 @@ def talks_in(scenario: Scenario, trace: Trace, replication: int) -> Talks:
         raise ConfigError(f"{scenario.place('load.turns')}: after_answer needs a trace with sessions and turns; "
                           f"{trace.meta.source} has none (columns: {{session: ..., turn: ...}})")
     talks = talks_of(n)
-    order = np.lexsort((turn, session))
-    same = (session[order][1:] == session[order][:-1]) & (session[order][1:] != NONE)
+    order, same = trace.extras.in_turns()
     before, after = order[:-1][same], order[1:][same]
     talks.after[before], talks.follows[after] = after, 1
     if drawn is not None:

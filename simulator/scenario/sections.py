@@ -1,6 +1,7 @@
 """Sections of a scenario: what one replica is, and the cluster of them. `spec` puts them together."""
 
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -69,6 +70,13 @@ class PolicySpec(Section):
 
 
 
+class SwapSpec(Section):
+    """Host memory for the KV of preempted sequences, and the link to it."""
+
+    gib: float = Field(gt=0, le=1e5, description="[GiB] for each GPU, vLLM's --swap-space")
+    gb_per_s: float = Field(gt=0, le=1e6, description="[10^9 bytes/s] of each GPU's link to host memory, either way")
+
+
 class KvSpec(Section):
     """KV memory: paged blocks on demand, or one contiguous reservation a request."""
 
@@ -78,6 +86,7 @@ class KvSpec(Section):
     reserve_tokens: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
     prefix_caching: bool | None = Field(default=None, description="use blocks of earlier requests again where the "
                                         "tokens are the same; default: as the engine does")
+    swap: SwapSpec | None = Field(default=None, description="preempt by swap to host memory, not by recomputation")
 
 
 
@@ -189,6 +198,13 @@ class ClusterSpec(Section):
             if spec is not None:
                 spec.check_most(f"{where}.autoscale", most)
         return self
+
+    @property
+    def ranges(self) -> dict[str, range]:
+        """Which replicas each pool has, counted through all pools; {} for a fleet of one kind."""
+        sizes = [pool.replicas for pool in self.pools.values()]
+        return {name: range(end - size, end)
+                for name, size, end in zip(self.pools, sizes, accumulate(sizes), strict=True)}
 
     @property
     def size(self) -> int:

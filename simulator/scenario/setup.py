@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from simulator.cost.roofline import roofline_cost
 from simulator.cost.step import Cost
 from simulator.cost.unit import unit_cost
 from simulator.errors import ConfigError, ServecastError
+from simulator.profiles.beside import beside, model_beside
 from simulator.profiles.capacity import KvCapacity, kv_capacity
 from simulator.profiles.engine import EngineProfile, load_engine
 from simulator.profiles.gpu import Gpu, load_gpu
@@ -33,6 +33,7 @@ from simulator.scenario.fleet import (
 from simulator.scenario.handover import Kind, with_roles
 from simulator.scenario.length import check_fits, check_positions, kv_tokens, longest_that_fits, safe_tokens
 from simulator.scenario.spec import Scenario
+from simulator.scenario.swap import swap_limits
 from simulator.scenario.windowed import refuse_beside_windows, window_limits
 from simulator.state import LARGEST_COUNT, Limits
 from simulator.units import to_ticks
@@ -87,7 +88,7 @@ def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
 
 def _prepare_pool(scenario: Scenario, shorten: bool) -> Setup:
     with _named(scenario, "hardware.gpu"):
-        gpu = load_gpu(_beside(scenario, scenario.hardware.gpu))
+        gpu = load_gpu(beside(scenario.base, scenario.hardware.gpu))
     with _named(scenario, "engine.name"):
         engine = load_engine("unit" if gpu.name == "unit" else scenario.engine.name)
     if scenario.engine.schedule_ahead is not None:
@@ -147,16 +148,10 @@ def cost_on(setup: Setup, host: Host) -> Cost:
                  setup.token_budget, limits.window > 0, setup.speculation)
 
 
-def _beside(scenario: Scenario, name: str) -> str | Path:
-    """A profile's file beside the scenario, where there is one of that name; else the name as it is."""
-    path = scenario.base / name
-    return path if path.suffix in (".yaml", ".yml") and path.is_file() else name
-
-
 def _host(scenario: Scenario) -> Host:
     """The host whose CPU prepares and launches steps, at the scenario's speed."""
     with _named(scenario, "host.name"):
-        host = load_host(_beside(scenario, scenario.host.name))
+        host = load_host(beside(scenario.base, scenario.host.name))
     return host.scaled(scenario.host.cpu_scale)
 
 
@@ -174,9 +169,9 @@ def _named(scenario: Scenario, key: str) -> Iterator[None]:
 
 def _model(scenario: Scenario) -> ModelShape:
     """The model, with number formats and tensor-parallel size checked against it."""
-    hardware, path = scenario.hardware, scenario.base / scenario.model
+    hardware = scenario.hardware
     with _named(scenario, "model"):
-        model = load_model(path if path.suffix == ".json" or path.is_dir() else scenario.model)
+        model = load_model(model_beside(scenario.base, scenario.model))
     with _named(scenario, "hardware.weight_dtype"):
         model.weight_format(hardware.weight_dtype)
     with _named(scenario, "hardware.kv_dtype"):
@@ -261,7 +256,8 @@ def _limits(scenario: Scenario, engine: EngineProfile, model: ModelShape, policy
         padding=PADDINGS[knobs.padding or "naive"], order=KEYS.get(policy.name, 0),
         aging=to_ticks(knobs.aging_s or 0.0),
         max_waiting=scenario.admission.max_waiting or 0,
-        predicted_ttft=to_ticks(scenario.admission.predicted_ttft_s or 0.0))
+        predicted_ttft=to_ticks(scenario.admission.predicted_ttft_s or 0.0),
+        **swap_limits(scenario, model, policy, block_size))
 
 
 def _prefix_cache(scenario: Scenario, engine: EngineProfile, policy: Policy) -> bool:

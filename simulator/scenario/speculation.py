@@ -11,6 +11,7 @@ from policies.registry import POLICIES, Policy
 from simulator.config import Section
 from simulator.engines.world import Acceptance
 from simulator.errors import ConfigError
+from simulator.profiles.beside import model_beside
 from simulator.profiles.model import ModelShape, load_model
 from simulator.profiles.speculation import NGRAM, Speculation, chances_of_length, check_chances, constant_chances
 from simulator.state import Limits
@@ -59,8 +60,7 @@ def speculation_of(spec: SpeculationSpec, base: Path, textbook: bool) -> Specula
     """The section with its draft looked up, from folder `base`; a textbook GPU needs none. Raises ServecastError."""
     draft = None
     if spec.draft is not None:
-        path = base / spec.draft
-        draft = load_model(path if path.suffix == ".json" or path.is_dir() else spec.draft)
+        draft = load_model(model_beside(base, spec.draft))
     elif spec.method != NGRAM and not textbook:
         raise ConfigError(f"{spec.method} needs draft: the draft model's name or config.json")
     return Speculation(spec.method, spec.tokens, spec.chances, draft)

@@ -11,7 +11,7 @@ from simulator.atomic import atomic
 from simulator.report.render import render
 from simulator.report.svg import Picture
 from simulator.sweep.row import higher_is_better
-from simulator.sweep.show import best_points, folded_keys, heat_map, number_text, value_text
+from simulator.sweep.show import best_points, number_text, value_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,34 +21,38 @@ SOUND = ("stable", "undecided")
 
 
 def write_page(path: Path, name: str, frame: pd.DataFrame, means: pd.DataFrame, keys: Sequence[str], metric: str,
-               grid: pd.DataFrame | None, count: int) -> None:
-    """Write the page of a sweep, whole or not at all; `grid` as from show.grid_of, None where no two keys are drawn."""
-    folded = folded_keys(means, str(grid.columns.name), str(grid.index.name)) if grid is not None else []
-    figure = heat_map(grid, metric, folded) if grid is not None else None
+               figure: "Figure | None", count: int, said: Sequence[str] = ()) -> None:
+    """Write the page of a sweep, whole or not at all; `figure` as from show.heat_map, None where none is drawn."""
     with atomic(path) as temporary:
-        temporary.write_text(render_sweep(name, frame, means, keys, metric, figure, count), encoding="utf-8")
+        temporary.write_text(render_sweep(name, frame, means, keys, metric, figure, count, said), encoding="utf-8")
 
 
 def render_sweep(name: str, frame: pd.DataFrame, means: pd.DataFrame, keys: Sequence[str], metric: str,
-                 figure: "Figure | None", count: int) -> str:
-    """The page."""
+                 figure: "Figure | None", count: int, said: Sequence[str] = ()) -> str:
+    """The page; `said` goes below the answer."""
     best = best_points(means, metric, count)
     failed = frame[frame["error"].notna()]
     rows = [([value_text(row[key]) for key in keys], number_text(row["mean"]), number_text(row["sem"]), row["verdict"])
             for row in best.to_dict("records")]
+    said = [*answer(means, keys, metric), *said]
     return render(
         "sweep.html", title=f"{name}: sweep", metric=metric, keys=list(keys), rows=rows,
-        points=len(means), replications=int(frame["replication"].nunique()), answer=answer(means, keys, metric),
-        verdict="stable" if (means["verdict"].isin(SOUND) & means["mean"].notna()).any() else "overloaded",
+        points=len(means), replications=int(frame["replication"].nunique()), answer=said,
+        verdict="overloaded" if sound_points(means).empty else "stable",
         picture=Markup(Picture(figure).in_page(f"{metric} over two keys", "heat-")) if figure else "",
         caption="Dark is good; grey: failed, or without a finite value.",
         errors=[(row["point"], row["replication"], str(row["error"])) for row in failed.head(10).to_dict("records")],
         failed=len(failed))
 
 
+def sound_points(means: pd.DataFrame) -> pd.DataFrame:
+    """The points that have a value and keep up with their load."""
+    return means[means["verdict"].isin(SOUND) & means["mean"].notna()]
+
+
 def answer(means: pd.DataFrame, keys: Sequence[str], metric: str) -> list[str]:
     """Sentences: the best point that is not overloaded, what is better but not sound, and how many are of each kind."""
-    sound = means[means["verdict"].isin(SOUND) & means["mean"].notna()]
+    sound = sound_points(means)
     lines = []
     if sound.empty:
         lines.append(f"No point has a finite {metric} and keeps up with its load.")

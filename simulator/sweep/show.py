@@ -37,6 +37,14 @@ def sweep_keys(folder: str | Path) -> list[str]:
     return list(manifest["keys"])
 
 
+def unfinished(folder: str | Path, frame: pd.DataFrame) -> list[str]:
+    """How much of a sweep is there, where that is not all of it."""
+    rows = int((read_manifest(Path(folder)) or {}).get("rows", 0))
+    if len(frame) >= rows:
+        return []
+    return [f"{len(frame):,} of {rows:,} rows are done: this is the best so far, not the answer. Go on with --resume."]
+
+
 def load_table(folder: str | Path) -> pd.DataFrame:
     """All finished rows: point, replication, the swept keys, metrics, error; sorted by point and replication.
 
@@ -166,10 +174,10 @@ def heat_map(grid: pd.DataFrame, metric: str, folded: Sequence[str] = ()) -> "Fi
     return figure
 
 
-def save_heat_map(grid: pd.DataFrame, metric: str, path: Path, folded: Sequence[str] = ()) -> None:
-    """Write the heat map as PNG, whole or not at all, without date or version inside."""
+def save_heat_map(figure: "Figure", path: Path) -> None:
+    """Write a heat map as PNG, whole or not at all, without date or version inside."""
     with atomic(path) as temporary:
-        heat_map(grid, metric, folded).savefig(temporary, format="png", dpi=130, metadata={"Software": None})
+        figure.savefig(temporary, format="png", dpi=130, metadata={"Software": None})
 
 
 def _heading(metric: str, folded: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from simulator.errors import ConfigError, ServecastError
 from simulator.planning.measure import Wanted, key_of, measure
 from simulator.planning.price import HOURS_PER_MONTH
 from simulator.planning.spec import PlanSpec, load_plan
+from simulator.planning.statistics import finite
 from simulator.planning.traffic import Traffic, mean_rate
 from simulator.profiles.gpu import load_gpu
 from simulator.profiles.model import load_model
@@ -145,9 +146,9 @@ def _view(s: Settings, result: Result, pictures: bool) -> View:
     per_million = hourly / max(1e-9, s.rate * s.output * 3600 / 1e6)
     meets = not record["overloaded"] and ttft <= s.ttft_ms / 1000 and tpot <= s.tpot_ms / 1000
     lines = (
-        ("p99 TTFT", bounded(_finite(ttft))),
-        ("p99 TPOT", "whole batch" if tpot != tpot else bounded(_finite(tpot))),
-        ("median E2E", bounded(_finite(values[key_of("e2e", None, 50.0)]))),
+        ("p99 TTFT", bounded(finite(ttft))),
+        ("p99 TPOT", "whole batch" if tpot != tpot else bounded(finite(tpot))),
+        ("median E2E", bounded(finite(values[key_of("e2e", None, 50.0)]))),
         ("within both limits", f"{record['attained']:.1%}"),
         ("refused", f"{record['rejected'] / record['arrived']:.1%}"),
         ("slots in use", f"{record['slots_mean']:.0%}"),
@@ -169,10 +170,6 @@ def _view(s: Settings, result: Result, pictures: bool) -> View:
     )
 
 
-def _finite(value: float) -> float | None:
-    return value if value < float("inf") else None
-
-
 def _curve(s: Settings) -> str:
     """p99 TTFT and TPOT in per cent of their limits, against the fleet's rate."""
     points: dict[str, list[tuple[float, float, str]]] = {"p99 TTFT": [], "p99 TPOT": []}
@@ -181,7 +178,7 @@ def _curve(s: Settings) -> str:
         for name, metric, limit in (("p99 TTFT", "ttft", s.ttft_ms), ("p99 TPOT", "tpot", s.tpot_ms)):
             value = values[key_of(metric, None, PERCENTILE)]
             if value == value:
-                hover = f"{name} {bounded(_finite(value))} at {s.rate * factor:.3g} requests/s"
+                hover = f"{name} {bounded(finite(value))} at {s.rate * factor:.3g} requests/s"
                 points[name].append((s.rate * factor, 1e5 * value / limit, hover))
     series = [Series(name, rows) for name, rows in points.items() if rows]
     return chart(

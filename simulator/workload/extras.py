@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 NONE: Final = -1
 """Stands for `not given` in every column here."""
@@ -23,6 +24,8 @@ class Extras:
     hash_ids    int64 (M,)    ids of the prompts' prefix blocks, one request after the other
     hash_ends   int64 (N,)    request i has hash_ids[hash_ends[i - 1] : hash_ends[i]]
     hash_block  [tokens] of prompt an id stands for; the last block of a prompt may be shorter
+    opening     int64 (N,)    number of the text the prompt begins with (a system prompt)
+    opening_tokens  int64 (N,)    [tokens] of it
     """
 
     session: Int64s | None = None
@@ -31,6 +34,8 @@ class Extras:
     hash_ids: Int64s | None = None
     hash_ends: Int64s | None = None
     hash_block: int = 0
+    opening: Int64s | None = None
+    opening_tokens: Int64s | None = None
 
     def __bool__(self) -> bool:
         return any(value is not None for _, value in self.columns())
@@ -42,6 +47,14 @@ class Extras:
     def unused(self) -> tuple[str, ...]:
         """What is there and changes nothing, in words for reports: requests are sent when the trace says."""
         return ("think times",) if self.delay_ns is not None else ()
+
+    def in_turns(self) -> tuple[Int64s, Bools]:
+        """Requests conversation by conversation in the order of turns, (N,), and whether the next one there is a turn
+        of the same conversation, (N - 1,); only where sessions and turns are known."""
+        assert self.session is not None and self.turn is not None
+        order: Int64s = np.lexsort((self.turn, self.session))
+        session = self.session[order]
+        return order, (session[1:] == session[:-1]) & (session[1:] != NONE)
 
     def hashes(self, row: int) -> Int64s:
         """Prefix block ids of one request."""
@@ -66,7 +79,7 @@ class Extras:
 
     def copied(self, order: Int64s, total: int) -> "Extras":
         """Rows `order` of copies laid one after the other, `total` requests each: every copy is other people,
-        with conversations and prefixes of their own."""
+        with conversations and prefixes of their own, who meet the same system prompts."""
         if not self:
             return self
         copy = order // total

@@ -33,7 +33,7 @@ def probed(server: FakeServer, parts: list[Part], seconds: float = 120.0, longes
 @pytest.mark.parametrize(("cpu", "gpu"), [(0.5, 1.15), (1.6, 0.9)])
 def test_known_factors_come_back_within_three_percent(cpu: float, gpu: float) -> None:
     server = FakeServer(cpu, gpu)
-    parts = plan(128, 8192)
+    parts = plan(128, 8192, 100_000)
     done = probed(server, parts)
     assert list(dict.fromkeys(done.parts)) == [str(part) for part in parts]
     found = fit_scales([RequestMeans(SERVER.run(done.served), done.parts)])
@@ -43,7 +43,7 @@ def test_known_factors_come_back_within_three_percent(cpu: float, gpu: float) ->
 
 def test_what_was_shown_is_what_is_sent() -> None:
     """Tokens, requests at a time and their sizes; random prompts, so that none is found in a cache."""
-    server, parts = FakeServer(), plan(8, 2000)
+    server, parts = FakeServer(), plan(8, 2000, 100_000)
     probed(server, parts)
     sent = sum(len(request["prompt"]) + request["max_tokens"] for request in server.seen)
     assert sent == sum(part.tokens for part in parts) <= 100_000
@@ -54,8 +54,8 @@ def test_what_was_shown_is_what_is_sent() -> None:
 
 def test_the_plan_keeps_to_tokens_lengths_and_batch_limit() -> None:
     assert sum(part.tokens for part in plan(256, 10**6, 20_000)) <= 20_000
-    assert all(part.prompt + part.output <= 1000 for part in plan(256, 1000))
-    assert all(part.width <= 8 for part in plan(8, 10**6))
+    assert all(part.prompt + part.output <= 1000 for part in plan(256, 1000, 100_000))
+    assert all(part.width <= 8 for part in plan(8, 10**6, 100_000))
     with pytest.raises(ConfigError, match="leaves too little to send"):
         plan(256, 10**6, 100)
 
@@ -63,15 +63,15 @@ def test_the_plan_keeps_to_tokens_lengths_and_batch_limit() -> None:
 def test_a_probe_ends_when_its_time_is_over() -> None:
     """A server 30 times as slow: what was done in 5 s counts, the rest is not sent."""
     server = FakeServer(1.0, 30.0)
-    done = probed(server, plan(128, 8192), seconds=5.0)
+    done = probed(server, plan(128, 8192, 100_000), seconds=5.0)
     assert 2 <= len(set(done.parts)) < 7 and len(server.seen) < 120
     with pytest.raises(CalibrationError, match=r"less than two parts were answered within 0\.1 s"):
-        probed(FakeServer(1.0, 30.0), plan(128, 8192), seconds=0.1)
+        probed(FakeServer(1.0, 30.0), plan(128, 8192, 100_000), seconds=0.1)
 
 
 def test_lengths_the_server_refuses_are_not_sent() -> None:
     server = FakeServer(models={"data": [{**MODELS["data"][0], "max_model_len": 600}]})
-    done = probed(server, plan(8, 8192))
+    done = probed(server, plan(8, 8192, 100_000))
     assert max(len(request["prompt"]) + request["max_tokens"] for request in server.seen) <= 600
     assert len(set(done.parts)) == 4
 
@@ -87,7 +87,7 @@ def test_a_redirect_is_not_followed() -> None:
         listening = await first.start()
         try:
             address = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-            await Probe(address, 10.0, 128_000).run(plan(8, 500), 500)
+            await Probe(address, 10.0, 128_000).run(plan(8, 500, 100_000), 500)
         finally:
             listening.close()
             elsewhere.close()
@@ -103,7 +103,7 @@ def test_a_redirect_is_not_followed() -> None:
     (FakeServer(models={"data": "x"}), "is no list of models")])
 def test_other_answers_are_told(server: FakeServer, message: str) -> None:
     with pytest.raises(CalibrationError, match=message):
-        probed(server, plan(8, 500))
+        probed(server, plan(8, 500, 100_000))
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://localhost", "http://", "http://user@host:1", "http://h:99999",

@@ -2,11 +2,16 @@
 
 from typing import Any
 
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
-from simulator.selftest.cases import Case, Uniform, as_told, differences, job, outcome, run, some_case
+from simulator.selftest.cases import Case, Uniform, as_told, differences, job, outcome, ran, run, some_case
 
-__all__ = ["Case", "as_told", "cases", "differences", "job", "outcome", "run"]
+__all__ = ["COMMON", "SEEDS", "Case", "as_told", "cases", "differences", "job", "outcome", "ran", "run"]
+
+COMMON: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+"""Settings of hypothesis: simulations have no deadline, and drawing them is slow."""
+SEEDS = st.integers(0, 2**40)
 
 
 class Shrinking:
@@ -31,9 +36,8 @@ def cases(ahead: int | None = None, most: int = 20, policies: tuple[str, ...] = 
           fixed: dict[str, Any] | None = None) -> st.SearchStrategy[Case]:
     """Cases of both kinds, of any of the `policies` (default: of all); `fixed` are rows of the table not drawn."""
     given: dict[str, Any] = (fixed or {}) | ({} if ahead is None else {"schedule_ahead": ahead})
-    seeds = st.integers(0, 2**40)
 
     def of(given: dict[str, Any]) -> st.SearchStrategy[Case]:
-        return st.one_of(_shrinking(given, most), seeds.map(lambda seed: some_case(Uniform(seed), given, most)))
+        return st.one_of(_shrinking(given, most), SEEDS.map(lambda seed: some_case(Uniform(seed), given, most)))
 
     return st.one_of(*(of(given | {"policy": name}) for name in policies)) if policies else of(given)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from parity.cases import Case, cases, run
+from hypothesis import given, settings
+from parity.cases import COMMON, Case, cases, run
 
 from simulator.cost.unit import unit_cost
 from simulator.engines.job import Job
@@ -16,7 +16,6 @@ from simulator.selftest.invariants import INVARIANTS, broken
 from simulator.state import Limits
 from simulator.units import NEVER
 
-COMMON: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "invariants.md"
 
 

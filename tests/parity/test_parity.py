@@ -9,21 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from parity.cases import Case, cases, differences, job, outcome, run
+from hypothesis import Phase, given, settings
+from parity.cases import COMMON, Case, cases, differences, job, outcome, ran, run
 
 from policies.by_key import KEYS
 from policies.registry import POLICIES
 from policies.routers import ROUTERS
 from simulator import state as s
 from simulator.cost.unit import unit_cost
-from simulator.engines.fast import run_fast
 from simulator.engines.pools import Pool
-from simulator.engines.reference import run_reference
 from simulator.state import CALENDAR, Limits
 from simulator.units import NEVER
-
-COMMON: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 
 @settings(max_examples=400, **COMMON)
@@ -154,10 +150,7 @@ def _pools(case: Case, engine: str) -> dict[str, Any]:
                  case.cost._replace(dense_ns=case.cost.dense_ns[:, :1] * 3 + 1), 2, 3)
     made = job(case, engine != "reference", others=(other,),
                groups=((0, 1), (1,), (0,)) if case.pick[0] % 2 else ())
-    if engine == "reference":
-        return outcome(run_reference(made, POLICIES[case.policy]))
-    run_fast(made, POLICIES[case.policy], leaps=engine == "fast")
-    return outcome(made)
+    return outcome(ran(made, case.policy, engine))
 
 
 @settings(max_examples=80, **COMMON)

@@ -4,23 +4,18 @@ request and no block is lost."""
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings
+from parity.cases import COMMON, SEEDS, Case, as_told, job, outcome, ran
 
-from policies.registry import POLICIES
-from simulator.engines.fast import run_fast
 from simulator.engines.job import Job
 from simulator.engines.members import ABSENT, DRAINING, STARTING, UP
 from simulator.engines.plans import Plans
 from simulator.engines.pools import Pool
-from simulator.engines.reference import run_reference
 from simulator.engines.scaling import NOTHING
 from simulator.records import Scaler, Shift
-from simulator.selftest.cases import Case, Uniform, as_told, job, outcome, some_case
+from simulator.selftest.cases import Uniform, some_case
 from simulator.state import FINISHED, REJECTED_LENGTH
 
-COMMON: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
-SEEDS = st.integers(0, 2**40)
 PLAIN, CRASHING, RESTLESS, HANDING = range(4)
 
 
@@ -78,10 +73,7 @@ def scaled(seed: int, engine: str) -> Job:
     if "link" in parts:
         case = Case(**{**vars(case), "limits": case.limits._replace(hand_over=1)})
     made = job(case, engine != "reference", **parts)
-    if engine == "reference":
-        return run_reference(made, POLICIES[case.policy])
-    run_fast(made, POLICIES[case.policy], leaps=engine == "fast")
-    return made
+    return ran(made, case.policy, engine)
 
 
 @settings(max_examples=160, **COMMON)

@@ -3,19 +3,13 @@
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings
+from parity.cases import COMMON, SEEDS, Case, as_told, job, outcome, ran
 
-from policies.registry import POLICIES
-from simulator.engines.fast import run_fast
 from simulator.engines.job import Job
 from simulator.engines.plans import Plans
-from simulator.engines.reference import run_reference
-from simulator.selftest.cases import Case, Uniform, as_told, job, outcome, some_case
+from simulator.selftest.cases import Uniform, some_case
 from simulator.state import FINISHED, REJECTED_LENGTH
-
-COMMON: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
-SEEDS = st.integers(0, 2**40)
 
 
 def drawn(seed: int) -> tuple[Case, dict[str, Any]]:
@@ -33,10 +27,7 @@ def drawn(seed: int) -> tuple[Case, dict[str, Any]]:
 def changed(seed: int, engine: str) -> Job:
     case, given_ = drawn(seed)
     made = job(case, engine != "reference", **given_)
-    if engine == "reference":
-        return run_reference(made, POLICIES["chunked"])
-    run_fast(made, POLICIES["chunked"], leaps=engine == "fast")
-    return made
+    return ran(made, "chunked", engine)
 
 
 @settings(max_examples=120, **COMMON)

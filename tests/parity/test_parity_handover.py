@@ -1,24 +1,17 @@
 """Requests handed from prefill to decode replicas: the engines agree, and nothing is lost on the way."""
 
-from typing import Any
-
 import numpy as np
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings
+from parity.cases import COMMON, SEEDS, Case, as_told, job, outcome, ran
 
-from policies.registry import POLICIES
-from simulator.engines.fast import run_fast
 from simulator.engines.job import Job
 from simulator.engines.pools import Pool
-from simulator.engines.reference import run_reference
-from simulator.selftest.cases import Case, Uniform, as_told, job, outcome, some_case
+from simulator.selftest.cases import Uniform, some_case
 from simulator.state import FINISHED, REJECTED_LENGTH
 from simulator.units import NEVER
 from simulator.windows import blocks_for
 
-COMMON: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 GIVEN = {"policy": "chunked", "contiguous": 0, "prefix": 0, "window": 0, "draft_tokens": 0}
-SEEDS = st.integers(0, 2**40)
 
 
 def drawn(seed: int) -> tuple[Case, Pool, tuple[int, int]]:
@@ -38,10 +31,7 @@ def handed(seed: int, engine: str) -> Job:
     """Every other request is handed over; the others are served whole by the decode pool."""
     case, decode, link = drawn(seed)
     made = job(case, engine != "reference", others=(decode,), groups=((0,), (1,), (1,), ()), link=link)
-    if engine == "reference":
-        return run_reference(made, POLICIES["chunked"])
-    run_fast(made, POLICIES["chunked"], leaps=engine == "fast")
-    return made
+    return ran(made, "chunked", engine)
 
 
 @settings(max_examples=120, **COMMON)

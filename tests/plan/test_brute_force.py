@@ -1,5 +1,5 @@
-"""Ten plans against every fleet tried one by one: the planner's answer is that number of replicas, or one more and it
-says why (its interval must clear the limit, the mean of more replications need not)."""
+"""Eleven plans against every fleet tried one by one: the planner's answer is that number of replicas, or one more
+and it says why (its interval must clear the limit, the mean of more replications need not)."""
 
 from typing import Any
 

@@ -1,6 +1,8 @@
 """What a budget buys: arithmetic by hand, M/M/1 behind a random router, and service levels of other kinds."""
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,13 +10,15 @@ import pytest
 
 from simulator.errors import ConfigError
 from simulator.planning.budget import affordable, spend
+from simulator.planning.candidate import candidates_of
 from simulator.planning.measure import Wanted, key_of, measure
+from simulator.planning.news import News
 from simulator.planning.plan import plan
 from simulator.planning.points import Bench, Point
 from simulator.planning.slo import Target
-from simulator.planning.spec import PlanSpec, candidates_of, plan_from
+from simulator.planning.spec import PlanSpec, plan_from
 from simulator.planning.statistics import judge
-from simulator.report.plan.budget import budget_lines, render_budget
+from simulator.report.plan.budget import budget_lines, render_budget, write_budget
 from simulator.report.plan.data import plain
 from simulator.report.plan.page import render_plan
 from simulator.report.plan.words import answer_lines
@@ -72,6 +76,23 @@ def test_the_best_levels_are_those_of_more_servers() -> None:
     data = spend(textbook(objective="best_slo", candidates=candidates), jobs=1, explain=False)
     assert [row["label"] for row in data["rows"]] == ["unit, orca, seqs 4, random", "unit, orca, seqs 1, random"]
     assert data["rows"][0]["worst"] < data["rows"][1]["worst"]
+
+
+def test_a_wall_that_goes_away_and_an_answer_that_never_comes_are_null(tmp_path: Path) -> None:
+    """A server a quarter faster carries a quarter more at least (M/M/1 scales with its rate); the search ends at 1.2
+    times. exp(-50 / 20) = 8 % of the answers are longer than max_model_len leaves: the p95 never comes."""
+    rate = 1.9 * mm1_rate(20 * STEP, 0.106)
+    arrivals = {"kind": "poisson", "rate": rate, "requests": 12_000}
+    workload = {"arrivals": arrivals, "prompt": 1, "output": {"kind": "exponential", "mean": 20}}
+    data = spend(textbook(workload=workload, search={"max_rate_scale": 1.2}), jobs=1)
+    assert data["best"]["wall"] and data["relief"][0]["gain_pct"] is None
+    assert f"With 25 % more {data['relief'][0]['resource']} no limit breaks at any rate." in budget_lines(data)
+    write_budget(data, tmp_path / "relieved")
+    assert json.loads((tmp_path / "relieved" / "budget.json").read_text())["relief"] == data["relief"]
+    assert "no wall" in (tmp_path / "relieved" / "report.html").read_text()
+    refused = spend(textbook(max_model_len=51), jobs=1)
+    assert refused["best"] is None and refused["rows"][0]["worst"] is None
+    write_budget(refused, tmp_path / "refused")
 
 
 def test_spares_are_paid_from_the_budget() -> None:
@@ -167,8 +188,8 @@ def test_an_interrupted_plan_keeps_what_it_has(capsys: pytest.CaptureFixture[str
     found = None
     for after in range(1, whole.simulated):
 
-        def stop(done: int, after: int = after) -> None:
-            if done >= after:
+        def stop(news: News, after: int = after) -> None:
+            if news.simulated >= after:
                 raise KeyboardInterrupt
 
         found = plan(spec, jobs=1, explain=False, progress=stop)

@@ -77,8 +77,8 @@ def test_the_heat_map_shows_every_finite_cell(tmp_path: Path) -> None:
     figure = heat_map(grid, P99)
     assert {text.get_text() for text in figure.axes[0].texts} == {"0.125", "0.25"}
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["1", "2"]
-    save_heat_map(grid, P99, tmp_path / "a.png")
-    save_heat_map(grid, P99, tmp_path / "b.png")
+    save_heat_map(figure, tmp_path / "a.png")
+    save_heat_map(heat_map(grid, P99), tmp_path / "b.png")
     assert (tmp_path / "a.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.png", "b.png"]
@@ -101,7 +101,7 @@ def test_folded_keys_are_named_on_the_screen_and_in_the_picture(
     drawn: list[str] = []
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, path, **_: drawn.append(
         " ".join(figure.get_suptitle().split())) or Path(path).touch())
-    monkeypatch.setattr("simulator.sweep.page.write_page", lambda *_: None)  # draws it again
+    monkeypatch.setattr("simulator.sweep.page.write_page", lambda *_: None)  # writes it as SVG too
     monkeypatch.setenv("COLUMNS", "200")
     keys = {"policy.max_num_seqs": [2, 64], "policy.max_num_batched_tokens": [256, 512],
             "workload.arrivals.rate": [2, 8]}

@@ -7,6 +7,9 @@ import pytest
 
 from simulator import scenario_from, simulate
 from simulator.errors import ConfigError
+from simulator.planning.measure import Wanted, measure
+from simulator.planning.slo import MEAN
+from simulator.report.openmetrics import openmetrics
 from simulator.run import Result
 from simulator.workload.build import build_trace
 from simulator.workload.extras import Extras
@@ -118,10 +121,24 @@ def test_given_up_requests_count_as_infinite() -> None:
     assert got["conservation"] == "arrived 10 = completed 4 + rejected 0 + aborted 6 + unfinished 0"
 
 
+def test_the_states_of_impatient_clients_add_up_in_metrics_and_pools() -> None:
+    """Two pools of four slots, ten answers of 10 s dealt in turn: one more client of each gives up after 5 s."""
+    pools = {name: {"replicas": 1, "hardware": "unit"} for name in "ab"}
+    workload = {"requests": {"output": [10] * 10}}
+    got = run(workload, load={"ttft_timeout_s": 5}, cluster={"pools": pools, "router": "round_robin"}).summary
+    for counts in (pool["requests"] for pool in got["pools"].values()):
+        assert counts == {"arrived": 5, "completed": 4, "rejected": 0, "aborted": 1, "unfinished": 0}
+    lines = [line for line in openmetrics(got).splitlines() if line.startswith("servecast_requests{")]
+    states = {line.partition('state="')[2].partition('"')[0]: int(line.rpartition(" ")[2]) for line in lines}
+    assert states["aborted"] == 2 and sum(states.values()) == 10
+
+
 def test_gaps_between_tokens_of_every_attempt_count_once() -> None:
     """Given up at 4.5 s with 4 tokens, again from 5 s: 3 gaps of 1 s each, twice."""
     load = {"timeout_s": 4.5, "retry": {"attempts": 2, "backoff_s": 0.5}}
-    got = run({"requests": {"output": [9]}}, load=load).summary
+    result = run({"requests": {"output": [9]}}, load=load)
+    got, wanted = result.summary, Wanted((("itl", None, MEAN), ("itl", None, 99.0)), ())
+    assert list(measure(result, wanted)["values"].values()) == [1, 1]
     assert got["itl_s"]["count"] == 6 and got["itl_s"]["mean"] == 1
     assert got["requests"]["attempts"] == 2 and got["requests"]["retried"] == 1
 

@@ -10,10 +10,10 @@ from simulator.report.folder import new_folder
 from simulator.report.load.picture import curve_figure
 from simulator.report.load.words import (
     COLUMNS,
-    MOST_GROWTHS,
     capacity_lines,
     cell_text,
     csv_text,
+    growths_shown,
     load_lines,
     offered_text,
     step_rows,
@@ -21,7 +21,7 @@ from simulator.report.load.words import (
 from simulator.report.render import render
 from simulator.report.svg import Picture, to_png
 from simulator.report.write import json_text
-from simulator.text import level_value, number, seconds
+from simulator.text import gain, level_value, number, seconds
 
 Data = Mapping[str, Any]
 CAPTION = (
@@ -91,6 +91,7 @@ def render_capacity(data: Data) -> str:
         data=data,
         answer=capacity_lines(data),
         steps=step_rows(data),
-        growths=list(data["steps"][0]["months"])[:MOST_GROWTHS] if data["steps"] else [],
+        growths=growths_shown(data),
+        gain=gain,
         level_value=level_value,
     )

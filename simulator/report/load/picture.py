@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator
 
-from simulator.report.svg import LINES, MUTED, figure, style
+from simulator.report.svg import LINES, MUTED, PAPER, figure, style
 from simulator.text import number, seconds
 
 Data = Mapping[str, Any]
@@ -85,7 +85,7 @@ def _points(ax: Axes, points: Sequence[tuple[float, float, bool]], colour: str) 
     for stable in (True, False):
         own = [(x, y) for x, y, found in points if found == stable]
         if own:
-            face = colour if stable else "#fffffe"
+            face = colour if stable else PAPER
             ax.plot(*zip(*own, strict=True), "o", color=colour, markersize=4.5, markerfacecolor=face, zorder=4)
 
 

@@ -6,14 +6,14 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
-from simulator.text import MISSING, number, seconds, share
+from simulator.report.tables import COLOURS
+from simulator.text import MISSING, number, seconds, share, stopped_lines
 
 Data = Mapping[str, Any]
 COLUMNS: Final = (("requests_per_s", "served/s"), ("output_tokens_per_s", "tokens/s"), ("ttft_p50_s", "TTFT p50"),
                   ("ttft_p99_s", "TTFT p99"), ("tpot_p50_s", "TPOT p50"), ("tpot_p99_s", "TPOT p99"),
                   ("e2e_p99_s", "E2E p99"))  # fmt: skip
 """Columns of the table on screen."""
-COLOURS: Final = {"stable": "green", "undecided": "yellow"}
 MOST_GROWTHS: Final = 5
 """Columns of months that fit a terminal."""
 
@@ -45,7 +45,8 @@ def load_lines(data: Data) -> list[str]:
             lines.append(f"At {first_bad[data['axis']]:g} {unit} it is {first_bad['verdict']}: {first_bad['reason']}.")
         else:
             lines.append("No point is beyond what it carries; larger ones would show where that ends.")
-    return lines + ([f"{len(data['measured'])} measured points beside it."] if data.get("measured") else [])
+    lines += [f"{len(data['measured'])} measured points beside it."] if data.get("measured") else []
+    return lines + stopped_lines(data)
 
 
 def load_tables(data: Data) -> Iterator[Any]:
@@ -68,7 +69,7 @@ def _points(data: Data, offered: str) -> Table:
     table.add_column("verdict", no_wrap=True)
     for row in data["points"]:
         cells = [cell_text(name, row[name]) for name, _ in COLUMNS]
-        style = COLOURS.get(row["verdict"], "red")
+        style = COLOURS[row["verdict"]]
         table.add_row(offered_text(row), *cells, Text(row["verdict"], style=style))
     return table
 
@@ -91,7 +92,7 @@ def capacity_lines(data: Data) -> list[str]:
     fleet = f"{data['gpus']} x {data['gpu']}" + (f" in {data['replicas']} replicas" if data["replicas"] > 1 else "")
     if data["rate"] is None:
         return [f"{fleet} meets this at no rate: {data['breaks']['words']} even at {data['breaks']['rate']:.3g} "
-                f"requests/s. Asked: {asked}."]  # fmt: skip
+                f"requests/s. Asked: {asked}.", *stopped_lines(data)]  # fmt: skip
     if not data["wall"]:
         return [f"No level breaks up to {data['rate']:.4g} requests/s: there is no wall. Asked: {asked}."]
     high = "more" if data["high"] is None else f"{data['high']:.3g}"
@@ -102,13 +103,19 @@ def capacity_lines(data: Data) -> list[str]:
         f"Just above, at {data['breaks']['rate']:.4g} requests/s: {data['breaks']['words']}.",
     ]
     if data["relief"]:
-        best = data["relief"][0]
-        lines.append(
-            f"25 % more {best['resource']} carries {best['gain_pct']:.0f} % more, 25 % more of anything else less."
-            if best["gain_pct"] > 2
-            else "No single resource holds it back: 25 % more of any carries at most 2 % more."
-        )
-    return lines + _growth_lines(data)
+        most = first_relief(data["relief"])
+        lines.append(most or "No single resource holds it back: 25 % more of any carries at most 2 % more.")
+    return lines + _growth_lines(data) + stopped_lines(data)
+
+
+def first_relief(relief: Sequence[Data]) -> str:
+    """What more of the resource that holds it back brings; empty where none stands out."""
+    best = next(iter(relief), None)
+    if best is None or (best["gain_pct"] is not None and best["gain_pct"] <= 2):
+        return ""
+    if best["gain_pct"] is None:
+        return f"With 25 % more {best['resource']} no limit breaks at any rate."
+    return f"25 % more {best['resource']} carries {best['gain_pct']:.0f} % more, 25 % more of anything else less."
 
 
 def _growth_lines(data: Data) -> list[str]:
@@ -133,20 +140,29 @@ def step_rows(data: Data) -> list[tuple[str, ...]]:
     return rows
 
 
+def growths_shown(data: Data) -> list[str]:
+    """[% a month] the growths of the step table; none without one."""
+    return list(data["steps"][0]["months"])[:MOST_GROWTHS] if data["steps"] else []
+
+
+def steps_table(data: Data) -> Table:
+    """step_rows on the screen."""
+    title = "Replicas as traffic grows; months from now at a growth a month of"
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for column in ("replicas", "carry [1/s]", "then", *(f"{g} %" for g in growths_shown(data))):
+        table.add_column(column, justify="left" if column == "then" else "right", no_wrap=True)
+    for row in step_rows(data):
+        table.add_row(*row)
+    return table
+
+
 def capacity_tables(data: Data) -> Iterator[Any]:
     """What `servecast capacity` prints."""
     yield Text(f"{data['name']}: capacity", style="bold")
     for line in capacity_lines(data):
         yield Text(line)
     if data["steps"]:
-        heads = [f"{g} %" for g in list(data["steps"][0]["months"])[:MOST_GROWTHS]]
-        title = "Replicas as traffic grows; months from now at a growth a month of"
-        table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
-        for column in ("replicas", "carry [1/s]", "then", *heads):
-            table.add_column(column, justify="left" if column == "then" else "right", no_wrap=True)
-        for row in step_rows(data):
-            table.add_row(*row)
-        yield table
+        yield steps_table(data)
 
 
 def csv_text(rows: Sequence[Data]) -> str:

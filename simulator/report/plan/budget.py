@@ -4,15 +4,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
 from rich.table import Table
 from rich.text import Text
 
 from simulator.report.folder import new_folder
-from simulator.report.load.words import MOST_GROWTHS, csv_text, step_rows
-from simulator.report.render import SORT_SCRIPT, render, script_hash
+from simulator.report.load.words import csv_text, first_relief, growths_shown, step_rows, steps_table
+from simulator.report.plan.words import example_price, fleet_words
+from simulator.report.render import render
 from simulator.report.write import json_text
-from simulator.text import level_value, number
+from simulator.text import gain, level_value, number, stopped_lines
 
 Data = Mapping[str, Any]
 
@@ -24,12 +24,6 @@ def budget_text(data: Data) -> str:
         return f"{given['usd_per_hour']:g} USD/h"
     what, count = next(iter(given.items()))
     return f"{count} {'GPUs' if what == 'gpus' else 'replica' if count == 1 else 'replicas'}"
-
-
-def fleet_text(row: Data) -> str:
-    """`8 GPUs: 4 replicas of h100-sxm, TP2`."""
-    gpus = f"{row['gpus']} GPU{'s' if row['gpus'] > 1 else ''}"
-    return f"{gpus}: {row['replicas']} replica{'s' if row['replicas'] > 1 else ''} of {row['label']}"
 
 
 def carries_text(row: Data) -> str:
@@ -51,10 +45,9 @@ def budget_lines(data: Data) -> list[str]:
     """The answer in plain words, most important first."""
     best = data["best"]
     if best is None:
-        return [f"{budget_text(data)} buys no fleet that meets the levels at any rate: {data['rows'][0]['reason']}."]
-    price = " (example price)" if best["price_assumed"] else ""
-    spare = f", {data['survive']} of the replicas spare" if data["survive"] else ""
-    cost = f"{fleet_text(best)}{spare}, {best['usd_per_hour']:.2f} USD/h{price}"
+        none = f"{budget_text(data)} buys no fleet that meets the levels at any rate: {data['rows'][0]['reason']}."
+        return stopped_lines(data) or [none]
+    cost = f"{fleet_words(best | {'spare': data['survive']})}, {best['usd_per_hour']:.2f} USD/h{example_price(best)}"
     if data["objective"] == "best_slo":
         lines = [f"{budget_text(data)} is best spent on {cost}: at {number(data['traffic'])} requests/s "
                  f"{level_words(best)}.", f"It carries {carries_text(best)} within the limits."]  # fmt: skip
@@ -65,16 +58,14 @@ def budget_lines(data: Data) -> list[str]:
     if best["breaks"]:
         lines.append(f"Just above what it carries: {best['breaks']['words']} (seen over {best['span_s']:,.0f} s of "
                      "arrivals).")  # fmt: skip
-    if data["relief"] and data["relief"][0]["gain_pct"] > 2:
-        first = data["relief"][0]
-        lines.append(f"25 % more {first['resource']} carries {first['gain_pct']:.0f} % more, of anything else less.")
+    lines += [first_relief(data["relief"])] if first_relief(data["relief"]) else []
     if best["wall"] and best["carries"] < data["traffic"]:
         lines.append(f"That is less than the plan's {number(data['traffic'])} requests/s.")
     elif data["steps"]:
         months = data["steps"][0]["months"].items()
         when = ", ".join(f"{count:.1f} months at {g} % a month" for g, count in months)
         lines.append(f"Traffic that grows gets there in {when}.")
-    return lines
+    return lines + stopped_lines(data)
 
 
 def budget_tables(data: Data) -> Iterator[Any]:
@@ -95,18 +86,7 @@ def budget_tables(data: Data) -> Iterator[Any]:
         table.add_row(row["label"], *count, carried, of_best, reason)
     yield table
     if data["steps"]:
-        yield _steps(data)
-
-
-def _steps(data: Data) -> Table:
-    heads = [f"{g} %" for g in list(data["steps"][0]["months"])[:MOST_GROWTHS]]
-    title = "Replicas as traffic grows; months from now at a growth a month of"
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for column in ("replicas", "carry [1/s]", "then", *heads):
-        table.add_column(column, justify="left" if column == "then" else "right", no_wrap=True)
-    for row in step_rows(data):
-        table.add_row(*row)
-    return table
+        yield steps_table(data)
 
 
 def write_budget(data: Data, out: Path) -> None:
@@ -127,9 +107,8 @@ def render_budget(data: Data) -> str:
         data=data,
         answer=budget_lines(data),
         steps=step_rows(data),
-        growths=list(data["steps"][0]["months"])[:MOST_GROWTHS] if data["steps"] else [],
+        growths=growths_shown(data),
         carries_text=carries_text,
+        gain=gain,
         level_words=level_words,
-        script=Markup(SORT_SCRIPT),
-        script_hash=Markup(script_hash()),
     )

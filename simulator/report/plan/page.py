@@ -14,8 +14,8 @@ from markupsafe import Markup
 
 from simulator.report.plan.charts import Series, chart, columns
 from simulator.report.plan.words import answer_lines, example_price, fleet_words
-from simulator.report.render import SORT_SCRIPT, markdown_cell, render, script_hash
-from simulator.text import bounded, level_value
+from simulator.report.render import markdown_cell, render
+from simulator.text import bounded, gain, level_value
 
 Data = Mapping[str, Any]
 
@@ -28,8 +28,6 @@ def render_plan(data: Data) -> str:
         answer=answer_lines(data),
         cards=_cards(data),
         pictures=pictures(data),
-        script=Markup(SORT_SCRIPT),
-        script_hash=Markup(script_hash()),
         level_value=level_value,
         duration=bounded,
         gain=gain,
@@ -63,11 +61,6 @@ def write_plan(data: Data, out: Path) -> None:
         (folder / "report.md").write_text(text, encoding="utf-8")
         if "kubernetes" in data["export"]:
             (folder / "deploy.yaml").write_text(data["export"]["kubernetes"], encoding="utf-8")
-
-
-def gain(pct: float | None) -> str:
-    """How far the wall moves; null = no limit breaks any more."""
-    return "no wall" if pct is None else f"{pct:+.1f} %"
 
 
 def _cards(data: Data) -> list[tuple[str, str, str]]:

@@ -5,14 +5,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
 from rich.table import Table
 from rich.text import Text
 
 from simulator.planning.whatif import REPLICA_HOURS, SHARES, USD_PER_MILLION
 from simulator.report.folder import new_folder
-from simulator.report.render import SORT_SCRIPT, markdown_cell, render, script_hash
-from simulator.text import bounded
+from simulator.report.render import markdown_cell, render
+from simulator.text import bounded, stopped_lines
 
 Data = Mapping[str, Any]
 UNCOMPARED = (
@@ -96,6 +95,7 @@ def whatif_tables(data: Data) -> Iterator[Any]:
     )
     if any(row["overloaded"] for row in data["rows"]):
         yield Text(UNCOMPARED)
+    yield from (Text(line) for line in stopped_lines(data))
 
 
 def write_whatif(data: Data, out: Path) -> None:
@@ -121,8 +121,6 @@ def render_whatif(data: Data) -> dict[str, str]:
     page = render(
         "whatif.html",
         title=f"{data['name']}: what if",
-        script=Markup(SORT_SCRIPT),
-        script_hash=Markup(script_hash()),
         **shared,
     )
     return {"report.html": page, "report.md": render("whatif.md", cell=markdown_cell, **shared)}
