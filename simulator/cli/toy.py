@@ -19,7 +19,8 @@ FairOption = Annotated[bool, typer.Option(
     "--fair", help="Draw two tenants instead, one with the long answers: in order of arrival and by fair shares.")]
 
 
-def toy(lengths: LengthsArgument, slots: SlotsOption = 4, memory: MemoryOption = None, fair: FairOption = False) -> None:
+def toy(lengths: LengthsArgument, slots: SlotsOption = 4, memory: MemoryOption = None,
+        fair: FairOption = False) -> None:
     """Draw who holds which slot when, under static and under continuous batching (1 step = 1 token)."""
     from simulator.cli.common import show
 

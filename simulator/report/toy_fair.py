@@ -1,4 +1,4 @@
-"""`servecast toy --fair`: a tenant with long answers and one with short ones, first come first served and by fair shares.
+"""`servecast toy --fair`: a tenant with long answers and one with short ones, in order of arrival and by fair shares.
 
 The long answers, above the median, are one tenant's and wait in front; the others are the other tenant's.
 """
