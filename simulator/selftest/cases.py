@@ -18,7 +18,9 @@ from simulator.cost.check import check_cost
 from simulator.cost.step import Cost
 from simulator.engines.clients import CLOSED, GROUPED, OPEN, Habits, Talks
 from simulator.engines.fast import run_fast
-from simulator.engines.job import Job, add_changes, array_job, links_of, list_job, request_columns, talks_of
+from simulator.engines.fleet import add_changes
+from simulator.engines.job import Job, array_job, links_of, list_job, request_columns, talks_of
+from simulator.engines.plans import Plans
 from simulator.engines.pools import Pool
 from simulator.engines.reference import run_reference
 from simulator.engines.world import Acceptance
@@ -243,7 +245,7 @@ def some_asks(choose: Choose, policy: str, n: int, tick: int) -> tuple[tuple[str
 
 def job(case: Case, compiled: bool, log: bool = True, others: Sequence[Pool] = (),
         groups: Sequence[Sequence[int]] = (), link: tuple[int, int] | None = None,
-        changes: Sequence[tuple[int, int, int, int]] = (), found_after: int = 0, retry: int = 1) -> Job:
+        plans: Plans | None = None) -> Job:
     """The case as a job of one of the engines, `others` the pools beside its own, `groups` who may use which: requests
     belong to them in turn. `link`: [2^-LINK_BITS ns] a token and [ns] latency of hand-overs; the second half of
     `groups` are then for the second half of the requests' way."""
@@ -262,8 +264,8 @@ def job(case: Case, compiled: bool, log: bool = True, others: Sequence[Pool] = (
     made.until, made.habits = NEVER if case.until is None else case.until, habits
     talks = following(case)
     made.talks = talks if compiled else Talks(*(column.tolist() for column in talks))
-    if changes:
-        add_changes(made, changes, found_after, retry, compiled)
+    if plans is not None:
+        add_changes(made, plans, compiled)
     if case.salts:
         made.acceptance = Acceptance(*(np.array(each) if compiled else each for each in (case.salts, case.chances)))
     if link:
@@ -302,6 +304,7 @@ def outcome(done: Job) -> dict[str, Any]:
     found["totals"] = done.stats.tolist()
     found["itl"] = [(int(k), int(done.itl[k])) for k in np.nonzero(done.itl)[0]]
     found["rows_time"] = done.rows_time.tolist()
+    found["fleet"] = done.fleet.tolist()
     found["log"] = rows[np.lexsort((rows["start"], rows["replica"], rows["end"]))].tolist()
     return found
 
