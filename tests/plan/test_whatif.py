@@ -172,17 +172,18 @@ def test_throughput_counts_from_the_first_arrival() -> None:
 def case(name: str, factor: float | None = None, told: bool = True, overloaded: bool = False) -> dict[str, Any]:
     """A row whose times are all `factor` times those of the base, of 0.1 s."""
     known = factor is not None
-    cell = {"kind": "factor", "value": 0.1 * (factor or 1.0), "low": None, "high": None, "defined": True, "grows": not known,
-            "change": factor, "change_low": factor and 0.9 * factor, "change_high": factor and 1.1 * factor,
-            "told_apart": told if known else None}  # fmt: skip
-    return {"name": name, "error": None, "overloaded": overloaded, "cells": {"TTFT p99": cell, "TPOT p99": cell}}
+    cell = {"kind": "factor", "value": 0.1 * (factor or 1.0), "low": None, "high": None, "defined": True,
+            "grows": not known, "change": factor, "change_low": factor and 0.9 * factor,
+            "change_high": factor and 1.1 * factor, "told_apart": told if known else None}  # fmt: skip
+    cells = dict.fromkeys(("TTFT p99", "TPOT p99", "E2E mean"), cell)
+    return {"name": name, "error": None, "overloaded": overloaded, "cells": cells}
 
 
 def test_the_page_begins_with_the_answer_and_draws_what_can_be_compared() -> None:
     rows = [case("base", 1.0), case("half", 0.5), case("thrice", 3.0), case("alike", 1.01, told=False),
             case("flooded", overloaded=True)]  # fmt: skip
     data = {"name": "n", "description": "", "base": "b", "replications": 3, "confidence": 0.9, "stopped": "",
-            "metrics": ["TTFT p99", "TPOT p99"], "rows": rows, "missing": []}  # fmt: skip
+            "metrics": ["TTFT p99", "TPOT p99", "E2E mean"], "rows": rows, "missing": []}  # fmt: skip
     lines = verdict_lines(data)
     assert lines[0] == "The base keeps up: TTFT p99 100 ms, TPOT p99 100 ms."
     assert lines[1].startswith("TTFT p99: best with half, -50.0 %") and "worst with thrice, × 3 " in lines[1]
@@ -190,7 +191,7 @@ def test_the_page_begins_with_the_answer_and_draws_what_can_be_compared() -> Non
     page = render_whatif(data)["report.html"]
     assert page.index("The base keeps up") < page.index("<svg") < page.index("<table")
     drawn = [picture["svg"] for picture in pictures(data)]
-    assert len(drawn) == 2 and all("flooded" not in svg and svg.count("<circle") == 3 for svg in drawn)
+    assert len(drawn) == 3 and all("flooded" not in svg and svg.count("<circle") == 3 for svg in drawn)
 
 
 def test_factors_and_their_inverses_stand_as_far_from_the_base() -> None:

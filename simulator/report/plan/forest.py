@@ -50,11 +50,11 @@ def forest(rows: Sequence[Bar], title: str, label: str) -> str:
     for k, row in enumerate(rows):
         middle = TOP + ROW * (k + 0.5)
         name = row.name if len(row.name) <= LETTERS else row.name[: LETTERS - 1] + "…"
-        ends = f'x1="{place(_log(row.low)):.1f}" x2="{place(_log(row.high)):.1f}" y1="{middle:.1f}" y2="{middle:.1f}"'
+        span = f'x1="{place(_log(row.low)):.1f}" x2="{place(_log(row.high)):.1f}" y1="{middle:.1f}" y2="{middle:.1f}"'
         thick = 9 if row.middle is None else 3
         parts += [f"<g><title>{escape(f'{row.name}: {row.hover}')}</title>",
                   f'<text x="{LABEL - 8}" y="{middle + 4:.1f}" text-anchor="end" fill="var(--ink)">{escape(name)}',
-                  f'</text><line {ends} stroke="{row.colour}" stroke-width="{thick}"/>']  # fmt: skip
+                  f'</text><line {span} stroke="{row.colour}" stroke-width="{thick}"/>']  # fmt: skip
         if row.middle is not None:
             parts.append(f'<circle cx="{place(_log(row.middle)):.1f}" cy="{middle:.1f}" r="5" fill="{row.colour}"/>')
         parts.append("</g>")
