@@ -66,6 +66,10 @@ class PolicySpec(Section):
     padding: Literal["naive", "fastertransformer", "removed"] | None = None
     aging_s: float | None = Field(default=None, gt=0, le=1e6)
     prediction_error: float | None = Field(default=None, ge=0, le=5)
+    waiting_served_ratio: float | None = Field(default=None, ge=0, le=1000,
+                                               description="default 0.3, as the launcher's")
+    max_waiting_tokens: int | None = Field(default=None, ge=0, le=LARGEST_COUNT,
+                                           description="default 20, as the launcher's")
     tbt_s: float | None = Field(default=None, gt=0, le=1e6, description="[s] between two tokens of an answer that no "
                                 "step may exceed")
     tenant_weights: dict[str, Annotated[float, Field(ge=1e-3, le=1e3)]] | None = None
