@@ -7,6 +7,7 @@ time an output token takes with it, as a multiple of plain: requests may differ 
 import time
 from typing import Any, Final
 
+from policies.registry import POLICIES
 from simulator.bench.case import peak_mb, row
 from simulator.bench.work import AZURE_OUTPUT, AZURE_PROMPT, Z90
 from simulator.engines.fast import run_fast
@@ -35,6 +36,7 @@ FEATURES: Final[dict[str, Changes]] = {
     "speculation": {"engine": {"speculation": {"method": "ngram", "tokens": 3, "acceptance": 0.5}}},
     "swap": {"policy": {"name": "vllm_v0", "max_num_batched_tokens": 16384},
              "kv": {"num_gpu_blocks": 1500, "swap": {"gib": 8, "gb_per_s": 25}}},
+    "tgi": {"policy": {"name": "tgi", "max_num_batched_tokens": 16384}},
     "trtllm": {"policy": {"name": "max_utilization", "max_num_batched_tokens": 16384}},
     "window": {"model": "mistral-7b-v0.1"},
     "two_pools": {"cluster": {"link": {"gb_per_s": 50}, "pools": {
@@ -59,7 +61,7 @@ def feature_scenario(name: str, requests: int) -> Scenario:
         workload |= lengths | ({"prefix": changes.pop("prefix")} if "prefix" in changes else {})
     policy = {"name": "chunked", "max_num_seqs": 128, "max_num_batched_tokens": 2048} | changes.pop("policy", {})
     kv = {"prefix_caching": False} | changes.pop("kv", {})
-    if policy["name"] in ("vllm_v0", "max_utilization"):
+    if not POLICIES[policy["name"]].prefix_cache:
         del kv["prefix_caching"]
     return scenario_from({"name": f"feature_{name}", "workload": workload, "model": "llama-3.1-8b",
                           "hardware": "h100-sxm", "engine": "vllm-0.24", "policy": policy, "kv": kv,

@@ -22,6 +22,7 @@ SIGNS: Signs = {
     "closed_loop": lambda r: np.count_nonzero(r.requests.arrival == r.requests.arrival.min()) == 64,
     "speculation": lambda r: 0 < r.totals["accepted"].sum() < r.totals["drafts"].sum(),
     "swap": lambda r: r.totals["swapped_in"].sum() > 0,
+    "tgi": lambda r: r.setup.policy.name == "tgi",
     "trtllm": lambda r: r.setup.policy.engine == "trtllm",
     "window": lambda r: r.setup.limits.window > 0,
     "two_pools": lambda r: r.summary["transfers"]["requests"] > 0,
