@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.metrics.fleet import paid_ns
 from simulator.result import Result
 from simulator.state import Limits
 from simulator.units import NEVER, NS_PER_S
@@ -24,12 +25,13 @@ def total(result: Result, name: str) -> int:
 
 
 
-def use(result: Result, span: int, alike: Sequence[Result]) -> Block:
-    """Shares of slots, GPU and time; `alike` is the result in parts of one kind of replica.
+def use(result: Result, span: int, begin: int, alike: Sequence[Result]) -> Block:
+    """Shares of slots, GPU and time in the `span` ns from tick `begin`, of the replicas there were; `alike` is the
+    result in parts of one kind of replica.
 
     A step cut by the horizon may reach past it: shares end at 1.
     """
-    wall, whole = total(result, "wall"), span * len(result.totals)
+    wall, whole = total(result, "wall"), paid_ns(result, begin, begin + span)
     slots = sum(total(part, "wall") * part.setup.limits.max_num_seqs for part in alike)
     gpu, busy = ratio(total(result, "gpu"), whole), ratio(wall, whole)
     return {
@@ -98,7 +100,7 @@ def kv(result: Result, alike: Sequence[Result]) -> Block:
         "refused_by_fragmentation": refused,
         "breakdown": sizes or None,
         "prefix_cache": _prefix_cache(result),
-    }
+    } | _swapped(result, alike)
 
 
 def _tokens_capacity(limits: Limits) -> int:
@@ -117,7 +119,7 @@ def _kv_of_pools(result: Result, own: Sequence[Result]) -> Block:
               "breakdown")
     return dict.fromkeys(unlike) | {
         "mean_use": ratio(held, time), "peak_use": max(peaks), "refused_by_fragmentation": total(result, "fragmented"),
-        "prefix_cache": _prefix_cache(result)}
+        "prefix_cache": _prefix_cache(result)} | _swapped(result, own)
 
 
 def _prefix_cache(result: Result) -> Block:
@@ -132,6 +134,15 @@ def _prefix_cache(result: Result) -> Block:
     return {"simulated": on, "found_tokens": tokens, "prompt_tokens": prompts, "hit_rate": rate} | saved
 
 
+def _swapped(result: Result, alike: Sequence[Result]) -> Block:
+    """What preemption by swap moved, where it is on."""
+    if not any(part.setup.limits.swap_blocks for part in alike):
+        return {}
+    return {"swap": {"host_blocks": result.setup.limits.swap_blocks, "blocks_out": total(result, "swapped_out"),
+                     "blocks_in": total(result, "swapped_in"),
+                     "peak_host_blocks": int(result.totals["peak_host"].max())}}
+
+
 def time_spent(result: Result) -> Block:
     def seconds(name: str) -> float:
         return total(result, name) / NS_PER_S
@@ -143,6 +154,7 @@ def time_spent(result: Result) -> Block:
         "decode_attention_s": seconds("decode_attention"),
         "prefill_attention_s": seconds("prefill_attention"),
         "exposed_cpu_s": exposed / NS_PER_S,
+        "copy_s": seconds("copies"),
         "eager_steps": total(result, "eager"),
         "wasted_rows": total(result, "wasted"),
         "pad_rows": total(result, "pad_rows"),
