@@ -19,7 +19,7 @@ from simulator.errors import ConfigError, ServecastError
 from simulator.profiles.beside import beside, model_beside
 from simulator.profiles.capacity import KvCapacity, kv_capacity
 from simulator.profiles.engine import EngineProfile, load_engine
-from simulator.profiles.gpu import Gpu, load_gpu
+from simulator.profiles.gpu import Gpu, load_gpu, without_nvlink
 from simulator.profiles.host import Host, host_times, load_host
 from simulator.profiles.model import KV_BYTES, ModelShape, dtype_name, load_model
 from simulator.profiles.speculation import Speculation
@@ -33,6 +33,7 @@ from simulator.scenario.fleet import (
 from simulator.scenario.handover import Kind, with_roles
 from simulator.scenario.length import check_fits, check_positions, kv_tokens, longest_that_fits, safe_tokens
 from simulator.scenario.pace import paced
+from simulator.scenario.serving import check_serving, lora_of
 from simulator.scenario.spec import Scenario
 from simulator.scenario.swap import swap_limits
 from simulator.scenario.windowed import refuse_beside_windows, window_limits
@@ -90,6 +91,7 @@ def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
 def _prepare_pool(scenario: Scenario, shorten: bool) -> Setup:
     with _named(scenario, "hardware.gpu"):
         gpu = load_gpu(beside(scenario.base, scenario.hardware.gpu))
+        gpu = without_nvlink(gpu) if scenario.hardware.interconnect else gpu
     with _named(scenario, "engine.name"):
         engine = load_engine("unit" if gpu.name == "unit" else scenario.engine.name)
     if scenario.engine.schedule_ahead is not None:
@@ -97,6 +99,7 @@ def _prepare_pool(scenario: Scenario, shorten: bool) -> Setup:
     if not scenario.engine.cuda_graphs:
         engine = engine.replace(graph_tokens_max=0)
     host, model = _host(scenario), _model(scenario)
+    check_serving(scenario, model)
     policy = scenario.chosen_policy(engine.policy)
     default_seqs, default_budget = engine.default_limits(gpu)
     seqs = scenario.policy.max_num_seqs or default_seqs
@@ -216,7 +219,8 @@ def _capacity(scenario: Scenario, gpu: Gpu, engine: EngineProfile, model: ModelS
     hardware = scenario.hardware
     return kv_capacity(gpu, engine, model, hardware.tensor_parallel, hardware.weight_dtype, hardware.kv_dtype,
                        seqs, budget, hardware.gpu_memory_utilization, scenario.kv.block_size, max_model_len,
-                       speculation.draft if speculation else None, speculation.tokens if speculation else 0)
+                       speculation.draft if speculation else None, speculation.tokens if speculation else 0,
+                       lora_of(scenario.engine.lora))
 
 
 def _limits(scenario: Scenario, engine: EngineProfile, model: ModelShape, policy: Policy, seqs: int, budget: int,
@@ -292,6 +296,7 @@ def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, host: Host, model
         return roofline_cost(gpu, model, hardware.tensor_parallel, weights, hardware.kv_dtype, times,
                              seqs, budget)
     return calibrated_cost(gpu, engine, model, hardware.tensor_parallel, hardware.weight_dtype, hardware.kv_dtype,
-                           seqs, budget, host, _routing(scenario), windowed, speculation)
+                           seqs, budget, host, _routing(scenario), windowed, speculation, scenario.engine.sampling,
+                           lora_of(scenario.engine.lora))
 
 
