@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from policies import tgi
 from policies.registry import ORDERS, POLICIES, Policy
 from policies.static import PADDINGS
 from simulator.cost.calibrated import calibrated_cost
@@ -260,6 +261,8 @@ def _limits(scenario: Scenario, engine: EngineProfile, model: ModelShape, policy
         prefix=int(_prefix_cache(scenario, engine, policy) and not limits_of_windows), **limits_of_windows,
         padding=PADDINGS[knobs.padding or "naive"], order=ORDERS.get(policy.name, 0),
         aging=to_ticks(knobs.aging_s or 0.0),
+        served_ratio=round((0.3 if knobs.waiting_served_ratio is None else knobs.waiting_served_ratio) * tgi.ONE),
+        max_waiting_tokens=20 if knobs.max_waiting_tokens is None else knobs.max_waiting_tokens,
         max_waiting=scenario.admission.max_waiting or 0,
         predicted_ttft=to_ticks(scenario.admission.predicted_ttft_s or 0.0),
         **swap_limits(scenario, model, policy, block_size))
