@@ -82,6 +82,8 @@ class PolicySpec(Section):
     watermark: float | None = Field(default=None, ge=0, lt=1)
     reserve_full_prompt: bool | None = None
     batch_window_s: float | None = Field(default=None, ge=0, le=1e6)
+    preferred_batch_sizes: list[Annotated[int, Field(ge=1, le=65536)]] | None = Field(
+        default=None, min_length=1, max_length=3, description="sizes of batches that need not wait for batch_window_s")
     length_bucket: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
     stream: bool | None = None
     padding: Literal["naive", "fastertransformer", "removed"] | None = None
