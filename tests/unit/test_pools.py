@@ -69,7 +69,7 @@ def test_affinity_needs_conversations() -> None:
 
 def test_the_slot_picture_names_the_pool_and_every_pool_has_its_memory(capsys: pytest.CaptureFixture[str]) -> None:
     done = simulate(fleet(POOLS), "reference")
-    assert "replica 0 of 5, pool long" in slot_figure([done]).axes[0].get_title()
+    assert "replica 0 of 5, pool long" in slot_figure([done]).axes[0].get_title("left")
     real = {"long": POOLS["long"], "short": POOLS["short"] | {"hardware": {"weight_dtype": "fp8"}}}
     print_result(simulate(fleet(real, hardware="h100-sxm", max_model_len=4096), "reference"))
     said = capsys.readouterr().out
