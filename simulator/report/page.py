@@ -117,7 +117,7 @@ def facts(result: Result) -> dict[str, Any]:
         "work": work_rows(result),
         "memory_use": memory_use(summary),
         "memory": memory_rows(result),
-        "time": [(label, shares[key]) for key, label in (*PARTS, ("idle", "idle"))],
+        "time": [(label, shares[key]) for key, label in (*PARTS, ("idle", "idle")) if key != "copy_s" or shares[key]],
         "assumptions": assumptions(result),
         "components": components(result),
         "engine_rows": engine_rows(result),

@@ -206,6 +206,7 @@ PARTS: Final = (
     ("decode_attention_s", "decode attention"),
     ("prefill_attention_s", "prefill attention"),
     ("exposed_cpu_s", "GPU waits for CPU"),
+    ("copy_s", "KV copies"),
 )
 
 
@@ -223,11 +224,11 @@ def time_figure(results: Sequence[Result], labels: Sequence[str] | None = None) 
         ax.grid(False)
         ax.spines[["left", "bottom"]].set_visible(False)
         ax.tick_params(left=False)
-        handles = [
-            Patch(facecolor=colour, label=text) for (_, text), colour in zip(PARTS, REQUESTS, strict=False)
-        ]
+        copied = any(result.summary["time"]["copy_s"] for result in results)
+        shown = PARTS if copied else PARTS[:-1]
+        handles = [Patch(facecolor=colour, label=text) for (_, text), colour in zip(shown, REQUESTS, strict=False)]
         handles.append(Patch(facecolor=EMPTY, edgecolor=MUTED, linewidth=0.5, label="idle"))
-        fig.legend(handles=handles, loc="outside lower left", ncols=5, handlelength=1.2)
+        fig.legend(handles=handles, loc="outside lower left", ncols=len(handles), handlelength=1.2)
     return fig
 
 
@@ -241,7 +242,7 @@ def time_shares(summary: dict[str, Any], replicas: int) -> dict[str, float]:
 def _time_bar(ax: Axes, summary: dict[str, Any], replicas: int, row: int) -> None:
     left = 0.0
     for (key, share), colour in zip(
-        time_shares(summary, replicas).items(), (*REQUESTS[:4], EMPTY), strict=True
+        time_shares(summary, replicas).items(), (*REQUESTS[: len(PARTS)], EMPTY), strict=True
     ):
         ax.barh([row], [share], 0.62, left, color=colour, linewidth=0)
         if share > 0.06:

@@ -75,8 +75,9 @@ def memory_use(summary: dict[str, Any]) -> Rows:
         (
             "preemptions",
             number(counts["preemptions"]),
-            f"of {number(counts['preempted'])} requests, by recomputation",
+            f"of {number(counts['preempted'])} requests, by {'swap' if 'swap' in kv else 'recomputation'}",
         ),
+        *_swap_rows(kv.get("swap"), summary["time"]["copy_s"]),
     ]
 
 
@@ -90,6 +91,15 @@ def _prefix_rows(found: dict[str, Any]) -> Rows:
         rows.append(("blocks saved by sharing, peak", number(found["peak_blocks_shared"]),
                      "that running requests would hold more, did they share none"))
     return rows
+
+
+def _swap_rows(moved: dict[str, Any] | None, copy_s: float) -> Rows:
+    """What preemption by swap moved."""
+    if moved is None:
+        return []
+    return [("KV blocks to host memory / back", f"{number(moved['blocks_out'])} / {number(moved['blocks_in'])}",
+             f"copied in {seconds(copy_s)} of GPU time"),
+            ("host memory, peak", number(moved["peak_host_blocks"]), f"of {number(moved['host_blocks'])} blocks")]
 
 
 def memory_rows(result: Result) -> dict[str, Any] | None:

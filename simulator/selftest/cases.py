@@ -138,6 +138,8 @@ TABLE: Final[tuple[Row, ...]] = (
     ("asks", lambda c, d: some_asks(c, d.policy, d.n, d.tick)),
     ("max_waiting", lambda c, d: c.among(0, 0, 0, 1, 3)),
     ("predicted_ttft", lambda c, d: 0 if POLICIES[d.policy].ordered else c.among(0, 0, 0, 4, 20) * d.tick),
+    ("swap_blocks", lambda c, d: c.among(0, 3, 12, 10**6) if POLICIES[d.policy].swaps and not d.contiguous else 0),
+    ("swap_ns", lambda c, d: c.among(0, 1, 3) * d.tick if d.swap_blocks else 0),
     ("hand_over", lambda c, d: 0),  # of pools that only tests/parity/test_parity_handover.py makes
     # the run
     ("salts", lambda c, d: c.numbers(2, 0, 2**32 - 1) if d.draft_tokens else ()),
@@ -253,7 +255,7 @@ def job(case: Case, compiled: bool, log: bool = True, others: Sequence[Pool] = (
     req = request_columns(case.arrival, case.prompt, case.output, case.limit, case.cached, case.pick, ends,
                           np.arange(len(case.arrival)) % begin if groups else (),
                           dict(case.asks), POLICIES[case.policy].ordered, link is not None,
-                          restless)
+                          restless, case.limits.swap_blocks > 0)
     chain = [number for numbers in case.chains for number in numbers]
     made = (array_job if compiled else list_job)(req, case.limits, case.cost, case.replicas, log, chain, others, groups,
                                               POLICIES[case.policy].aux + 3 * POLICIES[case.policy].aux_per_tenant)
