@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from simulator.config import SHORT_FORMS, Section
+from simulator.scenario.autoscale import AutoscaleSpec
 from simulator.scenario.limits import LONGEST_S
 from simulator.scenario.speculation import SpeculationSpec
 from simulator.state import LARGEST_COUNT
@@ -20,6 +21,8 @@ class HardwareSpec(Section):
     weight_dtype: str = "bf16"
     kv_dtype: str = "bf16"
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
+    interconnect: Literal["pcie"] | None = Field(default=None, description="the GPUs of a host reach each other over "
+                                                  "PCIe 5 x16 through host memory, whatever link the GPU could have")
     expert_parallel: bool = Field(default=False, description="deal whole experts out to the tensor-parallel GPUs "
                                   "instead of splitting each")
     expert_skew: float = Field(default=0.0, ge=0, le=4, description="exponent of Zipf's law for how often experts are "
@@ -31,6 +34,22 @@ class HardwareSpec(Section):
 
 
 
+class LoraSpec(Section):
+    """LoRA adapters that requests ask for, one each, all as often."""
+
+    max_loras: int = Field(default=1, ge=1, le=1024, description="adapters that are in GPU memory at the same time")
+    rank: int = Field(default=16, ge=1, le=512)
+    adapters: int = Field(default=1, ge=0, le=1024, description="that requests ask for; 0: none does")
+
+    @model_validator(mode="after")
+    def _all_in_memory(self) -> "LoraSpec":
+        if self.adapters > self.max_loras:
+            raise ValueError(f"adapters must be <= max_loras ({self.max_loras}; loading them in turn is not modelled), "
+                             f"got {self.adapters}")
+        return self
+
+
+
 class EngineSpec(Section):
     """The serving engine whose habits are simulated (hwprofiles/engine)."""
 
@@ -38,6 +57,9 @@ class EngineSpec(Section):
     schedule_ahead: int | None = Field(default=None, ge=0, le=8)
     cuda_graphs: bool = True
     speculation: SpeculationSpec | None = None
+    sampling: Literal["greedy", "top_p", "top_k", "top_k_top_p"] = Field(
+        default="greedy", description="how tokens are drawn, of all requests alike; costs time, changes no length")
+    lora: LoraSpec | None = None
 
 
 
@@ -65,6 +87,12 @@ class PolicySpec(Section):
     padding: Literal["naive", "fastertransformer", "removed"] | None = None
     aging_s: float | None = Field(default=None, gt=0, le=1e6)
     prediction_error: float | None = Field(default=None, ge=0, le=5)
+    waiting_served_ratio: float | None = Field(default=None, ge=0, le=1000,
+                                               description="default 0.3, as the launcher's")
+    max_waiting_tokens: int | None = Field(default=None, ge=0, le=LARGEST_COUNT,
+                                           description="default 20, as the launcher's")
+    tbt_s: float | None = Field(default=None, gt=0, le=1e6, description="[s] between two tokens of an answer that no "
+                                "step may exceed")
     tenant_weights: dict[str, Annotated[float, Field(ge=1e-3, le=1e3)]] | None = None
 
 
@@ -105,6 +133,7 @@ class PoolSpec(Section):
     role: Literal["both", "prefill", "decode"] = Field(default="both", description="prefill: hands requests over to a "
                                                        "decode pool with their first token")
     serves: ServesSpec = ServesSpec()
+    autoscale: AutoscaleSpec | None = Field(default=None, description="replicas is then the most there can be")
     model: str | None = None
     hardware: HardwareSpec | None = None
     engine: EngineSpec | None = None
@@ -151,7 +180,7 @@ class ClusterSpec(Section):
     disaggregate_from_tokens: int | None = Field(
         default=None, ge=1, le=LARGEST_COUNT,
         description="shorter prompts are served whole, by pools with role: both if there are any")
-
+    autoscale: AutoscaleSpec | None = Field(default=None, description="replicas is then the most there can be")
     events: list[EventSpec] = Field(default=[], max_length=10_000, description="crashes and restarts")
     health_check_s: float = Field(default=0.0, ge=0, le=LONGEST_S, description="until the router knows of a crash")
     retry_s: float = Field(default=1.0, ge=1e-3, le=LONGEST_S, description="until a lost request is submitted again")
@@ -163,8 +192,11 @@ class ClusterSpec(Section):
 
     @model_validator(mode="after")
     def _something_happens(self) -> "ClusterSpec":
+        losing = any(spec is not None and spec.grace_s for spec in (self.autoscale, *(
+            pool.autoscale for pool in self.pools.values())))
         for key in ("health_check_s", "retry_s"):
-            if not self.events and getattr(self, key) != type(self).model_fields[key].default:
+            used = self.events or (losing and key == "retry_s")
+            if not used and getattr(self, key) != type(self).model_fields[key].default:
                 raise ValueError(f"cluster.{key} has no effect without cluster.events")
         return self
 
@@ -182,6 +214,16 @@ class ClusterSpec(Section):
         if {"prefill", "both"} <= roles and self.disaggregate_from_tokens is None:
             raise ValueError("cluster.pools: role: both beside prefill and decode pools takes prompts below "
                              "cluster.disaggregate_from_tokens, which is not given")
+        return self
+
+    @model_validator(mode="after")
+    def _room_to_scale(self) -> "ClusterSpec":
+        if self.autoscale is not None and self.pools:
+            raise ValueError("cluster.autoscale has no effect beside cluster.pools; give it in a pool")
+        for where, spec, most in (("cluster", self.autoscale, self.replicas), *(
+                (f"cluster.pools.{name}", pool.autoscale, pool.replicas) for name, pool in self.pools.items())):
+            if spec is not None:
+                spec.check_most(f"{where}.autoscale", most)
         return self
 
     @property

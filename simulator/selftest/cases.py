@@ -12,14 +12,15 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from policies.by_key import KEYS
-from policies.registry import ASKS, POLICIES
+from policies.registry import ASKS, ORDERS, POLICIES
 from policies.routers import ROUTERS
 from simulator.cost.check import check_cost
 from simulator.cost.step import Cost
 from simulator.engines.clients import CLOSED, GROUPED, OPEN, Habits, Talks
 from simulator.engines.fast import run_fast
-from simulator.engines.job import Job, add_changes, array_job, links_of, list_job, request_columns, talks_of
+from simulator.engines.fleet import add_changes
+from simulator.engines.job import Job, array_job, links_of, list_job, request_columns, talks_of
+from simulator.engines.plans import Plans
 from simulator.engines.pools import Pool
 from simulator.engines.reference import run_reference
 from simulator.engines.world import Acceptance
@@ -133,11 +134,13 @@ TABLE: Final[tuple[Row, ...]] = (
      if POLICIES[d.policy].drafts and not d.contiguous and not d.window else 0),
     ("lookahead", lambda c, d: c.among(0, d.draft_tokens)),
     ("rehearse", lambda c, d: c.among(0, 1) if d.draft_tokens else 0),
-    ("order", lambda c, d: KEYS.get(d.policy, 0)),
+    ("order", lambda c, d: ORDERS.get(d.policy, 0)),
     ("aging", lambda c, d: c.among(0, 0, 3, 20) * d.tick if d.policy == "priority" else 0),
     ("asks", lambda c, d: some_asks(c, d.policy, d.n, d.tick)),
     ("max_waiting", lambda c, d: c.among(0, 0, 0, 1, 3)),
     ("predicted_ttft", lambda c, d: 0 if POLICIES[d.policy].ordered else c.among(0, 0, 0, 4, 20) * d.tick),
+    ("served_ratio", lambda c, d: c.among(0, 2**15, 2**16, 3 * 2**16) if d.policy == "tgi" else 0),
+    ("max_waiting_tokens", lambda c, d: c.among(0, 1, 3, 20) if d.policy == "tgi" else 0),
     ("swap_blocks", lambda c, d: c.among(0, 3, 12, 10**6) if POLICIES[d.policy].swaps and not d.contiguous else 0),
     ("swap_ns", lambda c, d: c.among(0, 1, 3) * d.tick if d.swap_blocks else 0),
     ("hand_over", lambda c, d: 0),  # of pools that only tests/parity/test_parity_handover.py makes
@@ -244,7 +247,7 @@ def some_asks(choose: Choose, policy: str, n: int, tick: int) -> tuple[tuple[str
 
 def job(case: Case, compiled: bool, log: bool = True, others: Sequence[Pool] = (),
         groups: Sequence[Sequence[int]] = (), link: tuple[int, int] | None = None,
-        changes: Sequence[tuple[int, int, int, int]] = (), found_after: int = 0, retry: int = 1) -> Job:
+        plans: Plans | None = None) -> Job:
     """The case as a job of one of the engines, `others` the pools beside its own, `groups` who may use which: requests
     belong to them in turn. `link`: [2^-LINK_BITS ns] a token and [ns] latency of hand-overs; the second half of
     `groups` are then for the second half of the requests' way."""
@@ -263,8 +266,8 @@ def job(case: Case, compiled: bool, log: bool = True, others: Sequence[Pool] = (
     made.until, made.habits = NEVER if case.until is None else case.until, habits
     talks = following(case)
     made.talks = talks if compiled else Talks(*(column.tolist() for column in talks))
-    if changes:
-        add_changes(made, changes, found_after, retry, compiled)
+    if plans is not None:
+        add_changes(made, plans, compiled)
     if case.salts:
         made.acceptance = Acceptance(*(np.array(each) if compiled else each for each in (case.salts, case.chances)))
     if link:
@@ -303,6 +306,7 @@ def outcome(done: Job) -> dict[str, Any]:
     found["totals"] = done.stats.tolist()
     found["itl"] = [(int(k), int(done.itl[k])) for k in np.nonzero(done.itl)[0]]
     found["rows_time"] = done.rows_time.tolist()
+    found["fleet"] = done.fleet.tolist()
     found["log"] = rows[np.lexsort((rows["start"], rows["replica"], rows["end"]))].tolist()
     return found
 

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from parity.cases import COMMON, SEEDS, Case, as_told, job, outcome, ran
 
 from simulator.engines.job import Job
+from simulator.engines.plans import Plans
 from simulator.selftest.cases import Uniform, some_case
 from simulator.state import FINISHED, REJECTED_LENGTH
 
@@ -14,13 +15,13 @@ from simulator.state import FINISHED, REJECTED_LENGTH
 def drawn(seed: int) -> tuple[Case, dict[str, Any]]:
     """A case with up to six changes, ties among them and with arrivals."""
     more = Uniform(seed + 1)
-    case = as_told(some_case(Uniform(seed), {"policy": "chunked", "prefix": 0, "draft_tokens": 0,
+    case = as_told(some_case(Uniform(seed), {"policy": "chunked", "draft_tokens": 0,
                                              "replicas": more.among(1, 2, 3)}))
     tick = max(1, int(case.cost.dense_ns.max()))
     count = more.among(1, 2, 6)
     rows = sorted(zip([t * tick for t in more.numbers(count, 0, more.among(10, 40))], more.numbers(count, 0, 1),
                       more.numbers(count, 0, case.replicas - 1), more.numbers(count, tick, 20 * tick), strict=True))
-    return case, {"changes": rows, "found_after": more.among(0, 0, 4 * tick), "retry": more.among(tick, 3 * tick)}
+    return case, {"plans": Plans(rows, more.among(0, 0, 4 * tick), more.among(tick, 3 * tick))}
 
 
 def changed(seed: int, engine: str) -> Job:
