@@ -119,8 +119,8 @@ def _versions(tmp_path: Path, file: str, before: str, after: str, script: str) -
 def test_an_edited_source_never_runs_stale_machine_code(tmp_path: Path) -> None:
     """17 tokens take two blocks of 16; edited to count whole ones, one. Edited back: two again, from the same cache
     folder, in which both versions lie side by side."""
-    assert _versions(tmp_path, "simulator/windows.py", "(tokens + block_size - 1) // block_size", "tokens // block_size",
-                     BLOCKS) == ["2", "1", "2"]
+    assert _versions(tmp_path, "simulator/windows.py", "(tokens + block_size - 1) // block_size",
+                     "tokens // block_size", BLOCKS) == ["2", "1", "2"]
 
 
 @pytest.mark.nightly
