@@ -134,9 +134,10 @@ def print_result(result: "Result") -> None:
     """The summary table and, on real GPUs, where the memory of one of each pool goes."""
     from simulator.metrics.hosts import host_sentences
     from simulator.metrics.reuse import reuse_sentences
+    from simulator.report.facts import fleet_lines
     from simulator.report.tables import summary_table
 
-    show(summary_table(result.summary), *host_sentences(result.host_sensitivity),
+    show(summary_table(result.summary), *fleet_lines(result.summary), *host_sentences(result.host_sensitivity),
          *reuse_sentences(result.prefix_reuse, result.summary["kv"]["prefix_cache"]["hit_rate"]))
     for name, setup in result.setup.pools.items() or [("", result.setup)]:
         if setup.capacity is not None:
