@@ -65,7 +65,8 @@ def plan_command(
 ) -> None:
     """Find the cheapest fleet that meets the service levels: how many GPUs, at what cost, how near the wall."""
     from simulator.planning.cache import default_folder
-    from simulator.planning.plan import INTERRUPTED, plan
+    from simulator.planning.plan import plan
+    from simulator.planning.search import INTERRUPTED
     from simulator.planning.spec import load_plan
 
     path, chosen = find_scenario(file), TraceChoice(trace, columns, time_unit, drop, where)
@@ -93,6 +94,7 @@ def _spend(
     """A plan with a budget: what it buys."""
     from simulator.planning.budget import spend
     from simulator.planning.cache import default_folder
+    from simulator.planning.search import INTERRUPTED
     from simulator.report.plan.budget import budget_tables, write_budget
 
     with counter("planning", quiet) as progress:
@@ -101,6 +103,8 @@ def _spend(
         write_budget(data, out)
     said = f"{data['simulated']} points simulated ({data['requests']:,} requests)"
     deliver(data, out, budget_tables, as_json, quiet, said)
+    if data["stopped"] == INTERRUPTED:
+        raise typer.Exit(130)
     if data["best"] is None:
         raise typer.Exit(3)
 

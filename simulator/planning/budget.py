@@ -5,7 +5,8 @@ and how much traffic it carries within the service levels, or how good they can 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from simulator.planning.edge import RATE_STEP
 from simulator.planning.passing import possibly, surely
 from simulator.planning.points import Runner
 from simulator.planning.price import price_of
-from simulator.planning.search import LOWEST_RATE, Search
+from simulator.planning.search import BUDGET, INTERRUPTED, LOWEST_RATE, OutOfBudget, Search
 from simulator.planning.spec import MAX_REPLICAS, Candidate, PlanSpec, candidates_of
 from simulator.planning.statistics import check_levels, check_prefixes, finite, level_rows, reason
 from simulator.planning.traffic import at_rate, mean_rate
@@ -31,7 +32,8 @@ def spend(
     explain: bool = True,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
-    """The answer as plain data, best candidate first; rates in requests/s, null = none or no bound.
+    """The answer as plain data, best candidate first; rates in requests/s, null = none or no bound. What is found
+    before an interruption, or before search.max_simulations, stays: `complete` is false then.
 
     Raises ConfigError, TraceError as plan() does.
     """
@@ -41,8 +43,7 @@ def spend(
     check_levels(spec, at_rate(trace, spec.growth))
     check_prefixes(spec.candidates.prefix_caching, trace)
     search, traffic = Search(spec, runner), mean_rate(trace)
-    rows = [_row(search, runner.bench.ready(candidate), traffic) for candidate in candidates_of(spec)]
-    rows.sort(key=lambda row: _key(spec, row))
+    rows, stopped = _rows(search, traffic)
     best = rows[0] if rows and rows[0]["carries"] is not None else None
     data: dict[str, Any] = {
         "name": spec.name,
@@ -58,14 +59,41 @@ def spend(
         "best": best,
         "relief": [],
         "steps": [],
+        "complete": not stopped,
+        "stopped": stopped,
         "growth": list(spec.growth_pct_per_month or GROWTHS),
     }
-    if best is not None and explain and best["wall"]:
+    if best is not None and explain and best["wall"] and stopped != INTERRUPTED:
         chosen = next(c for c in candidates_of(spec) if c.label == best["label"])
-        data["relief"] = _relief(search, chosen, best["serving"], best["carries"] / traffic)
-        if spec.growth_pct_per_month or "replicas" in data["budget"]:
-            data["steps"] = _steps(search, chosen, best, traffic)
+        with _until(data):
+            data["relief"] = _relief(search, chosen, best["serving"], best["carries"] / traffic)
+            if spec.growth_pct_per_month or "replicas" in data["budget"]:
+                data["steps"] = _steps(search, chosen, best, traffic)
     return {**data, "simulated": runner.simulated, "requests": runner.requests}
+
+
+@contextmanager
+def _until(data: dict[str, Any]) -> Iterator[None]:
+    """What is found before the inside is stopped stays, and `data` says by what it was."""
+    try:
+        yield
+    except OutOfBudget:
+        data |= {"complete": False, "stopped": BUDGET}
+    except KeyboardInterrupt:
+        data |= {"complete": False, "stopped": INTERRUPTED}
+
+
+def _rows(search: Search, traffic: float) -> tuple[list[dict[str, Any]], str]:
+    """A row a candidate, best first, and what stopped the search, if anything did: those after it are not finished."""
+    rows: list[dict[str, Any]] = []
+    said: dict[str, Any] = {"stopped": ""}
+    for candidate in candidates_of(search.spec):
+        row = _bought(search.spec, candidate) | {"reason": "not finished"}
+        if not said["stopped"]:
+            with _until(said):
+                row = _row(search, search.runner.bench.ready(candidate), traffic)
+        rows.append(row)
+    return sorted(rows, key=lambda row: _key(search.spec, row)), str(said["stopped"])
 
 
 def affordable(spec: PlanSpec, candidate: Candidate) -> int:
@@ -80,18 +108,23 @@ def affordable(spec: PlanSpec, candidate: Candidate) -> int:
     return min(MAX_REPLICAS, math.floor((budget.usd_per_hour or 0.0) / cost + 1e-9))
 
 
+def _bought(spec: PlanSpec, candidate: Candidate) -> dict[str, Any]:
+    """One candidate's fleet, before anything is known of what it carries."""
+    total, price = affordable(spec, candidate), price_of(spec, candidate.gpu)
+    return {
+        "label": candidate.label, "replicas": total, "serving": total - spec.survive,
+        "gpus": total * candidate.tensor_parallel,
+        "usd_per_hour": total * candidate.tensor_parallel * price.usd_per_hour, "price_assumed": price.assumed,
+        "carries": None, "low": None, "high": None, "wall": False, "breaks": None, "levels": [], "worst": None,
+        "meets": None,
+    }  # fmt: skip
+
+
 def _row(search: Search, found: Ready, traffic: float) -> dict[str, Any]:
     """One candidate: its fleet, what it carries, and its levels at the plan's traffic."""
     spec, candidate = search.spec, found.candidate
-    total = affordable(spec, candidate)
-    serving = total - spec.survive
-    price = price_of(spec, candidate.gpu)
-    row: dict[str, Any] = {
-        "label": candidate.label, "replicas": total, "serving": serving, "gpus": total * candidate.tensor_parallel,
-        "usd_per_hour": total * candidate.tensor_parallel * price.usd_per_hour, "price_assumed": price.assumed,
-        "carries": None, "low": None, "high": None, "wall": False, "breaks": None, "levels": [], "worst": None,
-        "reason": found.reason,
-    }  # fmt: skip
+    row = _bought(spec, candidate) | {"reason": found.reason}
+    serving: int = row["serving"]
     if found.setup is None:
         return row
     if serving < 1:

@@ -14,14 +14,12 @@ from simulator.planning.bounds import Ready, fewest_replicas
 from simulator.planning.cache import PointCache
 from simulator.planning.points import Runner
 from simulator.planning.price import Fleet, bound_key, fleet_of, rank_key
-from simulator.planning.search import Outcome, OutOfBudget, Search
+from simulator.planning.search import BUDGET, INTERRUPTED, Outcome, OutOfBudget, Search
 from simulator.planning.spec import PlanSpec, candidates_of
 from simulator.planning.statistics import check_levels, check_prefixes
 from simulator.planning.traffic import at_rate, mean_rate
 from simulator.workload.trace import Trace
 
-BUDGET: Final = "search.max_simulations"
-INTERRUPTED: Final = "an interruption"
 NEAR: Final = 2
 """Fleets of 1, 2, ... this many replicas more than needed join the cost-latency front."""
 

@@ -8,7 +8,7 @@ import bisect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from simulator.workload.trace import Trace
 
 Status = Literal["feasible", "infeasible", "capped", "does not fit", "pruned", "not finished"]
 LOWEST_RATE = 1 / 64
+BUDGET: Final = "search.max_simulations"
+INTERRUPTED: Final = "an interruption"
+"""What stops a search before its end."""
 SHARE = 5
 """A replica's share stands for the fleet where it has this many times the requests that a percentile needs."""
 

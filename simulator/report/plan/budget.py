@@ -9,7 +9,7 @@ from rich.text import Text
 
 from simulator.report.folder import new_folder
 from simulator.report.load.words import csv_text, first_relief, growths_shown, step_rows, steps_table
-from simulator.report.plan.words import example_price, fleet_words
+from simulator.report.plan.words import example_price, fleet_words, unfinished
 from simulator.report.render import render
 from simulator.report.write import json_text
 from simulator.text import gain, level_value, number
@@ -44,6 +44,8 @@ def level_words(row: Data) -> str:
 def budget_lines(data: Data) -> list[str]:
     """The answer in plain words, most important first."""
     best = data["best"]
+    if best is None and not data["complete"]:
+        return [f"The search was stopped by {data['stopped']} before it was known what {budget_text(data)} carries."]
     if best is None:
         return [f"{budget_text(data)} buys no fleet that meets the levels at any rate: {data['rows'][0]['reason']}."]
     cost = f"{fleet_words(best | {'spare': data['survive']})}, {best['usd_per_hour']:.2f} USD/h{example_price(best)}"
@@ -64,7 +66,7 @@ def budget_lines(data: Data) -> list[str]:
         months = data["steps"][0]["months"].items()
         when = ", ".join(f"{count:.1f} months at {g} % a month" for g, count in months)
         lines.append(f"Traffic that grows gets there in {when}.")
-    return lines
+    return lines + unfinished(data)
 
 
 def budget_tables(data: Data) -> Iterator[Any]:

@@ -41,7 +41,7 @@ def answer_lines(data: Data) -> list[str]:
     if answer and answer["explained"]:
         lines += _headroom(answer)
     lines += _length(best, data["question"])
-    return lines + [f"{text}." for text in data["cannot_be_told_apart"]] + _unfinished(data)
+    return lines + [f"{text}." for text in data["cannot_be_told_apart"]] + unfinished(data)
 
 
 def example_price(fleet: Data) -> str:
@@ -136,7 +136,8 @@ def _next_change(answer: Data) -> list[str]:
     ]
 
 
-def _unfinished(data: Data) -> list[str]:
+def unfinished(data: Data) -> list[str]:
+    """What stopped the search, where something did."""
     return (
         []
         if data["complete"]
@@ -163,7 +164,7 @@ def _no_answer(data: Data) -> list[str]:
                 f"Nearest feasible point: a limit of {value} for {near['binding']}, reached by "
                 f"{near['label']} nearly idle."
             )
-    return lines + _unfinished(data)
+    return lines + unfinished(data)
 
 
 def plan_tables(data: Data) -> Iterator[Any]:
