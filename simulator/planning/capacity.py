@@ -25,6 +25,7 @@ from simulator.run import simulate
 from simulator.scenario.setup import Setup, prepare
 from simulator.scenario.spec import Scenario
 from simulator.text import seconds, share
+from simulator.version import schema_of
 
 GROWTHS: Final = (2.0, 5.0, 10.0, 20.0)
 """[% a month] growth the step table is given for where none is named."""
@@ -132,6 +133,7 @@ def capacity(
     replicas, rate = scenario.cluster.size, tried.offered.rate
     own = tried.edge(rate, replicas, by_mean)
     data: dict[str, Any] = {
+        "schema": schema_of("capacity"),
         "name": scenario.name,
         "traffic": rate,
         "replicas": replicas,

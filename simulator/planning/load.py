@@ -20,6 +20,7 @@ from simulator.run import Result, simulate
 from simulator.scenario.load import MOST
 from simulator.scenario.setup import Setup, prepare
 from simulator.scenario.spec import Scenario
+from simulator.version import schema_of
 from simulator.workload.trace import Trace
 
 Axis = Literal["rate", "concurrency"]
@@ -77,6 +78,7 @@ def load_curve(
                 progress(len(rows) * count + k + 1)
         rows.append({axis: value, **_row(results)})
     return {
+        "schema": schema_of("load"),
         "name": scenario.name,
         "description": scenario.description,
         "axis": axis,

@@ -28,6 +28,7 @@ from simulator.planning.statistics import finite
 from simulator.planning.traffic import Traffic, at_rate
 from simulator.run import simulate
 from simulator.scenario.spec import Scenario, load_scenario
+from simulator.version import schema_of
 from simulator.workload.trace import MAX_TOKENS, Trace, freeze
 
 METRICS: Final = (
@@ -182,6 +183,7 @@ def compare(asked: Asked, *, jobs: int | None = None, progress: Callable[[int], 
     rows = [_row("base", base, base, level)]
     rows += [_row(o.name, base, group, level) for o, group in zip(asked.whatif.overlays, groups[1:], strict=True)]
     return {
+        "schema": schema_of("whatif"),
         "name": asked.whatif.name,
         "description": asked.whatif.description,
         "base": asked.base.name,
