@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.installed
 MINUTES ?= 10
+# a process a core, at most eight; a test file stays in one process, so that what it compiled or ran is there for all its tests
+SPREAD := -n auto --maxprocesses 8 --dist loadfile
 DEMO := scenarios/chat_static.yaml scenarios/chat.yaml
 DEV_STAMP := $(VENV)/.installed-dev
 
@@ -40,10 +42,10 @@ demo: $(RUN_STAMP)
 	@echo "open out/demo/saturated/report.html and out/demo/carried/report.html"
 
 test: $(DEV_STAMP)
-	$(BIN)/python -m pytest -m "not nightly"
+	$(BIN)/python -m pytest $(SPREAD) -m "not nightly"
 
 test-all: $(DEV_STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(SPREAD)
 
 soak: $(DEV_STAMP)
 	$(BIN)/servecast selftest --minutes $(MINUTES) --jobs 2

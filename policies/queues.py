@@ -72,6 +72,8 @@ def take_head(req: Requests, rep: Replica) -> int:
 def take_out(req: Requests, rep: Replica, lim: Limits, i: int) -> None:
     """Take request i, somewhere in the waiting queue, out of it for good; its status is the caller's business."""
     disown(req, rep, lim, i)
+    if lim.swap_blocks > 0:
+        leave_host(req, rep, i)
     rep.c.version += 1
     if len(req.key) > 0:
         heap.leave(req, rep, i)
@@ -82,6 +84,15 @@ def take_out(req: Requests, rep: Replica, lim: Limits, i: int) -> None:
         before = at
         at = req.next[at]
     take_after(req, rep, before)
+
+
+@jitable
+def leave_host(req: Requests, rep: Replica, i: int) -> None:
+    """The KV that waiting request i may have in host memory is no longer needed there (policies.swap)."""
+    if req.swapped[i] > 0:
+        rep.c.n_swapped -= 1
+        rep.c.host_blocks -= req.swapped[i]
+        req.swapped[i] = 0
 
 
 @jitable

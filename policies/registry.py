@@ -81,6 +81,8 @@ class Policy:
     """Whether it looks for known blocks when admitting."""
     aborts: bool = True
     """Whether a running request can be dropped when its client gives up."""
+    swaps: bool = False
+    """Whether it can preempt by swap to host memory."""
     drafts: bool = False
     """Whether it plans drafted tokens."""
 
@@ -118,7 +120,7 @@ POLICIES: Final = {
                retire=static.retire, streams=False, aborts=False),
         Policy("orca", orca, orca.schedule, (_SEQS,)),
         Policy("vllm_v0", vllm_v0, vllm_v0.schedule, (_SEQS, _BUDGET, "watermark"), whole_prompt=True,
-               watermark=0.01),  # vLLM 0.6 vllm/core/block_manager_v2.py, BlockSpaceManagerV2.__init__
+               watermark=0.01, swaps=True),  # vLLM 0.6 vllm/core/block_manager_v2.py, BlockSpaceManagerV2.__init__
         Policy("chunked", chunked, chunked.schedule, _CHUNKED, prefix_cache=True, drafts=True),
         _by_key(priority, ("priority",), "aging_s"),
         _by_key(shortest_prompt, ()),

@@ -3,7 +3,9 @@
 A step is either whole prompts or decodes. As long as waiting requests can be admitted (slots, token budget,
 and KV blocks with `watermark` of them kept free) the step computes their prompts and every running sequence
 stands still; only otherwise does each running sequence get its next token. A decode wants one free block, whether
-it will need it or not; where there is none the last admitted sequence is preempted by recomputation.
+it will need it or not; where there is none the last admitted sequence is preempted, by recomputation or, with
+`kv.swap`, by swap to host memory. While anybody is swapped out no prompt is admitted; they come back, first out first
+in, in a decode step that preempts nobody and with the watermark kept free.
 
 A prompt that leaves no watermark even when alone is refused, as one above the token budget is. A sequence that has
 outgrown either by its own tokens and is to be recomputed goes alone; vLLM would end it with what it has.
@@ -13,6 +15,7 @@ vllm/core/block_manager_v2.py, can_allocate and can_append_slots.
 """
 
 from policies.queues import admit, held, must_see_all, plan, preempt_last, run_lane, take_head, wanted
+from policies.swap import swap_in, swap_last_out
 from simulator.jit import jitable
 from simulator.kv import grow, reservation
 from simulator.prefix import find
@@ -22,10 +25,14 @@ from simulator.state import Column, Limits, Replica, Requests
 @jitable
 def schedule(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
     """Fill rep.batch and rep.tokens for the next step; may admit and preempt."""
-    _prefill(req, rep, lim)
+    if rep.c.n_swapped == 0:
+        _prefill(req, rep, lim)
     if rep.c.n_batch == 0:
-        _decode(req, rep, lim)
-        if held(rep) == 0:  # the last one has preempted itself: the engine asks again at once
+        preempted = _decode(req, rep, lim)
+        if rep.c.n_swapped > 0:
+            if rep.c.singles == 0 and (not preempted or held(rep) == 0):
+                swap_in(req, rep, lim)
+        elif held(rep) == 0:  # the last one has preempted itself: the engine asks again at once
             _prefill(req, rep, lim)
 
 
@@ -52,24 +59,30 @@ def _prefill(req: Requests, rep: Replica, lim: Limits) -> None:
 
 
 @jitable
-def _decode(req: Requests, rep: Replica, lim: Limits) -> None:
-    """One token for every running sequence, preempting from the end where no block is free."""
+def _decode(req: Requests, rep: Replica, lim: Limits) -> bool:
+    """One token for every running sequence, preempting from the end where no block is free; True when it did."""
     if not run_lane(rep, lim, 0 if lim.contiguous == 1 else rep.c.n_running + 1):
-        return
+        return False
     k = 0
+    preempted = False
     while k < rep.c.n_running:
         i = rep.running[k]
         if wanted(req, i) > 0:
             while k < rep.c.n_running and not _may_append(rep, lim):
                 if must_see_all(rep):
-                    return
-                preempt_last(req, rep, lim)
+                    return preempted
+                preempted = True
+                if lim.swap_blocks > 0:
+                    swap_last_out(req, rep, lim)
+                else:
+                    preempt_last(req, rep, lim)
             if k >= rep.c.n_running:
                 break
             grow(req, rep, lim, i, req.computed[i] + 1, 0)
             plan(rep, i, 1)
         k += 1
     _hold(rep, lim)
+    return preempted
 
 
 @jitable

@@ -55,7 +55,7 @@ def _numba() -> Any:
         from numba.extending import register_jitable
 
     while _waiting:
-        register_jitable(_nrt=False, forceinline=True)(_waiting.pop())
+        register_jitable(_nrt=False, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(_waiting.pop())
     return numba
 
 

@@ -179,8 +179,11 @@ def claim(req: Requests, rep: Replica, i: int, hits: int) -> None:
             _unlink(rep, at)
             rep.c.kept -= 1
             rep.c.free_blocks -= 1
+        else:
+            rep.c.spared += 1
         node.refs += 1
         rep.prefix.held[start + j] = at
+    rep.stats.peak_spared = max(rep.stats.peak_spared, rep.c.spared)
     at = req.own[i]
     if at >= 0:
         if hits > shared:
@@ -254,6 +257,8 @@ def put_back(req: Requests, rep: Replica, lim: Limits, i: int, tokens: int, come
             _link(rep, at)
             rep.c.kept += 1
             rep.c.free_blocks += 1
+        else:
+            rep.c.spared -= 1
     req.blocks[i] = 0
     req.known[i] = 0
 

@@ -80,6 +80,10 @@ class Counters:
     newest: int = -1
     spare: int = -1         # first node given back
     n_nodes: int = 0        # nodes ever used
+    n_swapped: int = 0      # first requests of the waiting queue whose KV is in host memory
+    host_blocks: int = 0    # [blocks] there
+    copy_ns: int = 0        # [ns] of copies to be done before the next step
+    spared: int = 0         # [blocks] that running requests would hold more, did they share none
 
 
 
@@ -176,6 +180,11 @@ class Totals:
     peak_blocks: int = 0
     peak_running: int = 0
     peak_waiting: int = 0
+    peak_spared: int = 0        # of Counters.spared
+    copies: int = 0             # [ns] of `gpu` for KV copied to host memory and back
+    swapped_out: int = 0        # [blocks]
+    swapped_in: int = 0         # [blocks]
+    peak_host: int = 0          # [blocks] of host memory
     fragmented: int = 0         # Counters.scattered at the end
     last: int = 0               # [tick] of the last output
     failed: int = 0             # requests lost with it, or sent to it while it was down

@@ -26,6 +26,8 @@ from simulator.workload.trace import Trace
 if TYPE_CHECKING:
     import pandas as pd
 
+    from simulator.metrics.reuse import Curve
+
 Engine = Literal["auto", "fast", "reference"]
 Int64s = npt.NDArray[np.int64]
 Records = npt.NDArray[np.void]
@@ -52,6 +54,26 @@ class Result(result.Result):
         from simulator.metrics.notebook import html_table
 
         return html_table(self.summary)
+
+    @cached_property
+    def reuse_curve(self) -> "tuple[Curve, int] | None":
+        """Prefix hits against KV memory, and the prompt tokens asked for (simulator.metrics.reuse)."""
+        from simulator.metrics.reuse import curve
+
+        return curve(self)
+
+    @cached_property
+    def prefix_reuse(self) -> dict[str, Any] | None:
+        """What more or less KV memory would find, in numbers (simulator.metrics.reuse.reuse)."""
+        from simulator.metrics.reuse import reuse
+
+        return reuse(self, self.reuse_curve)
+
+    @cached_property
+    def beside_summary(self) -> dict[str, Any]:
+        """What takes more than counting, beside the summary: other hosts, the prefix cache with more memory."""
+        found = {"host_sensitivity": self.host_sensitivity, "prefix_reuse": self.prefix_reuse}
+        return {key: value for key, value in found.items() if value}
 
     @cached_property
     def host_sensitivity(self) -> list[dict[str, Any]]:

@@ -44,6 +44,7 @@ class Requests(NamedTuple):
     status: Column       # one of the status codes below [engine, admit, preempt]
     next: Column         # next in the waiting queue, -1 at its end [queues]
     drafts: Column       # [tokens] drafted for its next step; empty unless drafts are made [speculation, preempt]
+    swapped: Column      # [blocks] of its KV in host memory; empty unless preemption is by swap [swap]
     # The prefix cache; these five are empty unless it is on.
     chain_end: Column    # end of its shared leading blocks in prefix.chain; they begin where i - 1's end [input]
     found: Column        # [tokens] found in the prefix cache when first admitted [prefix]
@@ -70,8 +71,8 @@ class Requests(NamedTuple):
 
 
 COUNT_FIELDS: Final = ("prompt", "output", "limit", "cached", "group", "computed", "planned", "done", "blocks",
-                       "extent", "slot", "replica", "preempted", "status", "next", "drafts", "found", "known",
-                       "settled", "own", "tenant", "predicted", "child", "whole", "source", "held", "carried",
+                       "extent", "slot", "replica", "preempted", "status", "next", "drafts", "swapped", "found",
+                       "known", "settled", "own", "tenant", "predicted", "child", "whole", "source", "held", "carried",
                        "attempts")
 """Columns that fit int32; the others are ticks (int64)."""
 LARGEST_COUNT: Final = 2**31 - 1
@@ -177,6 +178,8 @@ class Limits(NamedTuple):
     aging: int = 0                      # [ns] of waiting that count as one priority; 0 = none
     hand_over: int = 0                  # 1 = computes prompts and their first tokens only, then hands requests over
     max_waiting: int = 0                # a request that finds so many waiting at its replica is refused, 0 = none is
+    swap_blocks: int = 0                # [blocks] of host memory for preempted sequences, 0 = they are computed again
+    swap_ns: int = 0                    # [ns] to copy a block to host memory or back
     predicted_ttft: int = 0             # [ns] so is one whose first token is predicted to come later, 0 = none is
 
 

@@ -59,6 +59,14 @@ def bounded(value: float | None) -> str:
     return seconds(value, UNBOUNDED)
 
 
+def stopped_lines(data: Mapping[str, Any]) -> list[str]:
+    """That an answer is not whole, where something stopped the search for it."""
+    if not data.get("stopped"):
+        return []
+    left = f"; not done: {', '.join(data['missing'])}" if data.get("missing") else ""
+    return [f"The search was stopped by {data['stopped']}: this is the best so far, not the answer{left}."]
+
+
 def level_value(row: Mapping[str, Any], key: str) -> str:
     """A cell of a service level: a time, or a share where requests that miss are counted; unbounded where null."""
     if row["name"].startswith(("requests that miss", SHORT)):

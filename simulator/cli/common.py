@@ -1,11 +1,10 @@
-"""What the commands share: options, where output goes, how a scenario is found, progress on terminals."""
+"""What the commands share: options, where output goes, how a scenario is found."""
 
 import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -14,6 +13,7 @@ import typer
 
 from simulator.config import shown
 from simulator.errors import ConfigError, ServecastError
+from simulator.planning.news import INTERRUPTED
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -93,7 +93,10 @@ def check_out(out: Path | None) -> None:
 
 def deliver(data: Mapping[str, Any], out: Path | None, tables: Callable[[Any], Iterable[Any]], as_json: bool,
             quiet: bool, said: str = "") -> None:
-    """An answer on stdout, as JSON or as the `tables` of it; on stderr what is `said` of it and where its report is."""
+    """An answer on stdout, as JSON or as the `tables` of it; on stderr what is `said` of it and where its report is.
+
+    Raises typer.Exit(130) after it where Ctrl-C stopped the work before its end.
+    """
     if as_json:
         print_json(data)
     elif not quiet:
@@ -102,6 +105,8 @@ def deliver(data: Mapping[str, Any], out: Path | None, tables: Callable[[Any], I
         note(said, quiet)
     if out is not None:
         note(f"report in {out / 'report.html'}", quiet)
+    if data.get("stopped") == INTERRUPTED:
+        raise typer.Exit(130)
 
 
 def note(text: str, quiet: bool = False) -> None:
@@ -251,27 +256,3 @@ def build_workload(scenario: "Scenario") -> "Trace":
         own = given and isinstance(workload, TraceFile) and str(error).startswith(workload.path)
         prefix = "" if own else place.removesuffix("workload")
         raise type(error)(f"{prefix}{error}") from error
-
-
-@contextmanager
-def progress_bar(title: str, total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A function to call with the number of requests done; draws only on a terminal and not when quiet."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda done: None
-        return
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=total)
-        yield lambda done: bar.update(task, completed=done)
-
-
-@contextmanager
-def counter(title: str, quiet: bool) -> Iterator[Callable[[int], None] | None]:
-    """A running count of simulations, on terminals only."""
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    with console(stderr=True).status(f"{title} ...") as status:
-        yield lambda done: status.update(f"{title}: {done} simulations")

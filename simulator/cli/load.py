@@ -17,11 +17,10 @@ from simulator.cli.common import (
     UnitOption,
     WhereOption,
     check_out,
-    counter,
     deliver,
-    progress_bar,
     read_scenario,
 )
+from simulator.cli.progress import news_of, progress_bar
 from simulator.cli.run import PngOption, ScenarioArgument, SeedOption
 from simulator.errors import ConfigError
 
@@ -109,7 +108,7 @@ def capacity(scenario: ScenarioArgument, slo: SloOption = None, growth: GrowthOp
                          TraceChoice(trace, columns, time_unit, drop, where))
     levels = levels_of(read, slo_of_words(slo) if slo else None)
     check_out(out)
-    with counter("capacity", quiet) as progress:
+    with news_of("capacity", quiet) as progress:
         data = search(read, levels, growth=growth or (), explain=not quick, progress=progress)
     if out is not None:
         from simulator.report.load.page import write_capacity

@@ -17,12 +17,12 @@ from simulator.cli.common import (
     UnitOption,
     WhereOption,
     check_out,
-    counter,
     deliver,
     find_scenario,
     note_traces,
     read_scenario,
 )
+from simulator.cli.progress import news_of
 from simulator.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -66,7 +66,6 @@ def plan_command(
     """Find the cheapest fleet that meets the service levels: how many GPUs, at what cost, how near the wall."""
     from simulator.planning.cache import default_folder
     from simulator.planning.plan import plan
-    from simulator.planning.search import INTERRUPTED
     from simulator.planning.spec import load_plan
 
     path, chosen = find_scenario(file), TraceChoice(trace, columns, time_unit, drop, where)
@@ -79,11 +78,9 @@ def plan_command(
     if spec.budget is not None:
         _spend(spec, out, jobs, cache, quick, as_json, quiet)
         return
-    with counter("planning", quiet) as progress:
+    with news_of("planning", quiet) as progress:
         found = plan(spec, jobs=jobs, cache=default_folder() if cache else None, explain=not quick, progress=progress)
     _tell(found, out, as_json, quiet)
-    if found.stopped == INTERRUPTED:
-        raise typer.Exit(130)
     if found.best is None:
         raise typer.Exit(3)
 
@@ -94,17 +91,14 @@ def _spend(
     """A plan with a budget: what it buys."""
     from simulator.planning.budget import spend
     from simulator.planning.cache import default_folder
-    from simulator.planning.search import INTERRUPTED
     from simulator.report.plan.budget import budget_tables, write_budget
 
-    with counter("planning", quiet) as progress:
+    with news_of("planning", quiet) as progress:
         data = spend(spec, jobs=jobs, cache=default_folder() if cache else None, explain=not quick, progress=progress)
     if out is not None:
         write_budget(data, out)
     said = f"{data['simulated']} points simulated ({data['requests']:,} requests)"
     deliver(data, out, budget_tables, as_json, quiet, said)
-    if data["stopped"] == INTERRUPTED:
-        raise typer.Exit(130)
     if data["best"] is None:
         raise typer.Exit(3)
 
@@ -145,7 +139,7 @@ def whatif_command(
     chosen = TraceChoice(trace, columns, time_unit, drop, where)
     asked = asked_for(read_scenario(base, assignments or (), None, chosen), Document(find_scenario(overlays)))
     check_out(out)
-    with counter("what if", quiet) as progress:
+    with news_of("what if", quiet) as progress:
         data = compare(asked, jobs=jobs, progress=progress)
     if out is not None:
         write_whatif(data, out)

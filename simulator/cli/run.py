@@ -26,10 +26,10 @@ from simulator.cli.common import (
     note,
     note_traces,
     print_json,
-    progress_bar,
     read_scenario,
     show,
 )
+from simulator.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from simulator.run import Result
@@ -88,7 +88,7 @@ def run(scenario: ScenarioArgument,
 
         write_result(result, out, report=report, plot_format="png" if png else "svg")
     if as_json:
-        print_json(result.summary | {"host_sensitivity": result.host_sensitivity})
+        print_json(result.summary | {"host_sensitivity": result.host_sensitivity} | result.beside_summary)
     elif metrics:
         from simulator.report.openmetrics import openmetrics
 
@@ -133,8 +133,10 @@ def _silent(wanted: bool) -> Iterator[None]:
 def print_result(result: "Result") -> None:
     """The summary table and, on a real GPU, where its memory goes."""
     from simulator.metrics.hosts import host_sentences
+    from simulator.metrics.reuse import reuse_sentences
     from simulator.report.tables import summary_table
 
-    show(summary_table(result.summary), *host_sentences(result.host_sensitivity))
+    show(summary_table(result.summary), *host_sentences(result.host_sensitivity),
+         *reuse_sentences(result.prefix_reuse, result.summary["kv"]["prefix_cache"]["hit_rate"]))
     if result.setup.capacity is not None:
         show(result.setup.capacity.text())

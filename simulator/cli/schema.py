@@ -9,6 +9,7 @@ from simulator.scenario.limits import LONGEST_S
 from simulator.scenario.spec import Scenario
 from simulator.workload.arrivals import MAX_REQUESTS, Arrivals
 from simulator.workload.lengths import Lengths
+from simulator.workload.prefixes import MOST_GROUPS, MOST_SKEW, Prefixes
 from simulator.workload.sessions import Sessions
 from simulator.workload.spec import Inline, TraceFile
 from simulator.workload.trace import MAX_TOKENS
@@ -21,6 +22,7 @@ BOUNDS: Final[dict[type, dict[str, tuple[float, float]]]] = {
                "cv": (1e-3, 1e3), "amplitude": (0, 1)},
     Lengths: {"value": _COUNT, "min": _COUNT, "max": _COUNT, "mean": (0, MAX_TOKENS), "median": (0, MAX_TOKENS),
               "cv": _SPREAD, "sigma": _SPREAD},
+    Prefixes: {"groups": (1, MOST_GROUPS), "skew": (0, MOST_SKEW)},
 }
 """Least and largest numbers that these classes accept."""
 
@@ -45,7 +47,9 @@ def _workload() -> Schema:
     """A trace file, written-out requests, or arrivals with lengths (workload.spec.parse_workload)."""
     sample: Schema = {"anyOf": [{"type": "string"}, _section(TraceFile, _SAMPLE)]}
     lengths = {"anyOf": [{"type": "integer", "minimum": 1}, _lengths()]}
-    parts: Schema = {"prompt": lengths, "output": lengths, "cached": lengths, "joint": sample}
+    prefixes = _section(Prefixes)
+    prefixes["properties"] |= {"length": lengths}
+    parts: Schema = {"prompt": lengths, "output": lengths, "cached": lengths, "joint": sample, "prefix": prefixes}
     one = {"type": "object", "additionalProperties": False,
            "properties": {**parts, "weight": {"type": "number", "exclusiveMinimum": 0},
                           "priority": {"type": "integer"},
@@ -53,7 +57,7 @@ def _workload() -> Schema:
     generated = {**parts, "arrivals": _section(Arrivals), "max_tokens": {"type": "integer", "minimum": 1},
                  "classes": {"type": "object", "additionalProperties": one, "minProperties": 1}}
     sessions = _section(Sessions)
-    sessions["properties"] |= {"arrivals": _section(Arrivals),
+    sessions["properties"] |= {"arrivals": _section(Arrivals), "prefix": prefixes,
                                **{key: lengths for key in ("turns", "new", "output", "first")}}
     return {"title": "workload", "oneOf": [
         _only({"trace": {"anyOf": [{"type": "string"}, _section(TraceFile)]}}, "trace"),

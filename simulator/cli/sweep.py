@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from simulator.cli.common import QuietOption, console, find_scenario, note, progress_bar, show
+from simulator.cli.common import QuietOption, console, find_scenario, note, show
+from simulator.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from simulator.sweep.sweep import SweepOutcome
@@ -58,9 +59,20 @@ def sweep(spec: SpecArgument, out: OutOption, jobs: JobsOption = None, dask: Das
         raise ConfigError("--jobs has no effect with --dask: the cluster has its own workers")
     parsed, base = load_sweep(find_scenario(str(spec)))
     rows = len(sweep_points(parsed)) * parsed.replications
+    finished = 0
     with progress_bar(parsed.name, rows, quiet) as advance:
-        outcome = run_sweep(parsed, base, out, jobs=jobs, dask=dask, resume=resume,
-                            progress=lambda done, total, failed: advance(done))
+
+        def told(done: int, total: int, failed: int) -> None:
+            nonlocal finished
+            finished = done
+            advance(done)
+
+        try:
+            outcome = run_sweep(parsed, base, out, jobs=jobs, dask=dask, resume=resume, progress=told)
+        except KeyboardInterrupt:
+            note(f"{finished} of {rows} rows are done and kept in {out}; go on with --resume, see them with "
+                 f"servecast sweep show {out}", quiet)
+            raise
     note(f"{_closing_line(outcome)}; see them with servecast sweep show {outcome.folder}", quiet)
 
 
@@ -73,13 +85,17 @@ def _closing_line(outcome: "SweepOutcome") -> str:
 def show_sweep(folder: FolderArgument, metric: MetricOption = "ttft_s.p99", keys: KeysOption = None,
                top: TopOption = 10, plot: PlotOption = None, quiet: QuietOption = False) -> None:
     """List the best points, draw a metric over two of the keys, and write both as a page."""
+    from rich.text import Text
+
     from simulator.sweep import show as table
-    from simulator.sweep.page import write_page
+    from simulator.sweep.page import answer, write_page
 
     swept = table.sweep_keys(folder)
     pair = _pair(keys, swept)
     frame = table.load_table(folder)
     means = table.point_means(frame, swept, metric)
+    said = table.unfinished(folder, frame)
+    show(*(Text(line) for line in [*answer(means, swept, metric), *said]))
     show(table.best_table(table.best_points(means, metric, top), swept, metric))
     failed = table.errors_table(frame)
     if failed is not None:
@@ -96,7 +112,7 @@ def show_sweep(folder: FolderArgument, metric: MetricOption = "ttft_s.p99", keys
         table.save_heat_map(figure, path)
         note(f"heat map in {path}", quiet)
     page = folder / "report.html"
-    write_page(page, folder.resolve().name, frame, means, swept, metric, figure, max(top, 20))
+    write_page(page, folder.resolve().name, frame, means, swept, metric, figure, max(top, 20), said)
     note(f"open {page}", quiet)
 
 

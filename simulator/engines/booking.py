@@ -156,11 +156,14 @@ def _price(rep: Replica, cost: Cost, step: Column, kind: int) -> None:
                                          step.pairs)
         if cost.seen_pair_fp > 0:
             prefill += scaled(step.seen_pairs, cost.seen_pair_fp)
-    stats.eager += launch(rep, cost, step, kind, tokens, rows, dense + decode + prefill)
+    gpu = dense + decode + prefill + rep.c.copy_ns
+    stats.copies += rep.c.copy_ns
+    rep.c.copy_ns = 0
+    stats.eager += launch(rep, cost, step, kind, tokens, rows, gpu)
     stats.dense += dense
     stats.decode_attention += decode
     stats.prefill_attention += prefill
-    stats.gpu += dense + decode + prefill
+    stats.gpu += gpu
     stats.prefill += step.prefill_tokens
     stats.pad_rows += rep.c.pad_rows
     stats.pad_tokens += rep.c.pad_tokens

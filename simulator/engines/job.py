@@ -135,20 +135,20 @@ def no_acceptance(arrays: bool) -> Acceptance:
 def request_columns(arrival: Column, prompt: Column, output: Column, limit: Column, cached: Column,
                     pick: Column, chain_ends: Column | None = None, group: Column = (),
                     asks: Mapping[str, Column] = NOTHING, ordered: bool = False,
-                    hand_over: bool = False, patience: bool = False) -> Requests:
+                    hand_over: bool = False, patience: bool = False, swap: bool = False) -> Requests:
     """Requests as numpy columns, shape (N,); inputs are copied, counts become int32. Raises TraceError beyond it.
 
     `chain_ends`: with a prefix cache, where each request's shared blocks end (workload.shared); the columns of the
     cache are empty without. `group`: index of the pools each may go to, empty where there is one group. `asks`: those
     of registry.ASKS that the policy needs, the others are empty. `ordered`: the waiting queue is in order of a key.
     `hand_over`: replicas may hand requests over to others.
-    `patience`: clients may give up or try again.
+    `patience`: clients may give up or try again. `swap`: preemption is by swap.
     """
     n = len(arrival)
     given = {"arrival": arrival, "prompt": prompt, "output": output, "limit": limit, "cached": cached, **asks}
     absent = {*(name for name in ASKS if name not in asks), *(ORDER_COLUMNS if not ordered else ()),
               *(CACHE_COLUMNS if chain_ends is None else ()), *(HANDOVER_COLUMNS if not hand_over else ()),
-              *(PATIENCE_COLUMNS if not patience else ())}
+              *(PATIENCE_COLUMNS if not patience else ()), *(("swapped",) if not swap else ())}
     for name in COUNT_FIELDS:
         if name in given and n and not 0 <= np.min(given[name]) <= np.max(given[name]) <= LARGEST_COUNT:
             raise TraceError(f"{name} must be 0..{LARGEST_COUNT} tokens, got {np.min(given[name])} to "

@@ -33,6 +33,11 @@ DEFINITIONS: Final = {
     "kv": "shares of blocks, weighted by the time of steps; internal fragmentation: held but empty / held; "
     "external: free but outside the longest free run / free; refused_by_fragmentation: requests kept "
     "waiting although enough blocks were free in all",
+    "prefix_cache": "hit_rate: prompt tokens found in earlier requests' blocks when admitted / prompt tokens; "
+    "peak_blocks_shared: blocks that the running requests of a replica would hold more, did they share none",
+    "swap": "KV blocks of preempted requests copied to host memory and back; time.copy_s: GPU time of that",
+    "prefix_reuse": "hit rates of an ideal cache with other sizes of memory: one request at a time in the run's order, "
+    "least recently used blocks dropped first; enough_blocks: from there on more finds no more",
     "exposed_cpu_s": "time in which a step runs and the GPU does not",
     "speculation": "draft_tokens: computed beside a sequence's next token; acceptance_rate: of them right; "
     "tokens_per_step: 1 + right ones per sequence and step with drafts. Tokens of one step reach the client together: "

@@ -98,7 +98,7 @@ def kv(result: Result, alike: Sequence[Result]) -> Block:
         "refused_by_fragmentation": refused,
         "breakdown": sizes or None,
         "prefix_cache": _prefix_cache(result),
-    }
+    } | _swapped(result, alike)
 
 
 def _tokens_capacity(limits: Limits) -> int:
@@ -117,7 +117,7 @@ def _kv_of_pools(result: Result, own: Sequence[Result]) -> Block:
               "breakdown")
     return dict.fromkeys(unlike) | {
         "mean_use": ratio(held, time), "peak_use": max(peaks), "refused_by_fragmentation": total(result, "fragmented"),
-        "prefix_cache": _prefix_cache(result)}
+        "prefix_cache": _prefix_cache(result)} | _swapped(result, own)
 
 
 def _prefix_cache(result: Result) -> Block:
@@ -128,7 +128,17 @@ def _prefix_cache(result: Result) -> Block:
     found = req.found if on else np.minimum(req.cached, req.prompt - 1) // block * block
     tokens, prompts = int(found[admitted].sum()), int(req.prompt[admitted].sum())
     rate = ratio(tokens, prompts) if on or tokens else None
-    return {"simulated": on, "found_tokens": tokens, "prompt_tokens": prompts, "hit_rate": rate}
+    saved = {"peak_blocks_shared": int(result.totals["peak_spared"].max())} if on else {}
+    return {"simulated": on, "found_tokens": tokens, "prompt_tokens": prompts, "hit_rate": rate} | saved
+
+
+def _swapped(result: Result, alike: Sequence[Result]) -> Block:
+    """What preemption by swap moved, where it is on."""
+    if not any(part.setup.limits.swap_blocks for part in alike):
+        return {}
+    return {"swap": {"host_blocks": result.setup.limits.swap_blocks, "blocks_out": total(result, "swapped_out"),
+                     "blocks_in": total(result, "swapped_in"),
+                     "peak_host_blocks": int(result.totals["peak_host"].max())}}
 
 
 def time_spent(result: Result) -> Block:
@@ -142,6 +152,7 @@ def time_spent(result: Result) -> Block:
         "decode_attention_s": seconds("decode_attention"),
         "prefill_attention_s": seconds("prefill_attention"),
         "exposed_cpu_s": exposed / NS_PER_S,
+        "copy_s": seconds("copies"),
         "eager_steps": total(result, "eager"),
         "wasted_rows": total(result, "wasted"),
         "pad_rows": total(result, "pad_rows"),

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from simulator.errors import ConfigError
 from simulator.planning.bounds import RELIEF, gains
+from simulator.planning.candidate import Candidate
 from simulator.planning.edge import RATE_STEP
 from simulator.planning.loss import lost
 from simulator.planning.passing import possibly, surely
 from simulator.planning.points import Point
 from simulator.planning.price import Fleet, price_of
 from simulator.planning.search import Outcome, Search
-from simulator.planning.spec import Candidate
 from simulator.planning.statistics import Judgement, value_of
 from simulator.planning.traffic import HOUR_NS, hours_of, mean_rate
 from simulator.profiles.gpu import load_gpu
@@ -47,6 +47,11 @@ class Answer:
     explained: bool = False
 
 
+PARTS: Final = ("the fleet that is bought", "headroom", "the bottleneck", "single changes of the settings",
+                "goodput", "more traffic", "hours of the day")  # fmt: skip
+"""What is simulated about the recommended fleet, in order."""
+
+
 class Explain:
     """Fills an Answer by more simulations of one fleet."""
 
@@ -58,28 +63,42 @@ class Explain:
 
     def answer(self, explain: bool) -> Answer:
         """The whole answer, or only the fleet that is bought and the loss of its spares; each part is one method."""
+        part = (f"{self.fleet.replicas} replicas of {self.candidate.label}, {name}" for name in PARTS)
+        begin = self.search.runner.teller.begin
+        begin(next(part))
         bought = self.search.verdict(self.candidate, self.fleet.replicas, self.rate, 1 + self.error)
         loss = lost(self.search, self.fleet, self.rate) if self.fleet.spare else None
         if not explain:
             return Answer(bought, loss=loss)
+        begin(next(part))
         wall = self.search.wall(self.candidate, self.serving, self.rate)
         spare = self.search.wall(self.candidate, self.fleet.replicas, self.rate) if self.fleet.spare else wall
         standing = math.isfinite(wall)
+        headroom = self.headroom(wall)
+        begin(next(part))
         relief = list(self.relief(wall)) if standing else []
         named = next(iter(relief), None)
         found = named is not None and named["wall_gain_pct"] > 100 * (SMALL_GAIN - 1)
+        shares = self.shares(wall) if standing else {}
+        begin(next(part))
+        changes = list(self.changes(wall)) if standing else []
+        begin(next(part))
+        curve = list(self.curve(wall)) if standing else []
+        begin(next(part))
+        growth = list(self.growth())
+        begin(next(part))
         return Answer(
             bought,
             wall * self.per_unit,
             100 * (wall / self.rate - 1),
-            self.headroom(wall),
+            headroom,
             spare * self.per_unit,
             named["resource"] if named is not None and found else "none stands out",
             relief,
-            self.shares(wall) if standing else {},
-            list(self.changes(wall)) if standing else [],
-            list(self.curve(wall)) if standing else [],
-            list(self.growth()),
+            shares,
+            changes,
+            curve,
+            growth,
             self.hourly(),
             loss,
             True,

@@ -19,7 +19,8 @@ import numpy as np
 from simulator.cost.step import FP_BITS, Cost
 from simulator.errors import ServecastError
 from simulator.metrics.trust import mark_of, never_run
-from simulator.planning.spec import Candidate, PlanSpec, scenario_of
+from simulator.planning.candidate import Candidate, scenario_of
+from simulator.planning.spec import PlanSpec
 from simulator.profiles.uncertainty import load_uncertainty
 from simulator.scenario.setup import Setup, prepare
 from simulator.units import NS_PER_S
@@ -75,7 +76,7 @@ def scaled_cost(cost: Cost, factor: float) -> Cost:
     return cost._replace(**changes)
 
 
-def relieved(setup: Setup, resource: str) -> Setup:
+def relieved_replica(setup: Setup, resource: str) -> Setup:
     """The same replica with RELIEF times as much of one resource."""
     cost, limits = setup.cost, setup.limits
     if resource == "KV memory":

@@ -5,24 +5,27 @@ and how much traffic it carries within the service levels, or how good they can 
 """
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from simulator.planning.bounds import Ready, gains
 from simulator.planning.cache import PointCache
+from simulator.planning.candidate import Candidate, candidates_of
 from simulator.planning.capacity import GROWTHS, STEPS, months_to
 from simulator.planning.edge import RATE_STEP
+from simulator.planning.news import INTERRUPTED, Tell, Teller
 from simulator.planning.passing import possibly, surely
 from simulator.planning.points import Runner
 from simulator.planning.price import price_of
-from simulator.planning.search import BUDGET, INTERRUPTED, LOWEST_RATE, OutOfBudget, Search
-from simulator.planning.spec import MAX_REPLICAS, Candidate, PlanSpec, candidates_of
+from simulator.planning.search import LOWEST_RATE, Search
+from simulator.planning.spec import MAX_REPLICAS, PlanSpec
 from simulator.planning.statistics import check_levels, check_prefixes, finite, level_rows, reason
 from simulator.planning.traffic import at_rate, mean_rate
 from simulator.units import NS_PER_S
 from simulator.version import schema_of
+
+NOT_FINISHED: Final = "not finished: the search was interrupted"
 
 
 def spend(
@@ -31,20 +34,23 @@ def spend(
     jobs: int | None = None,
     cache: PointCache | Path | None = None,
     explain: bool = True,
-    progress: Callable[[int], None] | None = None,
+    progress: Tell | None = None,
 ) -> dict[str, Any]:
-    """The answer as plain data, best candidate first; rates in requests/s, null = none or no bound. What is found
-    before an interruption, or before search.max_simulations, stays: `complete` is false then.
+    """The answer as plain data, best candidate first; rates in requests/s, null = none or no bound.
 
+    Ctrl-C leaves the candidates and parts that were done by then; `stopped` says so.
     Raises ConfigError, TraceError as plan() does.
     """
     store = PointCache(cache) if isinstance(cache, Path) else cache
-    runner = Runner(spec, jobs, store, progress)
+    candidates = candidates_of(spec)
+    teller = Teller(progress, len(candidates) + (2 if explain else 0))
+    runner = Runner(spec, jobs, store, teller)
     trace = runner.bench.traffic.trace(0)
     check_levels(spec, at_rate(trace, spec.growth))
     check_prefixes(spec.candidates.prefix_caching, trace)
     search, traffic = Search(spec, runner), mean_rate(trace)
-    rows, stopped = _rows(search, traffic)
+    rows, stopped = _rows(search, candidates, traffic)
+    rows.sort(key=lambda row: _key(spec, row))
     best = rows[0] if rows and rows[0]["carries"] is not None else None
     data: dict[str, Any] = {
         "schema": schema_of("budget"),
@@ -61,41 +67,39 @@ def spend(
         "best": best,
         "relief": [],
         "steps": [],
-        "complete": not stopped,
-        "stopped": stopped,
         "growth": list(spec.growth_pct_per_month or GROWTHS),
     }
-    if best is not None and explain and best["wall"] and stopped != INTERRUPTED:
-        chosen = next(c for c in candidates_of(spec) if c.label == best["label"])
-        with _until(data):
+    if best is not None and explain and best["wall"] and not stopped:
+        chosen = next(c for c in candidates if c.label == best["label"])
+        try:
+            teller.begin(f"{best['label']}, the bottleneck")
             data["relief"] = _relief(search, chosen, best["serving"], best["carries"] / traffic)
+            teller.begin(f"{best['label']}, larger fleets")
             if spec.growth_pct_per_month or "replicas" in data["budget"]:
                 data["steps"] = _steps(search, chosen, best, traffic)
-    return {**data, "simulated": runner.simulated, "requests": runner.requests}
+        except KeyboardInterrupt:
+            stopped = INTERRUPTED
+    return {**data, "stopped": stopped, "simulated": runner.simulated, "requests": runner.requests}
 
 
-@contextmanager
-def _until(data: dict[str, Any]) -> Iterator[None]:
-    """What is found before the inside is stopped stays, and `data` says by what it was."""
-    try:
-        yield
-    except OutOfBudget:
-        data |= {"complete": False, "stopped": BUDGET}
-    except KeyboardInterrupt:
-        data |= {"complete": False, "stopped": INTERRUPTED}
-
-
-def _rows(search: Search, traffic: float) -> tuple[list[dict[str, Any]], str]:
-    """A row a candidate, best first, and what stopped the search, if anything did: those after it are not finished."""
+def _rows(search: Search, candidates: Sequence[Candidate], traffic: float) -> tuple[list[dict[str, Any]], str]:
+    """A row a candidate, and what stopped the search; candidates not reached by then carry nothing."""
     rows: list[dict[str, Any]] = []
-    said: dict[str, Any] = {"stopped": ""}
-    for candidate in candidates_of(search.spec):
-        row = _bought(search.spec, candidate) | {"reason": "not finished"}
-        if not said["stopped"]:
-            with _until(said):
-                row = _row(search, search.runner.bench.ready(candidate), traffic)
+    stopped, most, teller = "", 0.0, search.runner.teller
+    for k, candidate in enumerate(candidates, 1):
+        found = search.runner.bench.ready(candidate)
+        row = _blank(search.spec, found) | {"reason": NOT_FINISHED}
+        try:
+            if not stopped:
+                teller.begin(f"{candidate.label} ({k} of {len(candidates)} candidates)")
+                row = _row(search, found, traffic)
+        except KeyboardInterrupt:
+            stopped = INTERRUPTED
         rows.append(row)
-    return sorted(rows, key=lambda row: _key(search.spec, row)), str(said["stopped"])
+        if (row["carries"] or 0.0) > most:
+            most = row["carries"]
+            teller.known = f"{candidate.label} carries {most:.3g} requests/s"
+    return rows, stopped
 
 
 def affordable(spec: PlanSpec, candidate: Candidate) -> int:
@@ -110,28 +114,31 @@ def affordable(spec: PlanSpec, candidate: Candidate) -> int:
     return min(MAX_REPLICAS, math.floor((budget.usd_per_hour or 0.0) / cost + 1e-9))
 
 
-def _bought(spec: PlanSpec, candidate: Candidate) -> dict[str, Any]:
-    """One candidate's fleet, before anything is known of what it carries."""
-    total, price = affordable(spec, candidate), price_of(spec, candidate.gpu)
+def _blank(spec: PlanSpec, found: Ready) -> dict[str, Any]:
+    """One candidate's fleet, before anything is known of it."""
+    candidate, total = found.candidate, affordable(spec, found.candidate)
+    price = price_of(spec, candidate.gpu)
     return {
         "label": candidate.label, "replicas": total, "serving": total - spec.survive,
         "gpus": total * candidate.tensor_parallel,
         "usd_per_hour": total * candidate.tensor_parallel * price.usd_per_hour, "price_assumed": price.assumed,
         "carries": None, "low": None, "high": None, "wall": False, "breaks": None, "levels": [], "worst": None,
-        "meets": None,
+        "reason": found.reason,
     }  # fmt: skip
 
 
 def _row(search: Search, found: Ready, traffic: float) -> dict[str, Any]:
     """One candidate: its fleet, what it carries, and its levels at the plan's traffic."""
-    spec, candidate = search.spec, found.candidate
-    row = _bought(spec, candidate) | {"reason": found.reason}
-    serving: int = row["serving"]
+    spec, candidate, row = search.spec, found.candidate, _blank(search.spec, found)
+    serving = row["serving"]
     if found.setup is None:
         return row
     if serving < 1:
         return row | {"reason": "the budget does not pay for one serving replica" +
                       (f" beside {spec.survive} spare" if spec.survive else "")}  # fmt: skip
+    if serving <= candidate.prefill_replicas:
+        first = candidate.prefill_replicas
+        return row | {"reason": f"the budget leaves no replica to decode beside {first} for prefill"}
     now = search.judged(candidate, serving, spec.growth, whole=True)
     row |= {"levels": level_rows(now), "meets": now.holds}
     row["worst"] = None if now.overloaded else finite(now.binding.ratio)

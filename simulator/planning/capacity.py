@@ -8,14 +8,16 @@ steps slower by the profile's error to where one possibly holds with faster ones
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from simulator.errors import ConfigError
-from simulator.planning.bounds import StepError, gains, relieved, scaled_cost, step_error
+from simulator.planning.bounds import StepError, gains, scaled_cost, step_error
 from simulator.planning.edge import Edge, find_edge
+from simulator.planning.fleets import relieved
 from simulator.planning.measure import Wanted, measure, wanted_of
+from simulator.planning.news import INTERRUPTED, Tell, Teller
 from simulator.planning.offered import Offered
 from simulator.planning.passing import Passes, by_mean, excess, possibly, surely
 from simulator.planning.slo import SloSpec
@@ -59,7 +61,7 @@ def levels_of(scenario: Scenario, slo: SloSpec | None, search: SearchSpec | None
 class Tried:
     """Judgements of a scenario at rates, numbers of replicas, stretched steps and relieved resources; each run once."""
 
-    def __init__(self, scenario: Scenario, levels: Levels, progress: Callable[[int], None] | None = None) -> None:
+    def __init__(self, scenario: Scenario, levels: Levels, teller: Teller | None = None) -> None:
         if scenario.cluster.pools:
             raise ConfigError(f"{scenario.name}: the capacity of unlike pools is not searched; try: servecast load")
         self.levels, self.offered = levels, Offered(scenario)
@@ -68,7 +70,7 @@ class Tried:
         self.setup = prepare(self.scenario)
         self.error: StepError = step_error(self.setup, levels.search.calibration_error)
         self.simulated = 0
-        self._progress = progress
+        self.teller = teller or Teller(None, 1)
         self._relieved: dict[str, Setup] = {}
         self._known: dict[tuple[Any, ...], dict[str, Any]] = {}
 
@@ -88,8 +90,7 @@ class Tried:
             result = simulate(scenario, "auto", trace=trace, setup=setup, replication=k)
             self._known[key] = {"idle": False, **measure(result, self.wanted)}
             self.simulated += 1
-            if self._progress:
-                self._progress(self.simulated)
+            self.teller.count()
         return self._known[key]
 
     def _at(self, relief: str | None) -> Setup:
@@ -122,16 +123,20 @@ def capacity(
     *,
     growth: Sequence[float] = (),
     explain: bool = True,
-    progress: Callable[[int], None] | None = None,
+    progress: Tell | None = None,
 ) -> dict[str, Any]:
     """The answer as plain data, rates in requests/s; null = no such rate (none carries it, or there is no wall).
 
-    `growth` [% a month] for the step table; `explain` False leaves out what holds it back and the table.
+    `growth` [% a month] for the step table; `explain` False leaves out what holds it back and the table. Ctrl-C once
+    the rate is known leaves it with what else was found by then; `stopped` says so.
     """
-    tried = Tried(scenario, levels, progress)
+    teller = Teller(progress, 3 if explain else 2)
+    tried = Tried(scenario, levels, teller)
     check_levels(levels, tried.offered.at(tried.offered.rate, 0))
     replicas, rate = scenario.cluster.size, tried.offered.rate
+    teller.begin("the highest rate that meets every level")
     own = tried.edge(rate, replicas, by_mean)
+    teller.known = f"{own.passes:.3g} requests/s"
     data: dict[str, Any] = {
         "schema": schema_of("capacity"),
         "name": scenario.name,
@@ -148,12 +153,18 @@ def capacity(
         "step_error": tried.error.relative,
         "error_source": tried.error.source,
     }
-    low, high = _range(tried, own, replicas)
-    data |= {"low": low, "high": high, "levels": level_rows(tried.judged(own.passes, replicas)) if own.passes else []}
+    data |= {"low": None, "high": None, "relief": [], "steps": [], "stopped": ""}
+    data["levels"] = level_rows(tried.judged(own.passes, replicas)) if own.passes else []
     data["breaks"] = _breaks(tried, own, replicas)
-    standing = bool(own.passes) and data["wall"]
-    data["relief"] = _relief(tried, own, replicas) if explain and standing else []
-    data["steps"] = _steps(tried, own.passes, replicas, growth or GROWTHS) if explain and standing else []
+    try:
+        teller.begin("its range over the profile's error")
+        data["low"], data["high"] = _range(tried, own, replicas)
+        if explain and own.passes and data["wall"]:
+            teller.begin("what moves the wall, larger fleets")
+            data["relief"] = _relief(tried, own, replicas)
+            data["steps"] = _steps(tried, own.passes, replicas, growth or GROWTHS)
+    except KeyboardInterrupt:
+        data["stopped"] = INTERRUPTED
     return {**data, "growth": list(growth or GROWTHS), "simulated": tried.simulated}
 
 

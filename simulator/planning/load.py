@@ -14,6 +14,7 @@ from simulator.errors import ConfigError
 from simulator.metrics.intervals import interval
 from simulator.metrics.latency import FATES
 from simulator.metrics.readings import VERDICTS
+from simulator.planning.news import INTERRUPTED
 from simulator.planning.offered import Offered
 from simulator.planning.traffic import Traffic
 from simulator.run import Result, simulate
@@ -57,6 +58,7 @@ def load_curve(
     """One row a rate [requests/s] (open load) or number of clients (closed load), as plain data; null = not finite.
 
     No values: SHARES of what the fleet serves at its widest. A recorded trace has one replication.
+    Ctrl-C leaves the points that were done by then; `stopped` says so.
     Raises ConfigError for values that are not accepted.
     """
     _check(axis, values)
@@ -68,15 +70,21 @@ def load_curve(
         asked = _own_values(scenario, setup, traffic.trace(0), axis)
     count = replications if traffic.replicable else 1
     rows: list[dict[str, Any]] = []
-    for value in asked:
-        results = []
-        for k in range(count):
-            run, trace = _case(scenario, offered, traffic, value, k)
-            ready = replace(setup, scenario=run)
-            results.append(simulate(run, "auto", trace=trace, setup=ready, replication=k))
-            if progress:
-                progress(len(rows) * count + k + 1)
-        rows.append({axis: value, **_row(results)})
+    stopped = ""
+    try:
+        for value in asked:
+            results = []
+            for k in range(count):
+                run, trace = _case(scenario, offered, traffic, value, k)
+                ready = replace(setup, scenario=run)
+                results.append(simulate(run, "auto", trace=trace, setup=ready, replication=k))
+                if progress:
+                    progress(len(rows) * count + k + 1)
+            rows.append({axis: value, **_row(results)})
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+        stopped = INTERRUPTED
     return {
         "schema": schema_of("load"),
         "name": scenario.name,
@@ -89,6 +97,7 @@ def load_curve(
         "model": scenario.model,
         "policy": setup.policy.name,
         "points": rows,
+        "stopped": stopped,
         "carries": _carries(rows, axis),
         "scenario": scenario.model_dump(mode="json"),
     }

@@ -28,6 +28,8 @@ MOVED: Final = {
     "hardware.step_s": "step_s",
     "cluster.replicas": "candidates.replicas",
     "cluster.router": "candidates.router",
+    "cluster.link": "link",
+    "cluster.pools": "candidates.prefill_replicas",
     "gpu": "candidates.gpu",
     "replicas": "candidates.replicas",
 }

@@ -4,22 +4,25 @@ Order: look up and fit memory (bounds), prune by a proved bound, search by simul
 (search), explain the best (answer). docs/planning.md walks through one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from simulator.planning.answer import Answer, Explain
+from simulator.planning.answer import PARTS, Answer, Explain
 from simulator.planning.bounds import Ready, fewest_replicas
 from simulator.planning.cache import PointCache
+from simulator.planning.candidate import candidates_of
+from simulator.planning.news import INTERRUPTED, Tell, Teller
 from simulator.planning.points import Runner
 from simulator.planning.price import Fleet, bound_key, fleet_of, rank_key
-from simulator.planning.search import BUDGET, INTERRUPTED, Outcome, OutOfBudget, Search
-from simulator.planning.spec import PlanSpec, candidates_of
+from simulator.planning.search import Outcome, OutOfBudget, Search
+from simulator.planning.spec import PlanSpec
 from simulator.planning.statistics import check_levels, check_prefixes
 from simulator.planning.traffic import at_rate, mean_rate
 from simulator.workload.trace import Trace
 
+BUDGET: Final = "search.max_simulations"
 NEAR: Final = 2
 """Fleets of 1, 2, ... this many replicas more than needed join the cost-latency front."""
 
@@ -69,20 +72,22 @@ def plan(
     jobs: int | None = None,
     cache: PointCache | Path | None = None,
     explain: bool = True,
-    progress: Callable[[int], None] | None = None,
+    progress: Tell | None = None,
 ) -> Plan:
     """Search and explain. `jobs` worker processes (default: one per core); `cache` keeps simulated points
-    between plans (a folder or a PointCache; None: keep nothing); `progress` gets the number of simulations.
+    between plans (a folder or a PointCache; None: keep nothing); `progress` gets the News of the search.
 
     Raises ConfigError, TraceError for a workload or candidate values that are not accepted.
     """
     store = PointCache(cache) if isinstance(cache, Path) else cache
-    runner = Runner(spec, jobs, store, progress)
+    candidates = candidates_of(spec)
+    teller = Teller(progress, len(candidates) + (len(PARTS) + 1 if explain else 1))
+    runner = Runner(spec, jobs, store, teller)
     trace = runner.bench.traffic.trace(0)
     check_levels(spec, at_rate(trace, spec.growth))
     check_prefixes(spec.candidates.prefix_caching, trace)
     search = Search(spec, runner)
-    found = [runner.bench.ready(candidate) for candidate in candidates_of(spec)]
+    found = [runner.bench.ready(candidate) for candidate in candidates]
     outcomes, stopped = _search_all(search, found, trace)
     choices = _rank(search, outcomes, trace)
     answer = None
@@ -93,7 +98,13 @@ def plan(
             stopped = BUDGET
         except KeyboardInterrupt:
             stopped = INTERRUPTED
-    front = _front(search, choices) if explain and stopped != INTERRUPTED else ()
+    front: tuple[dict[str, Any], ...] = ()
+    if explain and stopped != INTERRUPTED:
+        try:
+            teller.begin("fleets near the answer")
+            front = _front(search, choices)
+        except KeyboardInterrupt:
+            stopped = INTERRUPTED
     return Plan(
         spec,
         tuple(choices),
@@ -120,10 +131,12 @@ def _search_all(search: Search, found: Sequence[Ready], trace: Trace) -> tuple[l
     best: float | None = None
     solved: dict[int, Outcome] = {}
     answered: set[str] = set()
-    stopped = ""
-    for f in sorted(found, key=lambda f: bound_key(spec, f.candidate, bounds[id(f)]) or 0.0):
+    stopped, teller = "", search.runner.teller
+    in_turn = sorted(found, key=lambda f: bound_key(spec, f.candidate, bounds[id(f)]) or 0.0)
+    for k, f in enumerate(in_turn, 1):
         lower = bound_key(spec, f.candidate, bounds[id(f)])
         if best is not None and lower is not None and lower > best and f.candidate.gpu in answered:
+            teller.parts -= 1
             solved[id(f)] = Outcome(
                 f.candidate,
                 "pruned",
@@ -132,7 +145,11 @@ def _search_all(search: Search, found: Sequence[Ready], trace: Trace) -> tuple[l
             )
             continue
         try:
-            outcome = Outcome(f.candidate, "not finished") if stopped else search.solve(f, spec.growth)
+            if stopped:
+                outcome = Outcome(f.candidate, "not finished")
+            else:
+                teller.begin(f"{f.candidate.label} ({k} of {len(found)} candidates)")
+                outcome = search.solve(f, spec.growth)
         except OutOfBudget as stop:
             outcome, stopped = Outcome(f.candidate, "not finished", str(stop)), BUDGET
         except KeyboardInterrupt:
@@ -141,7 +158,9 @@ def _search_all(search: Search, found: Sequence[Ready], trace: Trace) -> tuple[l
         if outcome.status == "feasible":
             answered.add(f.candidate.gpu)
             value = bound_key(spec, f.candidate, outcome.replicas)
-            best = value if best is None or (value is not None and value < best) else best
+            if best is None or (value is not None and value < best):
+                best = value
+                teller.known = f"{outcome.replicas + spec.survive} replicas of {f.candidate.label}"
     return [solved[id(f)] for f in found], stopped
 
 
@@ -170,7 +189,8 @@ def _front(search: Search, choices: Sequence[Choice]) -> tuple[dict[str, Any], .
     """Cost against the latencies of fleets at and above the answer; `best` marks the Pareto front."""
     rows = []
     for choice in choices:
-        allowed = search.spec.candidates.allowed(choice.outcome.candidate.tensor_parallel)
+        candidate = choice.outcome.candidate
+        allowed = search.spec.candidates.allowed(candidate.tensor_parallel, candidate.prefill_replicas)
         price = choice.fleet.usd_per_hour / choice.fleet.replicas
         for n in [n for n in allowed if n >= choice.outcome.replicas][: NEAR + 1]:
             try:

@@ -2,16 +2,19 @@
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from simulator.errors import ConfigError, TraceError
 from simulator.jit import source_hash
-from simulator.planning.bounds import Ready, ready, relieved, scaled_cost
+from simulator.planning.bounds import Ready, ready
 from simulator.planning.cache import PointCache, content_key
+from simulator.planning.candidate import Candidate
+from simulator.planning.fleets import relieved, resized, stretched
 from simulator.planning.measure import MEASURE_VERSION, Wanted, measure, wanted_of
-from simulator.planning.spec import Candidate, PlanSpec
+from simulator.planning.news import Teller
+from simulator.planning.spec import PlanSpec
 from simulator.planning.traffic import Traffic, at_rate, from_zero, is_symmetric, share_of_replica
 from simulator.run import simulate
 from simulator.scenario.setup import Setup
@@ -99,12 +102,14 @@ class Bench:
     def key(self, point: Point) -> str:
         """Hash of everything that decides the record."""
         setup = self.setup(point.candidate, point.relief)
-        cost = scaled_cost(setup.cost, point.step_factor)
+        setup, drafts = stretched(setup, point.step_factor), setup.speculation
         whole = {k: v for k, v in asdict(point).items() if k not in ("candidate", "step_factor", "relief")}
         return content_key(
             {
                 "point": whole,
                 "router": point.candidate.router,
+                "prefill": (point.candidate.prefill_replicas, self.spec.link and self.spec.link.model_dump()),
+                "drafts": drafts and (drafts.method, drafts.tokens, drafts.chances),
                 "policy": setup.policy.name,
                 "trace": self.traffic.identity(self.trace_number(point)),
                 "seed": self.spec.seed,
@@ -112,16 +117,16 @@ class Bench:
                 "wanted": asdict(self.wanted_at(point)),
                 "warmup": self.spec.warmup_fraction,
                 "code": (source_hash(), MEASURE_VERSION),
-                **{f"cost.{k}": v for k, v in cost._asdict().items()},
+                **{f"cost.{k}": v for k, v in setup.cost._asdict().items()},
             }
         )
 
     def run(self, point: Point) -> dict[str, Any]:
         """Simulate a point and measure it."""
         setup = self.setup(point.candidate, point.relief)
-        setup = replace(setup, cost=scaled_cost(setup.cost, point.step_factor))
+        setup = stretched(setup, point.step_factor)
         if point.full:
-            setup = replace(setup, scenario=setup.scenario.updated({"cluster.replicas": point.replicas}))
+            setup = resized(setup, point.replicas)
         try:
             trace = self.trace(point)
         except TraceError:
@@ -149,7 +154,7 @@ class Runner:
         spec: PlanSpec,
         jobs: int | None = None,
         cache: PointCache | None = None,
-        progress: Callable[[int], None] | None = None,
+        teller: Teller | None = None,
     ) -> None:
         self.bench = Bench(spec)
         self.spec = spec
@@ -158,12 +163,12 @@ class Runner:
         self.simulated = 0
         self.reused = 0
         self.requests = 0
-        self._progress = progress
+        self.teller = teller or Teller(None, 1)
         self._seen: dict[str, dict[str, Any]] = {}
 
     def symmetric(self, candidate: Candidate) -> bool:
         """Whether one replica can stand for all."""
-        return is_symmetric(candidate.router)
+        return is_symmetric(candidate.router) and not candidate.prefill_replicas
 
     def run(self, points: Sequence[Point]) -> list[dict[str, Any]]:
         """Records of the points, in order."""
@@ -184,30 +189,21 @@ class Runner:
                 self.cache.put(key, record)
         return [self._seen[key] for key in keys]
 
-    def _simulate(self, points: list[Point]) -> list[dict[str, Any]]:
+    def _simulate(self, points: list[Point]) -> Iterator[dict[str, Any]]:
+        """Records in order, each as soon as it is there."""
         self.simulated += len(points)
         sizes = [
             len(self.bench.traffic.trace(self.bench.trace_number(p))) // (1 if p.full else p.replicas) for p in points
         ]
         self.requests += sum(sizes)
-        if self.jobs == 1 or len(points) == 1 or sum(sizes) < PARALLEL_FROM:
-            records = [self._one(point) for point in points]
-        else:
-            records = self._many(points)
-        return records
+        one_by_one = self.jobs == 1 or len(points) <= 1 or sum(sizes) < PARALLEL_FROM
+        for record in map(self.bench.run, points) if one_by_one else self._many(points):
+            self.teller.count()
+            yield record
 
-    def _one(self, point: Point) -> dict[str, Any]:
-        record = self.bench.run(point)
-        if self._progress:
-            self._progress(self.simulated)
-        return record
-
-    def _many(self, points: list[Point]) -> list[dict[str, Any]]:
+    def _many(self, points: list[Point]) -> Iterator[dict[str, Any]]:
         from joblib import Parallel, delayed  # type: ignore[import-untyped]
 
         name = content_key({"spec": self.spec.model_dump(mode="json"), "base": str(self.spec.base)})
         tasks = (delayed(run_elsewhere)(name, self.spec, point) for point in points)
-        records: list[dict[str, Any]] = Parallel(n_jobs=self.jobs, batch_size=1)(tasks)
-        if self._progress:
-            self._progress(self.simulated)
-        return records
+        yield from Parallel(n_jobs=self.jobs, batch_size=1, return_as="generator")(tasks)

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
+from simulator.planning.candidate import Candidate
 from simulator.planning.names import gpu_name
 from simulator.planning.search import Outcome
-from simulator.planning.spec import Candidate, PlanSpec
+from simulator.planning.spec import PlanSpec
 from simulator.profiles.gpu import load_gpu
 
 HOURS_PER_MONTH: Final = 730.0

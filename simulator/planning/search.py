@@ -8,25 +8,23 @@ import bisect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 import numpy as np
 
 from simulator.errors import ServecastError
 from simulator.planning.bounds import Ready, fewest_replicas, likely_replicas
+from simulator.planning.candidate import Candidate
 from simulator.planning.edge import Edge, find_edge
 from simulator.planning.passing import Passes, by_mean, excess, surely
 from simulator.planning.points import Point, Runner
-from simulator.planning.spec import Candidate, PlanSpec
+from simulator.planning.spec import PlanSpec
 from simulator.planning.statistics import Judgement, judge, reason
 from simulator.planning.traffic import mean_rate
 from simulator.workload.trace import Trace
 
 Status = Literal["feasible", "infeasible", "capped", "does not fit", "pruned", "not finished"]
 LOWEST_RATE = 1 / 64
-BUDGET: Final = "search.max_simulations"
-INTERRUPTED: Final = "an interruption"
-"""What stops a search before its end."""
 SHARE = 5
 """A replica's share stands for the fleet where it has this many times the requests that a percentile needs."""
 
@@ -168,7 +166,7 @@ class Search:
         trace = self.runner.bench.traffic.trace(0)
         arriving = mean_rate(trace) * rate
         bound = fewest_replicas(found.setup, trace, arriving)
-        allowed = spec.candidates.allowed(candidate.tensor_parallel)
+        allowed = spec.candidates.allowed(candidate.tensor_parallel, candidate.prefill_replicas)
         counts = [n for n in allowed if n >= bound]
         error = found.error.relative
         if not allowed:

@@ -3,13 +3,11 @@
 `load_plan` is the door. Errors name file, line, key, value and what is accepted.
 """
 
-import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from simulator.config import Document, Section, placed, validate
 from simulator.errors import ServecastError
@@ -17,8 +15,7 @@ from simulator.planning.names import check_names, gpu_name, scenario_keys
 from simulator.planning.slo import SloSpec
 from simulator.profiles.beside import beside
 from simulator.scenario.limits import asked_back
-from simulator.scenario.sections import EngineSpec, HostSpec, KvSpec
-from simulator.scenario.spec import Scenario, scenario_from
+from simulator.scenario.sections import EngineSpec, HostSpec, KvSpec, LinkSpec
 from simulator.workload.spec import parse_workload
 
 WITHIN_BUDGET: Final = ("max_traffic", "best_slo")
@@ -56,6 +53,10 @@ class Candidates(Section):
     model: tuple[str | None, ...] = (None,)
     prefix_caching: tuple[bool | None, ...] = (None,)
     expert_parallel: tuple[bool, ...] = (False,)
+    draft_tokens: tuple[int | None, ...] = Field(default=(None,), description="drafted a step by engine.speculation, "
+                                                 "0: none")
+    prefill_replicas: tuple[int, ...] = Field(default=(0,), description="of the fleet's, so many compute prompts and "
+                                              "the rest go on from there; 0: each does both")
     replicas: ReplicaRange | tuple[int, ...] = ReplicaRange()
     total_gpus: tuple[int, ...] | None = Field(default=None, description="only layouts of exactly these sizes")
 
@@ -71,21 +72,23 @@ class Candidates(Section):
 
     @field_validator("*", mode="after")
     @classmethod
-    def _filled(cls, value: Any) -> Any:
+    def _filled(cls, value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, tuple):
             if not value:
                 raise ValueError("must hold at least one value")
             counts = [v for v in value if isinstance(v, int) and not isinstance(v, bool)]
-            if counts and min(counts) < 1:
-                raise ValueError(f"must be >= 1, got {min(counts)}")
+            least = 0 if info.field_name in ("draft_tokens", "prefill_replicas") else 1
+            if counts and min(counts) < least:
+                raise ValueError(f"must be >= {least}, got {min(counts)}")
             if len(set(value)) < len(value):
                 raise ValueError(f"must not repeat a value, got {list(value)}")
         return value
 
-    def allowed(self, tensor_parallel: int) -> tuple[int, ...]:
-        """Numbers of serving replicas to choose from, rising."""
+    def allowed(self, tensor_parallel: int, more_than: int = 0) -> tuple[int, ...]:
+        """Numbers of serving replicas to choose from, rising, those `more_than` some."""
         given = self.replicas
         counts = range(given.min, given.max + 1) if isinstance(given, ReplicaRange) else sorted(given)
+        counts = [n for n in counts if n > more_than]
         if self.total_gpus is None:
             return tuple(counts)
         return tuple(n for n in counts if n * tensor_parallel in self.total_gpus)
@@ -130,6 +133,7 @@ class PlanSpec(Section):
     host: HostSpec = HostSpec()
     kv: KvSpec = KvSpec()
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
+    link: LinkSpec | None = Field(default=None, description="over which candidates.prefill_replicas send KV")
     step_s: float | None = Field(default=None, ge=0, description="time of every step [s]; gpu: unit only")
     max_model_len: int | None = Field(default=None, ge=2)
     cost_model: Literal["calibrated", "roofline"] = "calibrated"
@@ -174,107 +178,37 @@ class PlanSpec(Section):
             question = asked_back(key, metric, limit)
             if question and "unit" not in self.candidates.gpu:
                 raise ValueError(question)
+        self._check_drafts()
+        self._check_split()
         if self.step_s is not None and self.candidates.gpu != ("unit",):
             raise ValueError("step_s has no effect on a real GPU; it belongs to candidates.gpu: unit")
         return self
+
+    def _check_drafts(self) -> None:
+        counts = [n for n in self.candidates.draft_tokens if n is not None]
+        drafts = self.engine.speculation
+        if counts and drafts is None:
+            raise ValueError("candidates.draft_tokens needs engine.speculation, which says who drafts and how many "
+                             "drafts are right")
+        if drafts is not None:
+            given = {0, drafts.tokens} if drafts.tokens_per_step is not None else range(drafts.tokens + 1)
+            wrong = next((n for n in counts if n not in given), None)
+            if wrong is not None:
+                raise ValueError(f"candidates.draft_tokens: engine.speculation does not say how many of {wrong} drafts "
+                                 f"are right; accepted: {', '.join(map(str, given))}")
+
+    def _check_split(self) -> None:
+        split = max(self.candidates.prefill_replicas) > 0
+        if split != (self.link is not None):
+            raise ValueError("link has no effect without candidates.prefill_replicas" if self.link else
+                             "candidates.prefill_replicas needs link: {gb_per_s: ..., latency_s: ...}, which sends KV")
+        if split and self.survive:
+            raise ValueError("survive is not modelled with candidates.prefill_replicas")
 
     @property
     def base(self) -> Path:
         """Folder that relative paths are taken from."""
         return self._base
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One configuration of a replica and its router; how many of them is the question."""
-
-    gpu: str
-    tensor_parallel: int
-    policy: str | None
-    max_num_seqs: int | None
-    max_num_batched_tokens: int | None
-    weight_dtype: str
-    kv_dtype: str
-    router: str
-    model: str | None = None
-    prefix_caching: bool | None = None
-    expert_parallel: bool = False
-
-    @property
-    def label(self) -> str:
-        """Short text that tells candidates apart."""
-        parts = [
-            self.gpu,
-            f"TP{self.tensor_parallel}" if self.tensor_parallel > 1 else "",
-            self.policy or "",
-            f"seqs {self.max_num_seqs}" if self.max_num_seqs else "",
-            f"tokens {self.max_num_batched_tokens}" if self.max_num_batched_tokens else "",
-            self.weight_dtype if self.weight_dtype != "bf16" else "",
-            f"{self.kv_dtype} KV" if self.kv_dtype != "bf16" else "",
-            self.router.replace("_", " ") if self.router != "round_robin" else "",
-            self.model or "",
-            "" if self.prefix_caching is None else "prefix caching" if self.prefix_caching else "no prefix caching",
-            "expert parallel" if self.expert_parallel else "",
-        ]
-        return ", ".join(part for part in parts if part)
-
-
-def candidates_of(spec: PlanSpec) -> tuple[Candidate, ...]:
-    """Every combination, in the order of the lists."""
-    c = spec.candidates
-    grid: Iterable[tuple[Any, ...]] = itertools.product(
-        c.gpu,
-        c.tensor_parallel,
-        c.policy,
-        c.max_num_seqs,
-        c.max_num_batched_tokens,
-        c.weight_dtype,
-        c.kv_dtype,
-        c.router,
-        c.model,
-        c.prefix_caching,
-        c.expert_parallel,
-    )
-    return tuple(Candidate(*point) for point in grid)
-
-
-def scenario_of(spec: PlanSpec, candidate: Candidate, replicas: int = 1) -> Scenario:
-    """The simulation of a fleet of `replicas`. Raises ConfigError for a value that is not accepted."""
-    hardware: dict[str, Any] = {
-        "gpu": candidate.gpu,
-        "tensor_parallel": candidate.tensor_parallel,
-        "weight_dtype": candidate.weight_dtype,
-        "kv_dtype": candidate.kv_dtype,
-    }
-    if spec.gpu_memory_utilization is not None:
-        hardware["gpu_memory_utilization"] = spec.gpu_memory_utilization
-    if spec.step_s is not None:
-        hardware["step_s"] = spec.step_s
-    if candidate.expert_parallel:
-        hardware["expert_parallel"] = True
-    policy = {k: getattr(candidate, k) for k in ("max_num_seqs", "max_num_batched_tokens")}
-    policy = {k: v for k, v in policy.items() if v is not None}
-    if candidate.policy:
-        policy["name"] = candidate.policy
-    cached = candidate.prefix_caching
-    data: dict[str, Any] = {
-        "name": f"{spec.name}: {candidate.label}",
-        "seed": spec.seed,
-        "workload": spec.workload,
-        "model": candidate.model or spec.model,
-        "hardware": hardware,
-        "engine": spec.engine.model_dump(),
-        "host": spec.host.model_dump(),
-        "kv": spec.kv.model_dump() | ({} if cached is None else {"prefix_caching": cached}),
-        "policy": policy,
-        "cluster": {"replicas": replicas, "router": candidate.router},
-        "cost_model": spec.cost_model,
-        "slo": {f"{m}_s": v for m, v in spec.slo.request_limits().items()},
-        "warmup_fraction": spec.warmup_fraction,
-    }
-    if spec.max_model_len is not None:
-        data["max_model_len"] = spec.max_model_len
-    return scenario_from(data, spec.base, spec.name)
 
 
 def load_plan(path: str | Path, overrides: Iterable[str] = ()) -> PlanSpec:

@@ -11,7 +11,7 @@ Replication k of every overlay replays the arrivals and lengths of replication k
 numbers), so a difference is not blurred by chance that both share.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,7 @@ from simulator.config import Document, Section, validate
 from simulator.errors import CapacityError, ConfigError, NoProgressError
 from simulator.metrics.intervals import interval, paired
 from simulator.planning.measure import Wanted, key_of, measure
+from simulator.planning.news import INTERRUPTED, Tell, Teller
 from simulator.planning.slo import MEAN
 from simulator.planning.statistics import finite
 from simulator.planning.traffic import Traffic, at_rate
@@ -168,20 +169,24 @@ def _run(scenario: Scenario, overlay: Overlay | None, replication: int) -> dict[
     return {"values": values, "overloaded": record["overloaded"], "preemptions": record["preemptions"]}
 
 
-def compare(asked: Asked, *, jobs: int | None = None, progress: Callable[[int], None] | None = None) -> dict[str, Any]:
-    """Run base and overlays; plain data for tables, HTML and JSON (infinite = null)."""
+def compare(asked: Asked, *, jobs: int | None = None, progress: Tell | None = None) -> dict[str, Any]:
+    """Run base and overlays; plain data for tables, HTML and JSON (infinite = null).
+
+    Ctrl-C leaves the overlays that were done by then; `stopped` says so.
+    """
     cases: list[tuple[Scenario, Overlay | None]] = [(asked.base, None)]
     cases += list(zip(asked.changed, asked.whatif.overlays, strict=True))
     count = asked.whatif.replications if Traffic(asked.base).replicable else 1
     tasks = [(scenario, overlay, k) for scenario, overlay in cases for k in range(count)]
-    records = _all(tasks, jobs, progress)
-    groups = [records[k : k + count] for k in range(0, len(records), count)]
+    records, stopped = _until_stopped(tasks, count, jobs, Teller(progress, len(cases)))
+    groups = [records[k : k + count] for k in range(0, len(records) - count + 1, count)]
     base = groups[0]
     if "error" in base[0]:
         raise ConfigError(f"{asked.base.name}: the base cannot run: {base[0]['error']}")
     level = asked.whatif.confidence
     rows = [_row("base", base, base, level)]
-    rows += [_row(o.name, base, group, level) for o, group in zip(asked.whatif.overlays, groups[1:], strict=True)]
+    rows += [_row(o.name, base, group, level) for o, group in zip(asked.whatif.overlays, groups[1:], strict=False)]
+    missing = [overlay.name for overlay in asked.whatif.overlays[len(groups) - 1 :]]
     return {
         "schema": schema_of("whatif"),
         "name": asked.whatif.name,
@@ -191,12 +196,31 @@ def compare(asked: Asked, *, jobs: int | None = None, progress: Callable[[int], 
         "confidence": level,
         "metrics": list(base[0]["values"]),
         "rows": rows,
+        "stopped": stopped,
+        "missing": missing,
     }
 
 
-def _all(
-    tasks: list[tuple[Scenario, Overlay | None, int]], jobs: int | None, progress: Callable[[int], None] | None
-) -> list[dict[str, Any]]:
+def _until_stopped(
+    tasks: list[tuple[Scenario, Overlay | None, int]], count: int, jobs: int | None, teller: Teller
+) -> tuple[list[dict[str, Any]], str]:
+    """Records in order, `count` of each case, and what stopped them; without a whole base nothing is left."""
+    records: list[dict[str, Any]] = []
+    try:
+        for k, record in enumerate(_all(tasks, jobs)):
+            if k % count == 0:
+                overlay = tasks[k][1]
+                teller.begin(f"{overlay.name if overlay else 'base'} ({k // count + 1} of {len(tasks) // count} cases)")
+            records.append(record)
+            teller.count()
+    except KeyboardInterrupt:
+        if len(records) < count:
+            raise
+        return records, INTERRUPTED
+    return records, ""
+
+
+def _all(tasks: list[tuple[Scenario, Overlay | None, int]], jobs: int | None) -> Iterator[dict[str, Any]]:
     import os
 
     workers = jobs or os.cpu_count() or 1
@@ -204,14 +228,10 @@ def _all(
     if workers > 1 and size > 200_000:
         from joblib import Parallel, delayed  # type: ignore[import-untyped]
 
-        found: list[dict[str, Any]] = Parallel(n_jobs=workers, batch_size=1)(delayed(_run)(*task) for task in tasks)
-        return found
-    records = []
-    for k, task in enumerate(tasks):
-        records.append(_run(*task))
-        if progress:
-            progress(k + 1)
-    return records
+        yield from Parallel(n_jobs=workers, batch_size=1, return_as="generator")(delayed(_run)(*task) for task in tasks)
+        return
+    for task in tasks:
+        yield _run(*task)
 
 
 def _overloaded(group: list[dict[str, Any]]) -> bool:

@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from simulator.metrics.readings import few_line
+from simulator.metrics.reuse import reuse_sentences
 from simulator.run import Result
 from simulator.scenario.setup import Setup
 from simulator.text import number, seconds, share
@@ -97,6 +98,8 @@ def answer(result: Result) -> list[str]:
     if drafted and drafted["tokens_per_step"] is not None:
         lines.append(f"A step gave a sequence {drafted['tokens_per_step']:.2f} tokens on average: "
                      f"{share(drafted['acceptance_rate'])} of the drafts were right.")
+    reused = reuse_sentences(result.prefix_reuse, summary["kv"]["prefix_cache"]["hit_rate"])
+    lines += [f"{line[0].upper()}{line[1:]}." for line in reused]
     few = few_line(summary)
     lines += [f"{few[0].upper()}{few[1:]}."] if few else []
     lines += [

@@ -39,6 +39,9 @@ CAPTIONS: Final = {
     "load": "Requests running and waiting, and KV memory in use: mean of each time bin, shaded to its peak.",
     "latency": "Share of requests (ITL: of gaps) at or below a latency. Dots mark p50 and p99. Requests "
     "refused or unfinished count as never answered: such a curve ends below 100 %.",
+    "reuse": "What the prefix cache found, and what more KV memory would give. Left: share of the prompt tokens that a "
+    "memory of any size would find and need not compute, requests coming one at a time and the least recently used "
+    "blocks dropped first; the dot is this run. Right: what this run found, over time.",
     "time": "Where the GPUs' time goes, from the first arrival to the last token.",
     "compare": "The scenarios side by side; a dash means not defined.",
 }
@@ -114,7 +117,7 @@ def facts(result: Result) -> dict[str, Any]:
         "work": work_rows(result),
         "memory_use": memory_use(summary),
         "memory": memory_rows(result),
-        "time": [(label, shares[key]) for key, label in (*PARTS, ("idle", "idle"))],
+        "time": [(label, shares[key]) for key, label in (*PARTS, ("idle", "idle")) if key != "copy_s" or shares[key]],
         "assumptions": assumptions(result),
         "components": components(result),
         "engine_rows": engine_rows(result),

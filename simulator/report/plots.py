@@ -18,6 +18,7 @@ from simulator.metrics.latency import due, fates, times
 from simulator.report.compared import overloaded
 from simulator.report.journeys import journey_figure
 from simulator.report.memory_map import can_be_mapped, memory_figure
+from simulator.report.reuse import reuse_figure
 from simulator.report.slots import crowded, label_of, labels_of, slot_figure, time_unit
 from simulator.report.svg import EMPTY, INK, LINES, MUTED, REQUESTS, Picture, figure, style
 from simulator.report.timeline import Level, levels
@@ -205,6 +206,7 @@ PARTS: Final = (
     ("decode_attention_s", "decode attention"),
     ("prefill_attention_s", "prefill attention"),
     ("exposed_cpu_s", "GPU waits for CPU"),
+    ("copy_s", "KV copies"),
 )
 
 
@@ -222,11 +224,11 @@ def time_figure(results: Sequence[Result], labels: Sequence[str] | None = None) 
         ax.grid(False)
         ax.spines[["left", "bottom"]].set_visible(False)
         ax.tick_params(left=False)
-        handles = [
-            Patch(facecolor=colour, label=text) for (_, text), colour in zip(PARTS, REQUESTS, strict=False)
-        ]
+        copied = any(result.summary["time"]["copy_s"] for result in results)
+        shown = PARTS if copied else PARTS[:-1]
+        handles = [Patch(facecolor=colour, label=text) for (_, text), colour in zip(shown, REQUESTS, strict=False)]
         handles.append(Patch(facecolor=EMPTY, edgecolor=MUTED, linewidth=0.5, label="idle"))
-        fig.legend(handles=handles, loc="outside lower left", ncols=5, handlelength=1.2)
+        fig.legend(handles=handles, loc="outside lower left", ncols=len(handles), handlelength=1.2)
     return fig
 
 
@@ -240,7 +242,7 @@ def time_shares(summary: dict[str, Any], replicas: int) -> dict[str, float]:
 def _time_bar(ax: Axes, summary: dict[str, Any], replicas: int, row: int) -> None:
     left = 0.0
     for (key, share), colour in zip(
-        time_shares(summary, replicas).items(), (*REQUESTS[:4], EMPTY), strict=True
+        time_shares(summary, replicas).items(), (*REQUESTS[: len(PARTS)], EMPTY), strict=True
     ):
         ax.barh([row], [share], 0.62, left, color=colour, linewidth=0)
         if share > 0.06:
@@ -310,11 +312,13 @@ def _bars(ax: Axes, values: Sequence[float | None], title: str, grows: Sequence[
 
 
 def figures(result: Result) -> dict[str, Figure]:
-    """The pictures of one result by file stem: slots, load, latency, time."""
+    """The pictures of one result by file stem: slots, load, latency, prefix hits where there are any, time."""
+    reuse = reuse_figure(result)
     return {
         **_who_and_when([result], None),
         "load": batch_figure(result),
         "latency": latency_figure([result]),
+        **({"reuse": reuse} if reuse else {}),
         "time": time_figure([result]),
     }
 

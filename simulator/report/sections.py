@@ -71,12 +71,35 @@ def memory_use(summary: dict[str, Any]) -> Rows:
             "free but too scattered, of what is free",
         ),
         ("refused though enough was free", number(kv["refused_by_fragmentation"]), "contiguous memory only"),
+        *_prefix_rows(kv["prefix_cache"]),
         (
             "preemptions",
             number(counts["preemptions"]),
-            f"of {number(counts['preempted'])} requests, by recomputation",
+            f"of {number(counts['preempted'])} requests, by {'swap' if 'swap' in kv else 'recomputation'}",
         ),
+        *_swap_rows(kv.get("swap"), summary["time"]["copy_s"]),
     ]
+
+
+def _prefix_rows(found: dict[str, Any]) -> Rows:
+    """What the prefix cache saved, where there was one that found something."""
+    if not found["found_tokens"]:
+        return []
+    rows = [("prompt tokens found in the prefix cache", share(found["hit_rate"]),
+             f"{number(found['found_tokens'])} of {number(found['prompt_tokens'])}")]
+    if "peak_blocks_shared" in found:
+        rows.append(("blocks saved by sharing, peak", number(found["peak_blocks_shared"]),
+                     "that running requests would hold more, did they share none"))
+    return rows
+
+
+def _swap_rows(moved: dict[str, Any] | None, copy_s: float) -> Rows:
+    """What preemption by swap moved."""
+    if moved is None:
+        return []
+    return [("KV blocks to host memory / back", f"{number(moved['blocks_out'])} / {number(moved['blocks_in'])}",
+             f"copied in {seconds(copy_s)} of GPU time"),
+            ("host memory, peak", number(moved["peak_host_blocks"]), f"of {number(moved['host_blocks'])} blocks")]
 
 
 def memory_rows(result: Result) -> dict[str, Any] | None:

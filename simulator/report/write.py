@@ -37,8 +37,7 @@ def write_result(
     `report` also plots/ and report.html. Raises ConfigError when `out_dir` holds something else.
     """
     with new_folder(out_dir) as folder, uncollected():
-        hosts = result.host_sensitivity
-        _write_data(result, folder, {"host_sensitivity": hosts} if hosts else None)
+        _write_data(result, folder, result.beside_summary)
         if report:
             _write_report(result, folder, plot_format)
     return Path(out_dir).resolve()

@@ -22,6 +22,8 @@ def change_rows(cluster: ClusterSpec, policy: Policy, limits: list[Limits]) -> l
     if any(lim.prefix for lim in limits):
         raise ConfigError("cluster.events: a prefix cache that is lost with its replica is not modelled; set "
                           "kv.prefix_caching: false")
+    if any(lim.swap_blocks for lim in limits):
+        raise ConfigError("cluster.events with preemption by swap (kv.swap) is not modelled")
     if policy.aux_per_tenant:
         raise ConfigError(f"cluster.events under policy.name: {policy.name} is not modelled")
     if any(lim.draft_tokens for lim in limits):

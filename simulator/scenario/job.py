@@ -54,7 +54,8 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
     req = request_columns(trace.arrival_ns, trace.prompt, trace.output, trace.max_tokens, trace.cached,
                           picks(scenario, trace, replication), shared.ends if shared else None,
                           group if len(groups) > 1 else (), asked(setup.policy, scenario, trace, replication),
-                          setup.policy.ordered, scenario.cluster.hands_over, gives_up or habits.attempts > 1)
+                          setup.policy.ordered, scenario.cluster.hands_over, gives_up or habits.attempts > 1,
+                          any(pool.lim.swap_blocks for pool in pools))
     for pool in pools:
         counts = reach(pool.lim, "max_num_batched_tokens" in setup.policy.knobs, int(trace.prompt.max()),
                        int(trace.max_tokens.max()), len(trace))

@@ -69,6 +69,13 @@ class PolicySpec(Section):
 
 
 
+class SwapSpec(Section):
+    """Host memory for the KV of preempted sequences, and the link to it."""
+
+    gib: float = Field(gt=0, le=1e5, description="[GiB] for each GPU, vLLM's --swap-space")
+    gb_per_s: float = Field(gt=0, le=1e6, description="[10^9 bytes/s] of each GPU's link to host memory, either way")
+
+
 class KvSpec(Section):
     """KV memory: paged blocks on demand, or one contiguous reservation a request."""
 
@@ -78,6 +85,7 @@ class KvSpec(Section):
     reserve_tokens: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
     prefix_caching: bool | None = Field(default=None, description="use blocks of earlier requests again where the "
                                         "tokens are the same; default: as the engine does")
+    swap: SwapSpec | None = Field(default=None, description="preempt by swap to host memory, not by recomputation")
 
 
 

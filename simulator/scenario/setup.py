@@ -33,6 +33,7 @@ from simulator.scenario.fleet import (
 from simulator.scenario.handover import Kind, with_roles
 from simulator.scenario.length import check_fits, check_positions, kv_tokens, longest_that_fits, safe_tokens
 from simulator.scenario.spec import Scenario
+from simulator.scenario.swap import swap_limits
 from simulator.scenario.windowed import refuse_beside_windows, window_limits
 from simulator.state import LARGEST_COUNT, Limits
 from simulator.units import to_ticks
@@ -255,7 +256,8 @@ def _limits(scenario: Scenario, engine: EngineProfile, model: ModelShape, policy
         padding=PADDINGS[knobs.padding or "naive"], order=KEYS.get(policy.name, 0),
         aging=to_ticks(knobs.aging_s or 0.0),
         max_waiting=scenario.admission.max_waiting or 0,
-        predicted_ttft=to_ticks(scenario.admission.predicted_ttft_s or 0.0))
+        predicted_ttft=to_ticks(scenario.admission.predicted_ttft_s or 0.0),
+        **swap_limits(scenario, model, policy, block_size))
 
 
 def _prefix_cache(scenario: Scenario, engine: EngineProfile, policy: Policy) -> bool:

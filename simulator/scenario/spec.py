@@ -25,7 +25,8 @@ from simulator.workload.spec import Inline, Workload, parse_workload
 LOOKED_UP = ("workload", "policy", "model", "engine.name", "engine.speculation", "host.name", "hardware.gpu",
              "hardware.weight_dtype", "hardware.kv_dtype", "hardware.tensor_parallel", "max_model_len",
              "hardware.expert_parallel", "hardware.expert_skew", "hardware.expert_shares", "kv.prefix_caching",
-             "policy.file", "load.turns", "load.timeout_s", "load.ttft_timeout_s", "admission.predicted_ttft_s")
+             "kv.swap", "policy.file", "load.turns", "load.timeout_s", "load.ttft_timeout_s",
+             "admission.predicted_ttft_s")
 """Keys whose values are looked up or read later (setup.prepare, build_workload); their lines are kept for the
 messages."""
 

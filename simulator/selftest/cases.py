@@ -149,6 +149,8 @@ TABLE: Final[tuple[Row, ...]] = (
     ("asks", lambda c, d: some_asks(c, d.policy, d.n, d.tick)),
     ("max_waiting", lambda c, d: c.among(0, 0, 0, 1, 3)),
     ("predicted_ttft", lambda c, d: 0 if POLICIES[d.policy].ordered else c.among(0, 0, 0, 4, 20) * d.tick),
+    ("swap_blocks", lambda c, d: c.among(0, 3, 12, 10**6) if POLICIES[d.policy].swaps and not d.contiguous else 0),
+    ("swap_ns", lambda c, d: c.among(0, 1, 3) * d.tick if d.swap_blocks else 0),
     ("hand_over", lambda c, d: 0),  # of fleets.handing_over
     # the run
     ("salts", lambda c, d: c.numbers(2, 0, 2**32 - 1) if d.draft_tokens else ()),
@@ -260,7 +262,7 @@ def job(case: Case, compiled: bool, log: bool = True) -> Job:
     restless = habits.ttft_ns > 0 or habits.total_ns > 0 or habits.attempts > 1
     req = request_columns(case.arrival, case.prompt, case.output, case.limit, case.cached, case.pick, ends,
                           np.arange(len(case.arrival)) % begin if groups else (),
-                          dict(case.asks), policy.ordered, link is not None, restless)
+                          dict(case.asks), policy.ordered, link is not None, restless, case.limits.swap_blocks > 0)
     chain = [number for numbers in case.chains for number in numbers]
     made = (array_job if compiled else list_job)(req, case.limits, case.cost, case.replicas, log, chain,
                                                  case.others, groups, policy.aux + 3 * policy.aux_per_tenant)

@@ -53,7 +53,8 @@ def tokens_are_conserved(case: Case, done: Job) -> Holds:
     yield rows["prefill_tokens"].sum() <= stats["prefill"].sum()
     if case.until is None and not lost:
         yield rows["prefill_tokens"].sum() == stats["prefill"].sum()
-        again = req.preempted.any() or req.sent.size or stats["failed"].any() or case.limits.prefix
+        recomputed = req.preempted.any() and case.limits.swap_blocks < 10**6  # with so much host memory nothing is
+        again = recomputed or req.sent.size or stats["failed"].any() or case.limits.prefix
         if not again and len({lim.block_size for lim in limits_of(case)}) == 1:
             yield stats["prefill"].sum() == _prompts_to_compute(case, done)
 
@@ -77,6 +78,7 @@ def blocks_are_conserved(case: Case, done: Job) -> Holds:
         yield np.all(c["free_blocks"] == total) and np.all(c["largest_gap"] == total)
         yield all(not np.any(c[idle]) for idle in ("n_running", "n_waiting", "n_flight", "n_extents", "kv_tokens"))
         yield np.all(done.reps.slots == -1) and not np.any(req.blocks)
+        yield not np.any(c["host_blocks"]) and not np.any(c["n_swapped"])
 
 
 def gaps_are_conserved(case: Case, done: Job) -> Holds:
@@ -114,7 +116,8 @@ def clocks_only_go_forward(case: Case, done: Job) -> Holds:
 def busy_within_the_horizon(case: Case, done: Job) -> Holds:
     """Wall and GPU time of a replica fit between its first start and its last output; parts add up."""
     stats = done.stats
-    yield np.all(stats["dense"] + stats["decode_attention"] + stats["prefill_attention"] == stats["gpu"])
+    work = stats["dense"] + stats["decode_attention"] + stats["prefill_attention"]
+    yield np.all(work + stats["copies"] == stats["gpu"])
     yield done.rows_time.sum() == stats["wall"].sum()
     for r, rows in enumerate(_of_each(done)):
         if len(rows):

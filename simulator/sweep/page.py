@@ -21,22 +21,23 @@ SOUND = ("stable", "undecided")
 
 
 def write_page(path: Path, name: str, frame: pd.DataFrame, means: pd.DataFrame, keys: Sequence[str], metric: str,
-               figure: "Figure | None", count: int) -> None:
+               figure: "Figure | None", count: int, said: Sequence[str] = ()) -> None:
     """Write the page of a sweep, whole or not at all; `figure` as from show.heat_map, None where none is drawn."""
     with atomic(path) as temporary:
-        temporary.write_text(render_sweep(name, frame, means, keys, metric, figure, count), encoding="utf-8")
+        temporary.write_text(render_sweep(name, frame, means, keys, metric, figure, count, said), encoding="utf-8")
 
 
 def render_sweep(name: str, frame: pd.DataFrame, means: pd.DataFrame, keys: Sequence[str], metric: str,
-                 figure: "Figure | None", count: int) -> str:
-    """The page."""
+                 figure: "Figure | None", count: int, said: Sequence[str] = ()) -> str:
+    """The page; `said` goes below the answer."""
     best = best_points(means, metric, count)
     failed = frame[frame["error"].notna()]
     rows = [([value_text(row[key]) for key in keys], number_text(row["mean"]), number_text(row["sem"]), row["verdict"])
             for row in best.to_dict("records")]
+    said = [*answer(means, keys, metric), *said]
     return render(
         "sweep.html", title=f"{name}: sweep", metric=metric, keys=list(keys), rows=rows,
-        points=len(means), replications=int(frame["replication"].nunique()), answer=answer(means, keys, metric),
+        points=len(means), replications=int(frame["replication"].nunique()), answer=said,
         verdict="overloaded" if sound_points(means).empty else "stable",
         picture=Markup(Picture(figure).in_page(f"{metric} over two keys", "heat-")) if figure else "",
         caption="Dark is good; grey: failed, or without a finite value.",

@@ -37,6 +37,14 @@ def sweep_keys(folder: str | Path) -> list[str]:
     return list(manifest["keys"])
 
 
+def unfinished(folder: str | Path, frame: pd.DataFrame) -> list[str]:
+    """How much of a sweep is there, where that is not all of it."""
+    rows = int((read_manifest(Path(folder)) or {}).get("rows", 0))
+    if len(frame) >= rows:
+        return []
+    return [f"{len(frame):,} of {rows:,} rows are done: this is the best so far, not the answer. Go on with --resume."]
+
+
 def load_table(folder: str | Path) -> pd.DataFrame:
     """All finished rows: point, replication, the swept keys, metrics, error; sorted by point and replication.
 

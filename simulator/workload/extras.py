@@ -24,6 +24,8 @@ class Extras:
     hash_ids    int64 (M,)    ids of the prompts' prefix blocks, one request after the other
     hash_ends   int64 (N,)    request i has hash_ids[hash_ends[i - 1] : hash_ends[i]]
     hash_block  [tokens] of prompt an id stands for; the last block of a prompt may be shorter
+    opening     int64 (N,)    number of the text the prompt begins with (a system prompt)
+    opening_tokens  int64 (N,)    [tokens] of it
     """
 
     session: Int64s | None = None
@@ -32,6 +34,8 @@ class Extras:
     hash_ids: Int64s | None = None
     hash_ends: Int64s | None = None
     hash_block: int = 0
+    opening: Int64s | None = None
+    opening_tokens: Int64s | None = None
 
     def __bool__(self) -> bool:
         return any(value is not None for _, value in self.columns())
@@ -75,7 +79,7 @@ class Extras:
 
     def copied(self, order: Int64s, total: int) -> "Extras":
         """Rows `order` of copies laid one after the other, `total` requests each: every copy is other people,
-        with conversations and prefixes of their own."""
+        with conversations and prefixes of their own, who meet the same system prompts."""
         if not self:
             return self
         copy = order // total

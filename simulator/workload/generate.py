@@ -10,7 +10,9 @@ from simulator.units import LONGEST_S, to_ticks
 
 from .arrivals import Arrivals, sample_arrivals
 from .asks import MOST_PRIORITY, Asks
+from .extras import NONE, Extras
 from .lengths import Lengths, sample_lengths
+from .prefixes import Prefixes, sample_prefixes
 from .streams import stream
 from .trace import DEFAULT_CLASS, Int64s, Trace, TraceMeta, content_sha256, make_trace
 from .transform import cap_output
@@ -25,6 +27,7 @@ class ClassSpec:
     joint    a trace whose rows give prompt and output together (their correlation is kept), drawn with
              replacement
     cached   prompt tokens found in the prefix cache, cut to the prompt's length (default none)
+    prefix   what prompts begin with, one of several texts; comes before `prompt` tokens of the request's own
     priority smaller goes first, for policies in that order (default 0 when another class has one)
     ttft_target_s   [s] wanted time to first token
     """
@@ -35,6 +38,7 @@ class ClassSpec:
     output: Lengths | None = None
     joint: Trace | None = None
     cached: Lengths | None = None
+    prefix: Prefixes | None = None
     priority: int | None = None
     ttft_target_s: float | None = None
 
@@ -46,6 +50,9 @@ class ClassSpec:
         if self.ttft_target_s is not None and not 0 < self.ttft_target_s <= LONGEST_S:
             raise ConfigError(f"class {self.name!r}: ttft_target_s must be > 0 and <= {LONGEST_S:.0f}, got "
                               f"{self.ttft_target_s}")
+        if self.prefix is not None and self.cached is not None:
+            raise ConfigError(f"class {self.name!r}: cached has no effect beside prefix, which says what is found "
+                              "again; give one of them")
         pair = self.prompt is not None and self.output is not None
         single = self.prompt is not None or self.output is not None
         if pair == (self.joint is not None) or single != pair:
@@ -66,6 +73,9 @@ class Generated:
         names = [spec.name for spec in self.classes]
         if not names or len(set(names)) < len(names):
             raise ConfigError(f"classes must be at least one, with different names, got {names}")
+        if any(spec.prefix for spec in self.classes) and any(spec.cached for spec in self.classes):
+            raise ConfigError("classes: cached has no effect where a class has a prefix, which says what is found "
+                              "again; give one of them")
 
 
 def generate_trace(workload: Generated, seed: int, replication: int = 0) -> Trace:
@@ -85,12 +95,29 @@ def generate_trace(workload: Generated, seed: int, replication: int = 0) -> Trac
         chosen = cls == code
         for part, drawn in _draw(spec, arrival.size, seed, replication).items():
             columns[part][chosen] = drawn[chosen]
-    trace = make_trace(arrival, **columns, cls=cls, class_names=names)
+    extras = _openings(workload.classes, cls, seed, replication)
+    if extras.opening_tokens is not None:
+        columns["prompt"] += extras.opening_tokens
+    trace = make_trace(arrival, **columns, cls=cls, class_names=names, extras=extras)
     if workload.max_tokens is not None:
         trace = cap_output(trace, workload.max_tokens)
     trace = replace(trace, asks=_asks(workload.classes, cls))
     meta = TraceMeta("generated", workload.arrivals.kind, content_sha256(trace), len(trace))
     return replace(trace, meta=meta)
+
+
+def _openings(classes: tuple[ClassSpec, ...], cls: Int64s, seed: int, replication: int) -> Extras:
+    """What the prompts begin with: texts of each class numbered one class after the other."""
+    if not any(spec.prefix for spec in classes):
+        return Extras()
+    opening, tokens = np.full(cls.size, NONE, dtype=np.int64), np.zeros(cls.size, dtype=np.int64)
+    for code, spec in enumerate(classes):
+        if spec.prefix is not None:
+            chosen = cls == code
+            group, length = sample_prefixes(spec.prefix, cls.size, seed, f"{spec.name}/prefix", replication)
+            opening[chosen] = group[chosen] + int(opening.max(initial=NONE)) + 1
+            tokens[chosen] = length[chosen]
+    return Extras(opening=opening, opening_tokens=tokens)
 
 
 def _asks(classes: tuple[ClassSpec, ...], cls: Int64s) -> Asks:

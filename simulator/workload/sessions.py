@@ -12,6 +12,7 @@ from .arrivals import Arrivals, sample_arrivals
 from .extras import Extras
 from .lengths import Lengths, sample_lengths
 from .pauses import LONGEST_S, Pauses, sample_pauses
+from .prefixes import Prefixes, sample_prefixes
 from .streams import stream
 from .trace import MAX_TOKENS, Int64s, Trace, TraceMeta, content_sha256, make_trace
 
@@ -27,6 +28,7 @@ class Sessions:
     new          [tokens] each turn adds to the prompt: the user's words, a tool's output
     output       [tokens] of each answer; it is part of the next prompt
     first        [tokens] prompt of the first turn (system prompt, files); default: as new
+    prefix       what sessions begin with, one of several texts; comes before `first`
     think_s      [s] from the answer at the client to the next turn
     max_context  [tokens] a session ends before the turn whose prompt and answer would exceed it
     """
@@ -38,6 +40,7 @@ class Sessions:
     first: Lengths | None = None
     think_s: float | Pauses = 0.0
     max_context: int | None = None
+    prefix: Prefixes | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.think_s, Pauses) and not 0 <= self.think_s <= LONGEST_S:
@@ -67,9 +70,14 @@ def generate_sessions(spec: Sessions, seed: int, replication: int = 0) -> Trace:
     prompt = said - (said - new - output)[starts][session] - output
     delay = sample_pauses(spec.think_s, total, stream(seed, "sessions/think", replication))
     delay[starts] = 0
+    extras = Extras(session, turn, delay)
+    if spec.prefix is not None:
+        group, tokens = sample_prefixes(spec.prefix, begin.size, seed, "sessions/prefix", replication)
+        prompt = prompt + tokens[session]
+        extras = replace(extras, opening=group[session], opening_tokens=tokens[session])
     kept = _within(spec, prompt + output, turn)
     columns = (column[kept] for column in (begin[session], prompt, output))
-    trace = make_trace(*columns, extras=Extras(session[kept], turn[kept], delay[kept]))
+    trace = make_trace(*columns, extras=extras.take(np.flatnonzero(kept), total))
     return replace(trace, meta=TraceMeta("sessions", spec.arrivals.kind, content_sha256(trace), total,
                                          {"beyond max_context": int(total - kept.sum())} if not kept.all() else {}))
 

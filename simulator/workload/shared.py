@@ -1,7 +1,8 @@
 """Which leading KV blocks of the requests of a trace hold the same tokens: numbers for the prefix cache.
 
-Two sources: prefix hashes, as published traces have them, and conversations, in which the prompt of a turn is the
-prompt before, the answer to it and something new. Blocks that no other request has get no number.
+Three sources: prefix hashes, as published traces have them; conversations, in which the prompt of a turn is the
+prompt before, the answer to it and something new; texts that prompts begin with, as a system prompt, which
+conversations may have too. Blocks that no other request has get no number.
 """
 
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ def shared_blocks(trace: Trace, block_size: int) -> Shared:
         keys, lengths = _of_hashes(trace, block_size)
     elif trace.extras.session is not None and trace.extras.turn is not None:
         keys, lengths = _of_sessions(trace, block_size)
+    elif trace.extras.opening is not None and trace.extras.opening_tokens is not None:
+        lengths = np.minimum(trace.prompt, trace.extras.opening_tokens) // block_size
+        keys = _in_openings(trace, block_size, np.zeros(int(lengths.sum()), np.int64), lengths)
     else:
         return Shared(np.zeros(0, np.int64), np.zeros(rows, np.int64), 0)
     return _numbered(keys, lengths)
@@ -65,7 +69,19 @@ def _of_sessions(trace: Trace, block_size: int) -> tuple[Int64s, Int64s]:
     lengths = (trace.prompt + trace.output - 1) // block_size
     owner, within = _places(lengths)
     widest = int(lengths.max(initial=0)) + 1
-    return talk[owner] * widest + within, lengths
+    return _in_openings(trace, block_size, talk[owner] * widest + within, lengths), lengths
+
+
+def _in_openings(trace: Trace, block_size: int, keys: Int64s, lengths: Int64s) -> Int64s:
+    """The keys, with blocks that lie whole in the text a prompt begins with named by it and their place in it."""
+    opening, tokens = trace.extras.opening, trace.extras.opening_tokens
+    if opening is None or tokens is None:
+        return keys
+    owner, within = _places(lengths)
+    inside = (within < (tokens // block_size)[owner]) & (opening[owner] >= 0)
+    widest = int(tokens.max(initial=0)) // block_size + 1
+    above = int(keys.max(initial=0)) + 1
+    return np.where(inside, above + opening[owner] * widest + within, keys)
 
 
 def _places(lengths: Int64s) -> tuple[Int64s, Int64s]:

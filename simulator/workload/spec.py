@@ -13,6 +13,7 @@ from simulator.errors import ConfigError, ServecastError
 from .arrivals import Arrivals
 from .generate import ClassSpec, Generated
 from .lengths import Lengths
+from .prefixes import Prefixes
 from .sessions import Sessions
 from .trace import DEFAULT_CLASS, Trace
 
@@ -59,7 +60,8 @@ class Inline:
 
 
 Workload = TraceFile | Inline | Generated | Sessions
-_GENERATED_KEYS = ("arrivals", "prompt", "output", "joint", "cached", "classes", "max_tokens")
+_LENGTH_KEYS = ("prompt", "output", "joint", "cached", "prefix")
+_GENERATED_KEYS = ("arrivals", *_LENGTH_KEYS, "classes", "max_tokens")
 
 
 def parse_workload(data: Mapping[str, Any], base: str | Path = ".", where: str = "workload") -> Workload:
@@ -94,7 +96,7 @@ def _generated(data: Mapping[str, Any], base: Path, where: str) -> Generated:
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise ConfigError(f"{where}.max_tokens must be a whole number >= 1, got {limit!r}")
     if "classes" not in data:
-        lengths = {key: data[key] for key in ("prompt", "output", "joint", "cached") if key in data}
+        lengths = {key: data[key] for key in _LENGTH_KEYS if key in data}
         return Generated(arrivals, (_class(DEFAULT_CLASS, lengths, base, where),), limit)
     _only(data, ("arrivals", "classes", "max_tokens"), where)
     if not isinstance(data["classes"], Mapping) or not data["classes"]:
@@ -111,6 +113,8 @@ def _sessions(data: Any, base: Path, where: str) -> Sessions:
     for key in ("turns", "new", "output", "first"):
         if key in data:
             made[key] = _lengths(data[key], "output" if key == "output" else "prompt", base, f"{where}.{key}")
+    if "prefix" in data:
+        made["prefix"] = _prefixes(data["prefix"], base, f"{where}.prefix")
     if "arrivals" in data:
         made["arrivals"] = _make(Arrivals, data["arrivals"], f"{where}.arrivals", "arrivals")
     return _make(Sessions, made, where, "sessions")
@@ -119,12 +123,13 @@ def _sessions(data: Any, base: Path, where: str) -> Sessions:
 def _class(name: str, data: Mapping[str, Any], base: Path, where: str) -> ClassSpec:
     if not isinstance(data, Mapping):
         raise ConfigError(f"{where} must be a mapping, got {shown(data)}")
-    _only(data, ("weight", "prompt", "output", "joint", "cached", "priority", "ttft_target_s"), where)
+    _only(data, ("weight", *_LENGTH_KEYS, "priority", "ttft_target_s"), where)
     parts = {
         key: _lengths(data[key], key, base, f"{where}.{key}")
         for key in ("prompt", "output", "cached")
         if key in data
     }
+    prefix = _prefixes(data["prefix"], base, f"{where}.prefix") if "prefix" in data else None
     joint = _sample(data["joint"], base, f"{where}.joint") if "joint" in data else None
     weight, target = data.get("weight", 1.0), data.get("ttft_target_s")
     for key, value in (("weight", weight), ("ttft_target_s", 1.0 if target is None else target)):
@@ -134,10 +139,19 @@ def _class(name: str, data: Mapping[str, Any], base: Path, where: str) -> ClassS
     if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
         raise ConfigError(f"{where}.priority must be a whole number, got {priority!r}")
     try:
-        return ClassSpec(name, float(weight), joint=joint, priority=priority,
+        return ClassSpec(name, float(weight), joint=joint, prefix=prefix, priority=priority,
                          ttft_target_s=None if target is None else float(target), **parts)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
+
+
+def _prefixes(data: Any, base: Path, where: str) -> Prefixes:
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{where} must be a mapping like {{groups: 8, length: 1000}}, got {shown(data)}")
+    made: dict[str, Any] = dict(data)
+    if "length" in data:
+        made["length"] = _lengths(data["length"], "prompt", base, f"{where}.length")
+    return _make(Prefixes, made, where, "prefix")
 
 
 def _lengths(data: Any, part: str, base: Path, where: str) -> Lengths:

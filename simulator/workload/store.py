@@ -84,6 +84,8 @@ def _check_extras(extras: Extras, rows: int) -> None:
             raise TraceError(f"{name} must hold {rows} rows, got {column.size}")
     if (extras.hash_ids is None) != (extras.hash_ends is None):
         raise TraceError("hash_ids and hash_ends belong together")
+    if (extras.opening is None) != (extras.opening_tokens is None):
+        raise TraceError("opening and opening_tokens belong together")
     if extras.hash_ids is not None and extras.hash_ends is not None:
         ends = np.concatenate(([0], extras.hash_ends))
         if np.any(np.diff(ends) < 0) or ends[-1] != extras.hash_ids.size or extras.hash_block < 1:

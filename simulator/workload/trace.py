@@ -241,9 +241,10 @@ def _ordered(trace: Trace, sort: bool) -> Trace:
 
 
 def content_sha256(trace: Trace) -> str:
-    """SHA-256 over class names and columns (little-endian, in COLUMN_TYPES order, then those of asks)."""
+    """SHA-256 over class names and columns (little-endian, in COLUMN_TYPES order, then those of asks and extras)."""
     digest = hashlib.sha256("\0".join(trace.class_names).encode())
-    for name, column in (*trace.columns(), *trace.asks.columns()):
+    beside = [(name, column) for name, column in trace.extras.columns() if column is not None]
+    for name, column in (*trace.columns(), *trace.asks.columns(), *beside):
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(column, dtype=column.dtype.newbyteorder("<")).data)
     return digest.hexdigest()

@@ -70,6 +70,8 @@ def test_larger_numbers_of_a_workload_are_refused(key):
     data["arrivals"] |= {} if key.endswith("duration_s") else {"requests": 5}
     if ".prompt." in key:
         data["prompt"] = {"kind": "fixed"} if key.endswith("value") else {"kind": "lognormal", "mean": 5, "cv": 1}
+    if ".prefix." in key:
+        data["prefix"] = {"groups": 2, "length": 5}
     section, name = key.split(".")[1:]
     data[section][name] = int(most) + 1 if float(most).is_integer() else most * 1.001
     with pytest.raises(ConfigError, match=name):

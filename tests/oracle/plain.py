@@ -123,7 +123,7 @@ class Oracle:
             seq.state = "waiting"
             rep.waiting.append(seq)
             rep.unended += 1
-            rep.peak_waiting = max(rep.peak_waiting, len(rep.waiting))
+            rep.peak_waiting = max(rep.peak_waiting, len(rep.waiting) + len(rep.swapped))
             if rep.asleep:
                 self.wake(rep)
             return
@@ -181,6 +181,8 @@ class Oracle:
             new + work.pad_tokens,
             pairs + work.pad_pairs,
         )
+        gpu += rep.copied * self.lim.swap_ns
+        rep.copied = 0
         kind, tokens = int(prefill > 0), decode + work.pad_rows + new + work.pad_tokens
         rows = decode + prefill
         ready = self.now + self.table("prep_ns", kind, tokens) + rows * int(self.cost.prep_seq_ns)
@@ -228,7 +230,8 @@ class Oracle:
                 seq.last = seen
             if seq.done == seq.output:
                 if seq.state == "waiting":
-                    rep.waiting.remove(seq)
+                    (rep.swapped if seq in rep.host else rep.waiting).remove(seq)
+                    rep.host.pop(seq, None)
                 seq.state = "finished"
                 ended += 1
         rep.steps += 1

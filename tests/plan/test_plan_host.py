@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from simulator.errors import ConfigError
-from simulator.planning.spec import candidates_of, plan_from, scenario_of
+from simulator.planning.candidate import candidates_of, scenario_of
+from simulator.planning.spec import plan_from
 from simulator.scenario.setup import prepare
 
 

@@ -10,12 +10,13 @@ import pytest
 from simulator import simulate
 from simulator.cli.main import main
 from simulator.errors import ConfigError
+from simulator.planning.candidate import Candidate
 from simulator.planning.loss import across
 from simulator.planning.measure import Wanted, key_of, measure
 from simulator.planning.plan import Plan, plan
 from simulator.planning.price import Fleet
 from simulator.planning.slo import MEAN
-from simulator.planning.spec import Candidate, plan_from
+from simulator.planning.spec import plan_from
 from simulator.planning.statistics import check_levels, judge
 from simulator.report.plan.data import plain
 from simulator.report.plan.words import answer_lines

@@ -10,9 +10,10 @@ from simulator.metrics.latency import seconds
 from simulator.metrics.samples import percentile
 from simulator.planning.bounds import fewest_replicas, ready, scaled_cost, step_error
 from simulator.planning.cache import PointCache
+from simulator.planning.candidate import candidates_of
 from simulator.planning.plan import plan
 from simulator.planning.points import Bench, Point
-from simulator.planning.spec import PlanSpec, candidates_of, plan_from
+from simulator.planning.spec import PlanSpec, plan_from
 from simulator.planning.traffic import mean_rate
 from simulator.run import simulate
 from simulator.scenario.setup import prepare

@@ -6,8 +6,9 @@ import pytest
 import yaml
 
 from simulator.errors import ConfigError
+from simulator.planning.candidate import candidates_of
 from simulator.planning.slo import MEAN, Target
-from simulator.planning.spec import candidates_of, load_plan, plan_from
+from simulator.planning.spec import load_plan, plan_from
 
 GOOD = """name: p
 workload:

@@ -67,6 +67,25 @@ def test_prefix_caching_carries_more(rows: Any) -> None:
     assert found["h100-sxm, prefix caching"]["carries"] > found["h100-sxm, no prefix caching"]["carries"]
 
 
+def test_drafts_carry_more_where_a_promise_on_tpot_binds(rows: Any) -> None:
+    """A step reads all weights for one token a sequence or for several (Leviathan et al., ICML 2023, section 3.3)."""
+    found = rows("06_speculation")
+    drafts = ("no drafts", "1 draft", "4 drafts")
+    none, one, four = (found[f"h200-sxm, seqs 128, {words}"]["carries"] for words in drafts)
+    assert none < one < four
+
+
+def test_prefill_and_decode_apart_on_the_same_gpus(rows: Any) -> None:
+    """Long prompts: one replica of four that computes them is the wall, two are not; a replica that does both stalls
+    its decodes for a prompt of 8,192 tokens and less for one of 512 (Agrawal et al., Sarathi-Serve, OSDI 2024)."""
+    found = rows("07_disaggregation")
+    assert {row["gpus"] for row in found.values()} == {4}
+    name = "h100-sxm, tokens 8192, least outstanding"
+    both, one, two = (found[name + more]["carries"] for more in ("", ", 1 for prefill", ", 2 for prefill"))
+    assert one < two and found[f"{name}, 1 for prefill"]["breaks"]["level"] == "p95 TTFT"
+    assert both < found["h100-sxm, tokens 512, least outstanding"]["carries"]
+
+
 def test_experts_split_over_gpus_or_dealt_out(rows: Any) -> None:
     """One GPU holds all experts: there is nothing to deal out, and the row says so."""
     found = rows("08_30b_a3b_on_8_h200")

@@ -62,8 +62,9 @@ def columns(sequences: list[Sequence], block_size: int, num_blocks: int) -> tupl
     )  # fmt: skip
     nodes = [Node(before=-1, after=-1, count=0, chain=-1, owner=0, refs=0, twin=-1) for _ in range(num_blocks)]
     found = SimpleNamespace(chain=flat, held=[-1] * len(flat), found=[-1] * (max(flat, default=0) + 1), nodes=nodes)
-    c = SimpleNamespace(free_blocks=num_blocks, kept=0, oldest=-1, newest=-1, spare=-1, n_nodes=0)
-    return req, SimpleNamespace(c=c, prefix=found), SimpleNamespace(block_size=block_size, rehearse=0)
+    c = SimpleNamespace(free_blocks=num_blocks, kept=0, oldest=-1, newest=-1, spare=-1, n_nodes=0, spared=0)
+    rep = SimpleNamespace(c=c, prefix=found, stats=SimpleNamespace(peak_spared=0))
+    return req, rep, SimpleNamespace(block_size=block_size, rehearse=0)
 
 
 def some_sequences(draw: random.Random) -> list[Sequence]:
@@ -142,6 +143,7 @@ def run(seed: int) -> dict[str, int]:
                 if act == "preempt":
                     preempted.add(i)
         assert rep.c.free_blocks == len(pool.free)
+        assert rep.c.spared == sum(len(each.held) for each in sequences) - (size - len(pool.free))
     seen["evicted"] = sum(block.name is None for block in pool.free)
     return seen
 

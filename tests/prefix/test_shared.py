@@ -1,19 +1,18 @@
 """Numbers of shared blocks against the tokens themselves, written out."""
 
 import random
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from simulator.workload.extras import Extras
 from simulator.workload.shared import shared_blocks
 
 
 def trace(prompt: list[int], output: list[int], **extras: Any) -> Any:
-    known = {"session": None, "turn": None, "hash_ids": None, "hash_ends": None, "hash_block": 0} | extras
-    columns = {k: np.array(v, np.int64) if isinstance(v, list) else v for k, v in known.items()}
-    return _Trace(np.array(prompt), np.array(output), SimpleNamespace(**columns))
+    columns: dict[str, Any] = {k: np.array(v, np.int64) if isinstance(v, list) else v for k, v in extras.items()}
+    return _Trace(np.array(prompt), np.array(output), Extras(**columns))
 
 
 class _Trace:
@@ -101,6 +100,33 @@ def test_turns_of_conversations(seed: int) -> None:
         trace([prompt[i] for i in order], [output[i] for i in order], session=[session[i] for i in order],
               turn=[turn[i] for i in order]), block)  # fmt: skip
     same_pattern(per_request(found), written_out([tokens[i] for i in order], block))
+
+
+@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("talking", [False, True])
+def test_texts_that_prompts_begin_with(seed: int, talking: bool) -> None:
+    """A system prompt of any length before what is the request's own, alone or at the head of a conversation."""
+    draw = random.Random(seed)
+    block = draw.choice([1, 2, 4])
+    texts = [[-(10_000 * (g + 1) + j) for j in range(draw.randint(1, 13))] for g in range(3)]
+    columns: dict[str, list[int]] = {name: [] for name in ("session", "turn", "opening", "opening_tokens")}
+    prompt, output, tokens = [], [], []
+    for name in range(draw.randint(1, 6)):
+        group = draw.choice([-1, 0, 1, 2])
+        said = [] if group < 0 else texts[group]
+        for k in range(draw.randint(1, 3) if talking else 1):
+            said = said + [1000 * name + 100 * k + j for j in range(draw.randint(1, 9))]
+            answer = [-(1000 * name + 100 * k + j) - 1 for j in range(draw.randint(1, 9))]
+            prompt.append(len(said))
+            output.append(len(answer))
+            row = (name, k, group, len(texts[group]) if group >= 0 else 0)
+            for column, value in zip(columns.values(), row, strict=True):
+                column.append(value)
+            said = said + answer
+            tokens.append(said[:-1] if talking else said[:prompt[-1]])
+    given = columns if talking else {name: columns[name] for name in ("opening", "opening_tokens")}
+    found = shared_blocks(trace(prompt, output, hash_block=0, **given), block)
+    same_pattern(per_request(found), written_out(tokens, block))
 
 
 def test_nothing_said_nothing_shared() -> None:

@@ -219,6 +219,22 @@ def test_vllm_v0_decodes_only_beside_a_free_block(policy: str, last: int, preemp
 
 
 @ENGINES
+@pytest.mark.parametrize(("host", "scheduled", "last", "prefill", "moved"), [
+    (2, [0, 0, 42], [26, 42, 52], 11, 2), (1, [0, 0, 20], [20, 30, 30], 17, 0)])
+def test_vllm_v0_swaps_to_host_memory_and_back_before_new_prompts(
+        host: int, scheduled: list[int], last: list[int], prefill: int, moved: int, engine: str) -> None:
+    """4 blocks of 4, held by two prompts of 5. At 10 the second goes to host memory, 2 blocks of 3 ns, and the first
+    gets its last token at 10 + 6 + 10; then the second comes back, 6 again, and has its own at 42. Who came at 12 waits
+    until nobody is swapped out. In a host memory of 1 block there is no room: 6 tokens are computed again at 20."""
+    done = run(requests([0, 0, 12], [5, 5, 1], [2, 2, 1], "vllm_v0", num_blocks=4, swap_blocks=host, swap_ns=3), engine)
+    assert (done.req.scheduled.tolist(), done.req.last.tolist()) == (scheduled, last)
+    stats = done.stats[0]
+    assert (stats["prefill"], stats["swapped_out"], stats["swapped_in"], stats["copies"]) == (
+        prefill, moved, moved, 2 * 3 * moved)
+    assert (stats["peak_host"], done.req.preempted.tolist()) == (moved, [0, 1, 0])
+
+
+@ENGINES
 def test_vllm_v0_preempts_itself_and_goes_on(engine: str) -> None:
     """2 blocks, both full or begun by the prompt of 5: each further token is computed with all before it."""
     done = run(requests([0], [5], [3], "vllm_v0", num_blocks=2), engine)

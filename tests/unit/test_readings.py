@@ -9,9 +9,10 @@ from simulator import scenario_from, simulate
 from simulator.engines.booking import itl_bin
 from simulator.metrics.latency import histogram_quantiles
 from simulator.metrics.readings import banner
+from simulator.planning.candidate import candidates_of
 from simulator.planning.price import fleet_of
 from simulator.planning.search import Outcome
-from simulator.planning.spec import candidates_of, plan_from
+from simulator.planning.spec import plan_from
 from simulator.profiles.gpu import load_gpu
 from simulator.state import ITL_BINS, log_bin_edges
 

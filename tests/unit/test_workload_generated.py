@@ -1,5 +1,6 @@
 """Generated workloads against theory: counts, gaps, moments; named streams; refused options."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from simulator.workload import (
     sample_lengths,
     stream,
 )
+from simulator.workload.prefixes import Prefixes
 
 N = 50_000
 ALPHA = 1e-3
@@ -315,3 +317,29 @@ def test_refused_lengths(options: dict[str, Any], message: str) -> None:
 def test_refused_seeds(seed: Any, replication: Any) -> None:
     with pytest.raises(ConfigError):
         stream(seed, "a", replication)
+
+
+@pytest.mark.parametrize("skew", [0.0, 1.2])
+def test_system_prompts_are_as_popular_as_zipf_says_and_come_before_what_is_the_requests_own(skew: float) -> None:
+    prefix = Prefixes(20, Lengths("uniform", min=100, max=900), skew)
+    own = ClassSpec(prompt=Lengths("lognormal", mean=300, cv=1.0), output=Lengths("fixed", value=5))
+    arrivals = Arrivals("constant", rate=100.0, requests=N)
+    alone, begun = (generate_trace(Generated(arrivals, (spec,)), 3) for spec in (own, replace(own, prefix=prefix)))
+    opening, tokens = begun.extras.opening, begun.extras.opening_tokens
+    assert opening is not None and tokens is not None
+    weight = np.array([1 / k**skew for k in range(1, 21)])
+    assert stats.chisquare(np.bincount(opening, minlength=20), N * weight / weight.sum()).pvalue > ALPHA
+    assert np.array_equal(begun.prompt - tokens, alone.prompt)  # its own words are drawn as without
+    assert all(len(set(tokens[opening == k].tolist())) == 1 for k in range(20)) and len(set(tokens.tolist())) > 10
+
+
+def test_texts_of_different_classes_are_different_texts() -> None:
+    spec = ClassSpec("a", prompt=Lengths("fixed", value=7), output=Lengths("fixed", value=5),
+                     prefix=Prefixes(2, Lengths("fixed", value=64)))  # fmt: skip
+    plain = replace(spec, name="c", prefix=None)
+    trace = generate_trace(Generated(Arrivals("constant", rate=100.0, requests=500),
+                                     (spec, replace(spec, name="b"), plain)), 3)  # fmt: skip
+    extras = trace.extras
+    assert extras.opening is not None and extras.opening_tokens is not None
+    assert [sorted(set(extras.opening[trace.cls == k].tolist())) for k in range(3)] == [[0, 1], [2, 3], [-1]]
+    assert [set(trace.prompt[trace.cls == k].tolist()) for k in range(3)] == [{71}, {71}, {7}]

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simulator.report.tables import COLOURS
-from simulator.text import MISSING, number, seconds, share
+from simulator.text import MISSING, number, seconds, share, stopped_lines
 
 Data = Mapping[str, Any]
 COLUMNS: Final = (("requests_per_s", "served/s"), ("output_tokens_per_s", "tokens/s"), ("ttft_p50_s", "TTFT p50"),
@@ -45,7 +45,8 @@ def load_lines(data: Data) -> list[str]:
             lines.append(f"At {first_bad[data['axis']]:g} {unit} it is {first_bad['verdict']}: {first_bad['reason']}.")
         else:
             lines.append("No point is beyond what it carries; larger ones would show where that ends.")
-    return lines + ([f"{len(data['measured'])} measured points beside it."] if data.get("measured") else [])
+    lines += [f"{len(data['measured'])} measured points beside it."] if data.get("measured") else []
+    return lines + stopped_lines(data)
 
 
 def load_tables(data: Data) -> Iterator[Any]:
@@ -91,7 +92,7 @@ def capacity_lines(data: Data) -> list[str]:
     fleet = f"{data['gpus']} x {data['gpu']}" + (f" in {data['replicas']} replicas" if data["replicas"] > 1 else "")
     if data["rate"] is None:
         return [f"{fleet} meets this at no rate: {data['breaks']['words']} even at {data['breaks']['rate']:.3g} "
-                f"requests/s. Asked: {asked}."]  # fmt: skip
+                f"requests/s. Asked: {asked}.", *stopped_lines(data)]  # fmt: skip
     if not data["wall"]:
         return [f"No level breaks up to {data['rate']:.4g} requests/s: there is no wall. Asked: {asked}."]
     high = "more" if data["high"] is None else f"{data['high']:.3g}"
@@ -104,7 +105,7 @@ def capacity_lines(data: Data) -> list[str]:
     if data["relief"]:
         most = first_relief(data["relief"])
         lines.append(most or "No single resource holds it back: 25 % more of any carries at most 2 % more.")
-    return lines + _growth_lines(data)
+    return lines + _growth_lines(data) + stopped_lines(data)
 
 
 def first_relief(relief: Sequence[Data]) -> str:

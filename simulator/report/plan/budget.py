@@ -9,10 +9,10 @@ from rich.text import Text
 
 from simulator.report.folder import new_folder
 from simulator.report.load.words import csv_text, first_relief, growths_shown, step_rows, steps_table
-from simulator.report.plan.words import example_price, fleet_words, unfinished
+from simulator.report.plan.words import example_price, fleet_words
 from simulator.report.render import render
 from simulator.report.write import json_text
-from simulator.text import gain, level_value, number
+from simulator.text import gain, level_value, number, stopped_lines
 
 Data = Mapping[str, Any]
 
@@ -44,10 +44,9 @@ def level_words(row: Data) -> str:
 def budget_lines(data: Data) -> list[str]:
     """The answer in plain words, most important first."""
     best = data["best"]
-    if best is None and not data["complete"]:
-        return [f"The search was stopped by {data['stopped']} before it was known what {budget_text(data)} carries."]
     if best is None:
-        return [f"{budget_text(data)} buys no fleet that meets the levels at any rate: {data['rows'][0]['reason']}."]
+        none = f"{budget_text(data)} buys no fleet that meets the levels at any rate: {data['rows'][0]['reason']}."
+        return stopped_lines(data) or [none]
     cost = f"{fleet_words(best | {'spare': data['survive']})}, {best['usd_per_hour']:.2f} USD/h{example_price(best)}"
     if data["objective"] == "best_slo":
         lines = [f"{budget_text(data)} is best spent on {cost}: at {number(data['traffic'])} requests/s "
@@ -66,7 +65,7 @@ def budget_lines(data: Data) -> list[str]:
         months = data["steps"][0]["months"].items()
         when = ", ".join(f"{count:.1f} months at {g} % a month" for g, count in months)
         lines.append(f"Traffic that grows gets there in {when}.")
-    return lines + unfinished(data)
+    return lines + stopped_lines(data)
 
 
 def budget_tables(data: Data) -> Iterator[Any]:

@@ -5,12 +5,13 @@ from typing import Any
 
 from simulator.metrics.trust import gpu_mark
 from simulator.planning.answer import Answer
+from simulator.planning.candidate import Candidate
 from simulator.planning.measure import key_of
 from simulator.planning.plan import Choice, Plan
 from simulator.planning.price import price_of
 from simulator.planning.search import Outcome
 from simulator.planning.slo import MEAN
-from simulator.planning.spec import Candidate, PlanSpec
+from simulator.planning.spec import PlanSpec
 from simulator.planning.statistics import Judgement, finite, mean_of
 from simulator.planning.traffic import mean_rate
 from simulator.report.plan.deploy import command_notes, kubernetes, no_command, vllm_command
@@ -21,7 +22,7 @@ NOT_MODELLED = (
     "network and load-balancer latency between client and replica, and time to start a replica",
     "prefix hits that the traffic does not show (sessions, prefix hashes, cached tokens)",
     "failures other than replicas missing (survive): no retries, no slow GPUs, no restarts under load",
-    "speculative decoding, LoRA adapters, multi-node tensor parallelism, mixed GPU types in one fleet",
+    "LoRA adapters, multi-node tensor parallelism, mixed GPU types in one fleet",
     "quality of the answers: lower precision is counted as faster, never as worse",
     "host, storage, network and staff costs; power is GPUs times their rated maximum",
 )
@@ -189,7 +190,7 @@ def nearest(plan: Plan) -> dict[str, Any] | None:
         "limit": binding.limit,
         "value": binding.shown,
         "overloaded": judged.overloaded,
-        "replicas": plan.spec.candidates.allowed(o.candidate.tensor_parallel)[-1],
+        "replicas": plan.spec.candidates.allowed(o.candidate.tensor_parallel, o.candidate.prefill_replicas)[-1],
         "traffic_share": o.rate_met / plan.spec.growth if o.rate_met else None,
         "reason": o.reason,
     }

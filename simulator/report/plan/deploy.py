@@ -49,6 +49,8 @@ def no_command(spec: PlanSpec, setup: Setup) -> str:
         return "a textbook GPU is nothing to start an engine on"
     if setup.engine.name != "vllm":
         return f"commands are written for vLLM only, not for {name}"
+    if setup.pools:
+        return "commands are written for replicas that serve requests whole, not for prefill and decode pools"
     usual = load_engine(scenario.engine.name)
     if setup.policy.name != usual.policy:
         return f"{name} schedules by {usual.policy}, it has no policy {setup.policy.name}"

@@ -11,7 +11,7 @@ from rich.text import Text
 from simulator.planning.whatif import SHARES
 from simulator.report.folder import new_folder
 from simulator.report.render import markdown_cell, render
-from simulator.text import bounded
+from simulator.text import bounded, stopped_lines
 
 Data = Mapping[str, Any]
 UNCOMPARED = (
@@ -91,6 +91,7 @@ def whatif_tables(data: Data) -> Iterator[Any]:
     )
     if any(row["overloaded"] for row in data["rows"]):
         yield Text(UNCOMPARED)
+    yield from (Text(line) for line in stopped_lines(data))
 
 
 def write_whatif(data: Data, out: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from simulator.text import bounded, level_value
+from simulator.text import bounded, level_value, stopped_lines
 
 Data = Mapping[str, Any]
 
@@ -41,7 +41,7 @@ def answer_lines(data: Data) -> list[str]:
     if answer and answer["explained"]:
         lines += _headroom(answer)
     lines += _length(best, data["question"])
-    return lines + [f"{text}." for text in data["cannot_be_told_apart"]] + unfinished(data)
+    return lines + [f"{text}." for text in data["cannot_be_told_apart"]] + stopped_lines(data)
 
 
 def example_price(fleet: Data) -> str:
@@ -136,15 +136,6 @@ def _next_change(answer: Data) -> list[str]:
     ]
 
 
-def unfinished(data: Data) -> list[str]:
-    """What stopped the search, where something did."""
-    return (
-        []
-        if data["complete"]
-        else [f"The search was stopped by {data['stopped']}: this is the best so far, not the answer."]
-    )
-
-
 def _no_answer(data: Data) -> list[str]:
     lines = ["No fleet among the candidates meets the service levels."]
     near = data["nearest"]
@@ -164,7 +155,7 @@ def _no_answer(data: Data) -> list[str]:
                 f"Nearest feasible point: a limit of {value} for {near['binding']}, reached by "
                 f"{near['label']} nearly idle."
             )
-    return lines + unfinished(data)
+    return lines + stopped_lines(data)
 
 
 def plan_tables(data: Data) -> Iterator[Any]:

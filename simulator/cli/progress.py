@@ -1,0 +1,122 @@
+"""Progress on stderr: redrawn in place on a terminal, a whole line now and then elsewhere (a pipe, a log file)."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from simulator.cli.common import console
+
+if TYPE_CHECKING:
+    from simulator.planning.news import News, Tell
+
+FIRST_S: Final = 5.0
+"""[s] until the first line; what ends sooner says nothing."""
+LONGEST_S: Final = 60.0
+"""[s] between lines, at most; each pause is half as long again as the one before."""
+SILENT_S: Final = 5.0
+"""[s] without news after which the latest is said again, where a line is due."""
+COMPILING: Final = "no simulation is done yet; the first of a new version compile the engine, a minute or so"
+TRUSTED: Final = 0.02
+"""Share of the work that must be done before the rest of it is estimated."""
+
+
+class Watch:
+    """Says when another line is due, and how long the rest will take."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._start = clock, clock()
+        self._pause = FIRST_S
+        self._next = self._start + FIRST_S
+
+    def due(self) -> bool:
+        """Whether it is time for a line; the next one comes later."""
+        now = self._clock()
+        if now < self._next:
+            return False
+        self._pause = min(LONGEST_S, 1.5 * self._pause)
+        self._next = now + self._pause
+        return True
+
+    def left(self, done: float) -> str:
+        """`about 40 s left`, from what the `done` share of the work took; empty where that says too little."""
+        if not TRUSTED <= done < 1:
+            return ""
+        return f"about {_rough((self._clock() - self._start) * (1 - done) / done)} left"
+
+
+@contextmanager
+def progress_bar(title: str, total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """A function to call with how many of `total` are done; quiet: nothing is shown."""
+    if quiet:
+        yield lambda done: None
+    elif sys.stderr.isatty():
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+            task = bar.add_task(title, total=total)
+            yield lambda done: bar.update(task, completed=done)
+    else:
+        watch = Watch()
+        with _lines(watch, f"{title}: {COMPILING}") as say:
+            yield lambda done: say(f"{title}: {done:,} of {total:,} done", watch.left(done / max(1, total)))
+
+
+@contextmanager
+def news_of(title: str, quiet: bool) -> "Iterator[Tell | None]":
+    """A function to call with the News of a search; quiet: None."""
+    if quiet:
+        yield None
+        return
+    watch = Watch()
+    if sys.stderr.isatty():
+        with console(stderr=True).status(f"{title} ...") as status:
+            yield lambda news: status.update(_words(title, news, watch))
+    else:
+        with _lines(watch, f"{title}: {COMPILING}") as say:
+            yield lambda news: say(_words(title, news, watch))
+
+
+@contextmanager
+def _lines(watch: Watch, before: str) -> Iterator[Callable[..., None]]:
+    """A function that prints a line where one is due; after a silent stretch the latest comes again, first `before`."""
+    latest, told, ended = before, time.monotonic(), threading.Event()
+
+    def say(*parts: str) -> None:
+        nonlocal latest, told
+        latest, told = "; ".join(part for part in parts if part), time.monotonic()
+        if watch.due():
+            _line(latest)
+
+    def beat() -> None:
+        while not ended.wait(SILENT_S / 5):
+            if time.monotonic() - told > SILENT_S and watch.due():
+                _line(latest)
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield say
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _rough(seconds: float) -> str:
+    """40 s, 12 min, 3 h: no more digits than an estimate has."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _words(title: str, news: "News", watch: Watch) -> str:
+    """`planning: l40s (2 of 4); 96 simulations; about 20 s left; so far: 3 GPUs ...`."""
+    parts = [f"{title}: {news.doing}", f"{news.simulated} simulations", watch.left(news.done)]
+    return "; ".join([part for part in parts if part] + ([f"so far: {news.known}"] if news.known else []))
+
+
+def _line(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,138 @@
+"""One configuration of a replica and its router, from a plan's lists: its name, and the scenario that simulates it."""
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from simulator.planning.spec import PlanSpec
+from simulator.scenario.spec import Scenario, scenario_from
+
+PREFILL: Final = "prefill"
+DECODE: Final = "decode"
+"""Pools of a fleet with candidates.prefill_replicas."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One configuration of a replica and its router; how many of them is the question."""
+
+    gpu: str
+    tensor_parallel: int
+    policy: str | None
+    max_num_seqs: int | None
+    max_num_batched_tokens: int | None
+    weight_dtype: str
+    kv_dtype: str
+    router: str
+    model: str | None = None
+    prefix_caching: bool | None = None
+    expert_parallel: bool = False
+    draft_tokens: int | None = None
+    prefill_replicas: int = 0
+
+    @property
+    def label(self) -> str:
+        """Short text that tells candidates apart."""
+        parts = [
+            self.gpu,
+            f"TP{self.tensor_parallel}" if self.tensor_parallel > 1 else "",
+            self.policy or "",
+            f"seqs {self.max_num_seqs}" if self.max_num_seqs else "",
+            f"tokens {self.max_num_batched_tokens}" if self.max_num_batched_tokens else "",
+            self.weight_dtype if self.weight_dtype != "bf16" else "",
+            f"{self.kv_dtype} KV" if self.kv_dtype != "bf16" else "",
+            self.router.replace("_", " ") if self.router != "round_robin" else "",
+            self.model or "",
+            "" if self.prefix_caching is None else "prefix caching" if self.prefix_caching else "no prefix caching",
+            "expert parallel" if self.expert_parallel else "",
+            _drafts(self.draft_tokens),
+            f"{self.prefill_replicas} for prefill" if self.prefill_replicas else "",
+        ]
+        return ", ".join(part for part in parts if part)
+
+
+def _drafts(count: int | None) -> str:
+    return "" if count is None else "1 draft" if count == 1 else f"{count or 'no'} drafts"
+
+
+def candidates_of(spec: PlanSpec) -> tuple[Candidate, ...]:
+    """Every combination, in the order of the lists."""
+    c = spec.candidates
+    grid: Iterable[tuple[Any, ...]] = itertools.product(
+        c.gpu,
+        c.tensor_parallel,
+        c.policy,
+        c.max_num_seqs,
+        c.max_num_batched_tokens,
+        c.weight_dtype,
+        c.kv_dtype,
+        c.router,
+        c.model,
+        c.prefix_caching,
+        c.expert_parallel,
+        c.draft_tokens,
+        c.prefill_replicas,
+    )
+    return tuple(Candidate(*point) for point in grid)
+
+
+def scenario_of(spec: PlanSpec, candidate: Candidate, replicas: int = 1) -> Scenario:
+    """The simulation of a fleet of `replicas`. Raises ConfigError for a value that is not accepted."""
+    hardware: dict[str, Any] = {
+        "gpu": candidate.gpu,
+        "tensor_parallel": candidate.tensor_parallel,
+        "weight_dtype": candidate.weight_dtype,
+        "kv_dtype": candidate.kv_dtype,
+    }
+    if spec.gpu_memory_utilization is not None:
+        hardware["gpu_memory_utilization"] = spec.gpu_memory_utilization
+    if spec.step_s is not None:
+        hardware["step_s"] = spec.step_s
+    if candidate.expert_parallel:
+        hardware["expert_parallel"] = True
+    policy = {k: getattr(candidate, k) for k in ("max_num_seqs", "max_num_batched_tokens")}
+    policy = {k: v for k, v in policy.items() if v is not None}
+    if candidate.policy:
+        policy["name"] = candidate.policy
+    cached = candidate.prefix_caching
+    data: dict[str, Any] = {
+        "name": f"{spec.name}: {candidate.label}",
+        "seed": spec.seed,
+        "workload": spec.workload,
+        "model": candidate.model or spec.model,
+        "hardware": hardware,
+        "engine": _engine(spec, candidate),
+        "host": spec.host.model_dump(),
+        "kv": spec.kv.model_dump() | ({} if cached is None else {"prefix_caching": cached}),
+        "policy": policy,
+        "cluster": _cluster(spec, candidate, replicas),
+        "cost_model": spec.cost_model,
+        "slo": {f"{m}_s": v for m, v in spec.slo.request_limits().items()},
+        "warmup_fraction": spec.warmup_fraction,
+    }
+    if spec.max_model_len is not None:
+        data["max_model_len"] = spec.max_model_len
+    return scenario_from(data, spec.base, spec.name)
+
+
+def _engine(spec: PlanSpec, candidate: Candidate) -> dict[str, Any]:
+    """The engine with as many drafts a step as the candidate has."""
+    engine, count = spec.engine.model_dump(), candidate.draft_tokens
+    drafts = engine["speculation"]
+    if count == 0:
+        engine["speculation"] = None
+    elif count is not None:
+        right = drafts["acceptance"]
+        drafts |= {"tokens": count, "acceptance": right[:count] if isinstance(right, list) else right}
+    return engine
+
+
+def _cluster(spec: PlanSpec, candidate: Candidate, replicas: int) -> dict[str, Any]:
+    """Replicas alike, or those that compute prompts and, at least one, those that go on from there."""
+    first = candidate.prefill_replicas
+    if not first or spec.link is None:
+        return {"replicas": replicas, "router": candidate.router}
+    pools = {PREFILL: {"replicas": first, "role": "prefill"},
+             DECODE: {"replicas": max(1, replicas - first), "role": "decode"}}  # fmt: skip
+    return {"router": candidate.router, "link": spec.link.model_dump(), "pools": pools}
