@@ -106,6 +106,18 @@ def disown(req: Requests, rep: Replica, lim: Limits, i: int) -> None:
 
 
 @jitable
+def forget_all(rep: Replica) -> None:
+    """The replica begins with an empty cache. Nobody runs or waits there."""
+    for k in range(len(rep.prefix.found)):
+        rep.prefix.found[k] = -1
+    rep.c.kept = 0
+    rep.c.oldest = -1
+    rep.c.newest = -1
+    rep.c.spare = -1
+    rep.c.n_nodes = 0
+
+
+@jitable
 def chain_at(req: Requests, i: int) -> int:
     """First of request i's shared leading blocks in prefix.chain."""
     return int(req.chain_end[i - 1]) if i > 0 else 0

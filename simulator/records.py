@@ -100,10 +100,10 @@ class Front:
     bound: int = 0          # [tick] `outstanding` cannot change before this (compiled engine)
     event_tick: int = NEVER   # [tick] of this replica's next event (compiled engine)
     event_phase: int = TIMER
-    state: int = 0          # in service, draining or down; a code of engines/changes.py
+    state: int = 0          # in service, draining, down, ...; a code of engines/members.py
     listed: int = 1         # 1 = the router thinks it in service
-    since: int = 0          # [tick] when it went down
-    rest: int = 0           # [ns] for which it will be down when drained
+    since: int = 0          # [tick] when it came into that state
+    rest: int = 0           # draining: [ns] for which it will be down, NEVER = released; down: [tick] when it is back
 
 
 
@@ -235,6 +235,78 @@ class LogRow:
 
 
 @dataclass(slots=True)
+class FleetRow:
+    """What happened to the fleet: a replica came into a state, or an autoscaler decided (replica -1)."""
+
+    tick: int = 0
+    pool: int = 0
+    replica: int = 0         # -1 = a decision
+    state: int = 0           # of the replica; of a decision: replicas that serve
+    metric: int = 0          # [1/1000] that the autoscaler read, -1 = none
+    recommended: int = 0     # replicas, by the formula alone
+    wanted: int = 0          # replicas after windows and limits
+
+
+
+@dataclass(slots=True)
+class Scaler:
+    """An autoscaler: its rules, as simulator/scenario/autoscale.py sets them, and what it remembers."""
+
+    pool: int = 0
+    first: int = 0           # its replicas: first .. first + count - 1, count is the most there can be
+    count: int = 0
+    low: int = 0             # least replicas
+    keda: int = 0            # 1 = KEDA's external metric, 0 = Kubernetes' metric of pods
+    metric: int = 0          # a code of engines/scaling.py
+    target: int = 0          # [1/1000]
+    tolerance: int = 0       # [1/1000]
+    sync: int = 0            # [ns] between decisions
+    up_window: int = 0       # [ns] of recommendations of which the lowest counts when scaling up
+    down_window: int = 0     # ... the highest when scaling down
+    up_pods: int = 0         # most replicas added in a period, by number
+    up_percent: int = 0      # ... by share; the larger of both holds
+    up_period: int = 0       # [ns]
+    down_pods: int = 0
+    down_percent: int = 0
+    down_period: int = 0
+    pending: int = 0         # [ns] of its start in which a replica is pending: node and image
+    start: int = 0           # [ns] from ordering a replica until it serves
+    grace: int = 0           # [ns] that a replica has for its last requests, 0 = as long as they take
+    ttft_window: int = 0     # [ns] of first tokens whose mean is read
+    polling: int = 0         # [ns] between KEDA's looks whether anything is to be done, 0 = never
+    cool_down: int = 0       # [ns] without anything before the last replica goes
+    activation: int = 0      # [1/1000] above which there is something to do
+    wanted: int = 0
+    members: int = 0         # replicas ordered and not leaving
+    active: int = 0          # [tick] when there was last something to do
+    done: int = 0            # first request that may have got a first token in the window
+    n_past: int = 0          # decisions so far
+
+
+
+@dataclass(slots=True)
+class Shift:
+    """Replicas wanted at certain times."""
+
+    scaler: int = 0
+    begin: int = 0           # [ns] of each `every`
+    end: int = 0
+    every: int = 0           # [ns]
+    replicas: int = 0
+
+
+
+@dataclass(slots=True)
+class Decision:
+    """A decision of an autoscaler."""
+
+    tick: int = 0
+    recommended: int = 0
+    change: int = 0          # replicas ordered, or released where negative
+
+
+
+@dataclass(slots=True)
 class Control:
     """Scalars of a whole run."""
 
@@ -250,6 +322,8 @@ class Control:
     log_rows: int = 0        # rows of the step log written
     n_parked: int = 0        # requests that have had to wait at the gateway for a replica in service
     parked: int = 0          # one that waits there, -1 = none; the others by Requests.next
+    fleet_rows: int = 0      # rows written of what happened to the fleet
+    still: int = 0           # times in a row that an autoscaler found requests and nobody at work
 
 
 

@@ -41,6 +41,8 @@ class Result:
     pool_rows: Int64s | None = None
     again_ns: int = 0
     """[ns] from first to last token, summed over the attempts that a later one replaced."""
+    fleet: Records | None = None
+    """(rows,) of records.FleetRow: what happened to the fleet; None where it stays as it is."""
 
     @property
     def scenario(self) -> "Scenario":

@@ -126,7 +126,8 @@ def simulate(scenario: Scenario, engine: Engine = "fast", *, trace: Trace | None
                                               minlength=job.replicas)
     trace, req = _as_submitted(trace, job)
     return Result(ready, trace, req, job.stats, job.itl, job.rows_time.sum(axis=0), _sorted_log(job) if log else None,
-                  replication, job.rows_time if ready.pools else None, int(job.ctl["again_ns"][0]))
+                  replication, job.rows_time if ready.pools else None, int(job.ctl["again_ns"][0]),
+                  job.fleet if len(job.changes.roster) else None)
 
 
 def _as_submitted(trace: Trace, job: Job) -> tuple[Trace, Requests]:

@@ -1,107 +1,169 @@
-"""CONTROL: replicas that crash or are taken out of service, and come back.
+"""CONTROL: replicas that crash or are taken out of service, and come back; replicas that are ordered and released.
 
 A crash ends every request at the replica: what it held is gone, and the gateway submits the request again, from its
 prompt, after `retry` ns. Until a health check finds the replica gone the router goes on choosing it, and what it sends
 there fails at once (a refused connection). A drained replica gets no new requests and is restarted when its last one
 has ended, as in a rolling update of Kubernetes with connection draining. Requests that find no replica in service wait
-at the gateway.
+at the gateway. Autoscaling is in `scaling`, who is in the fleet in `members`.
 """
 
 from typing import Final
 
 from policies.queues import take_head, vacate
-from policies.routers import COUNT, GROUPS, START, WIDTH, group_at
+from policies.routers import COUNT, group_at
 from simulator.engines.clients import ENTER, Clients, begin_anew
 from simulator.engines.future import event_code, index_of, push, what_of
 from simulator.engines.lane import spill
+from simulator.engines.members import (
+    ABSENT,
+    BACK,
+    BEGIN,
+    DOWN,
+    DRAINING,
+    EXPIRE,
+    FOUND,
+    LEFT,
+    POLL,
+    READY,
+    STARTING,
+    SYNC,
+    UP,
+    drained,
+    enter,
+    gone,
+    let_in,
+    list_members,
+    scaler_of,
+)
+from simulator.engines.scaling import poll, sync
 from simulator.engines.world import Changes, World
 from simulator.jit import jitable
+from simulator.prefix import disown, forget_all
 from simulator.records import ARRIVE, CONTROL, TIMER
 from simulator.state import Column, Replica, Requests
 from simulator.units import NEVER
-
-UP: Final = 0
-DRAINING: Final = 1
-DOWN: Final = 2
-"""records.Front.state of a replica."""
 
 CRASH: Final = 0
 DRAIN: Final = 1
 """What a change is."""
 
-BEGIN: Final = 0
-FOUND: Final = 1
-BACK: Final = 2
-"""What a CONTROL event is: change `index` happens; a health check finds that replica `index` is gone; it is back."""
-
 
 @jitable
-def start_changes(changes: Changes, clients: Clients) -> None:
-    """The changes that are known before the run."""
+def start_changes(changes: Changes, clients: Clients, fronts: Column, routing: Column) -> None:
+    """The changes that are known before the run, and the fleet as it is then."""
     clients.ctl.parked = -1
     for k in range(len(changes.tick)):
         push(clients.future, clients.ctl, changes.tick[k], event_code(CONTROL, k, BEGIN))
+    for k in range(len(changes.scaling.scalers)):
+        scaler = changes.scaling.scalers[k]
+        scaler.members = scaler.wanted
+        for r in range(scaler.first + scaler.wanted, scaler.first + scaler.count):
+            fronts[r].listed = 0
+            enter(changes, clients.ctl, fronts[r], r, ABSENT, 0)
+        push(clients.future, clients.ctl, scaler.sync, event_code(CONTROL, k, SYNC))
+        if scaler.polling > 0:
+            push(clients.future, clients.ctl, scaler.polling, event_code(CONTROL, k, POLL))
+    list_members(changes, fronts, routing)
 
 
 @jitable
 def replica_of(changes: Changes, code: int) -> int:
-    """Replica that a CONTROL event is about."""
-    return int(changes.replica[index_of(code)]) if what_of(code) == BEGIN else index_of(code)
+    """Replica that a CONTROL event is about, the first of its pool for an autoscaler's."""
+    what = what_of(code)
+    if what == BEGIN:
+        return int(changes.replica[index_of(code)])
+    if what in (SYNC, POLL):
+        return int(changes.scaling.scalers[index_of(code)].first)
+    return index_of(code)
 
 
 @jitable
-def change(world: World, rep: Replica, r: int, fronts: Column, tick: int, code: int) -> bool:
+def change(world: World, rep: Replica, r: int, fronts: Column, counters: Column, tick: int, code: int) -> bool:
     """A CONTROL event at replica r; True when it has crashed."""
     front, changes, clients, what = rep.front, world.changes, world.clients, what_of(code)
     crashed = False
     if what == BEGIN:
         k = index_of(code)
-        if changes.kind[k] == CRASH and front.state != DOWN:
+        if changes.kind[k] == CRASH and (front.state == UP or front.state == DRAINING):
             crashed = True
-            _crash(world, rep, tick)
-            push(clients.future, clients.ctl, tick + changes.lasts[k], event_code(CONTROL, r, BACK))
-            if changes.found_after > 0 and front.listed == 1:
-                push(clients.future, clients.ctl, tick + changes.found_after, event_code(CONTROL, r, FOUND))
-            else:
-                front.listed = 0
+            _crashed(world, rep, r, tick, changes.lasts[k])
         elif changes.kind[k] == DRAIN and front.state == UP:
-            front.state = DRAINING
+            enter(changes, clients.ctl, front, r, DRAINING, tick)
             front.rest = changes.lasts[k]
             front.listed = 0
-            drained(world, rep, r, tick)
+            drained(changes, clients, front, rep.c, r, tick)
     elif what == FOUND:
         if front.state == DOWN and tick - front.since >= changes.found_after:  # not one that was back in between
             front.listed = 0
+    elif what == BACK:
+        if front.state == DOWN and front.rest == tick:
+            rep.stats.down += tick - front.since
+            _serves(world, rep, r, tick)
+    elif what == READY:
+        if front.state == STARTING and tick - front.since == changes.scaling.scalers[scaler_of(changes, r)].start:
+            _serves(world, rep, r, tick)
+    elif what == EXPIRE:
+        if front.state == DRAINING and front.rest == NEVER and tick - front.since >= _grace(changes, r):
+            crashed = True
+            _lose(world, rep, tick)
+            gone(changes, clients, front, r, tick)
+    elif what == LEFT:
+        drained(changes, clients, front, rep.c, r, tick)
+    elif what == SYNC:
+        sync(world, index_of(code), fronts, counters, tick)
     else:
-        front.state = UP
-        front.listed = 1
-        rep.stats.down += tick - front.since
-        _let_in(world.req, clients, tick)
-    _list_members(changes, fronts, world.routing)
+        poll(world, index_of(code), fronts, counters, tick)
+    list_members(changes, fronts, world.routing)
     return crashed
 
 
 @jitable
-def drained(world: World, rep: Replica, r: int, tick: int) -> None:
-    """If replica r waits for its last request to end, and it has, it is restarted."""
-    if rep.front.state == DRAINING and rep.front.outstanding == 0:
-        rep.front.state = DOWN
-        rep.front.since = tick
-        push(world.clients.future, world.clients.ctl, tick + rep.front.rest, event_code(CONTROL, r, BACK))
+def _grace(changes: Changes, r: int) -> int:
+    return int(changes.scaling.scalers[scaler_of(changes, r)].grace)
 
 
 @jitable
-def _crash(world: World, rep: Replica, tick: int) -> None:
+def _serves(world: World, rep: Replica, r: int, tick: int) -> None:
+    """Replica r is in service, with nothing in its memory."""
+    forget_all(rep)
+    enter(world.changes, world.clients.ctl, rep.front, r, UP, tick)
+    rep.front.listed = 1
+    let_in(world.req, world.clients, tick)
+
+
+@jitable
+def _crashed(world: World, rep: Replica, r: int, tick: int, lasts: int) -> None:
+    """Replica r crashes; it comes back unless it was leaving for good."""
+    front, changes, clients = rep.front, world.changes, world.clients
+    leaving = front.state == DRAINING and front.rest == NEVER
+    _lose(world, rep, tick)
+    if leaving:
+        gone(changes, clients, front, r, tick)
+        return
+    enter(changes, clients.ctl, front, r, DOWN, tick)
+    front.rest = tick + lasts
+    push(clients.future, clients.ctl, front.rest, event_code(CONTROL, r, BACK))
+    if changes.found_after > 0 and front.listed == 1:
+        push(clients.future, clients.ctl, tick + changes.found_after, event_code(CONTROL, r, FOUND))
+    else:
+        front.listed = 0
+
+
+@jitable
+def _lose(world: World, rep: Replica, tick: int) -> None:
     """All that the replica holds is gone, its steps in flight too."""
     req, c, front = world.req, rep.c, rep.front
     spill(world, rep)
     for k in range(c.n_running):
         i = rep.running[k]
         vacate(req, rep, world.lim, i)
+        disown(req, rep, world.lim, i)
         fail(world, rep, int(i), tick)
     c.n_running = 0
     while c.n_waiting > 0:
-        fail(world, rep, take_head(req, rep), tick)
+        i = take_head(req, rep)
+        disown(req, rep, world.lim, i)
+        fail(world, rep, i, tick)
     for k in range(len(rep.aux)):
         rep.aux[k] = 0
     c.n_flight = 0
@@ -111,8 +173,6 @@ def _crash(world: World, rep: Replica, tick: int) -> None:
     c.wake = NEVER
     c.hold = 0
     c.version += 1
-    front.state = DOWN
-    front.since = tick
     front.outstanding = 0
     front.work = 0
     front.bound = 0
@@ -142,27 +202,3 @@ def park(req: Requests, clients: Clients, i: int) -> None:
     req.next[i] = clients.ctl.parked
     clients.ctl.parked = i
     clients.ctl.n_parked += 1
-
-
-@jitable
-def _let_in(req: Requests, clients: Clients, tick: int) -> None:
-    """Those that wait at the gateway try again."""
-    ctl = clients.ctl
-    while ctl.parked >= 0:
-        push(clients.future, ctl, tick, event_code(ARRIVE, ctl.parked, ENTER))
-        ctl.parked = req.next[ctl.parked]
-
-
-@jitable
-def _list_members(changes: Changes, fronts: Column, routing: Column) -> None:
-    """The members of each group are those of its replicas that the router thinks in service."""
-    for group in range(changes.groups):
-        at = GROUPS + WIDTH * group
-        start = changes.roster[at + START]
-        count = 0
-        for k in range(start, start + changes.roster[at + COUNT]):
-            r = changes.roster[k]
-            if fronts[r].listed == 1:
-                routing[start + count] = r
-                count += 1
-        routing[at + COUNT] = count

@@ -5,6 +5,7 @@ fleet changes, through events; so each is advanced on its own up to the tick tha
 Sequences that only decode are one row, the `lane`; `quiet` runs steps of the lane alone without asking the policy.
 """
 
+import functools
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Final
@@ -15,13 +16,15 @@ from policies.registry import Policy
 from policies.routers import READS_LOAD, ROUTED
 from simulator.cost.step import Cost
 from simulator.engines.booking import clear_plan, collect, commit
-from simulator.engines.changes import change, drained, start_changes
 from simulator.engines.clients import Clients, act, drop, start_load, upcoming
+from simulator.engines.control import control_function
+from simulator.engines.fleet import room_for_an_event
 from simulator.engines.foresight import nobody_ends_before
 from simulator.engines.future import phase_of
 from simulator.engines.handover import keep_kv, pass_on, take_over
 from simulator.engines.job import Job, check_sums
 from simulator.engines.lane import depart, join, spill
+from simulator.engines.members import left
 from simulator.engines.pools import NUMBERS, PoolRows, pool_rows
 from simulator.engines.quiet import run_quietly, steps_alike
 from simulator.engines.steplog import log_step
@@ -36,7 +39,9 @@ from simulator.units import NEVER
 DONE = 0
 PAUSED = 1
 LOG_FULL = 2
-"""Why the compiled loop came back: all done, `stop_at` requests have arrived, the step log must grow."""
+FLEET = 3
+"""Why the compiled loop came back: all done, `stop_at` requests have arrived, the step log must grow, a change of the
+fleet (engines/control.py)."""
 
 LIMITS: Final = len(Limits._fields)
 COST_NUMBERS: Final = len(NUMBERS)
@@ -80,7 +85,7 @@ def _step_functions(schedule: Callable[..., None],
                 keep_kv(world.req, rep)
             retire(world.req, rep, world.lim, rep.aux)
             pass_on(world, rep, r)
-            drained(world, rep, r, rep.c.now)
+            left(world.clients, rep.front, rep.c, r, rep.c.now)
 
     @jitable
     def plan(world: World, rep: Replica, lane: bool) -> bool:
@@ -157,7 +162,6 @@ def _build(policy: Policy) -> Callable[..., int]:
                       shared.changes)
         if ctl.started == 0:
             start_load(world.req, world.cost, world.clients)
-            start_changes(world.changes, world.clients)
         alone = world.clients.coupled == 0 or given.replicas == 1  # no other replica's event can cause an arrival here
         mode = Mode(given.replicas, given.router, given.until, given.stop_at, given.lane, given.quiet and alone)
         start = 0
@@ -185,10 +189,10 @@ def _build(policy: Policy) -> Callable[..., int]:
             why = DONE
             if todo == ACT:
                 start = 0
-                drop(world.req, world.clients, tick, code)
                 if phase_of(code) == CONTROL:
-                    change(world, rep, r, reps.front, tick, code)
-                elif is_visit(code):
+                    return FLEET
+                drop(world.req, world.clients, tick, code)
+                if is_visit(code):
                     if visit(world, rep, r, tick, code):
                         wake(rep, tick)
                 else:
@@ -221,6 +225,11 @@ def _engine(policy: Policy) -> Callable[..., int]:
     return _engines[name]
 
 
+@functools.cache
+def _control() -> Callable[..., int]:
+    return control_function(*_row_readers())
+
+
 def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[int], None] | None = None) -> None:
     """Run an array job to its end. `progress` is called with the number of requests that have arrived."""
     engine = _engine(policy)
@@ -232,14 +241,19 @@ def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[i
                                              for pool in job.pools)
     mode = Mode(job.replicas, job.router, job.until, slice_size, lane, lane)
     rows = pool_rows(job.pools)
+    code = FLEET if len(job.changes.roster) else PAUSED
     while True:
         world = World(job.req, job.lim, job.cost, job.clients(), job.itl, job.rows_time, job.log, job.routing,
                       job.links, job.acceptance, job.changes)
+        if code == FLEET:
+            _control()(world, rows, job.ctl, job.reps, job.until)
         code = engine(world, rows, job.ctl, job.reps, mode)
         if code == DONE:
             return check_sums(job)
         if code == LOG_FULL:
             job.log = np.concatenate([job.log, np.zeros_like(job.log)])
+        elif code == FLEET:
+            room_for_an_event(job)
         else:
             mode = mode._replace(stop_at=mode.stop_at + slice_size)
             if progress:

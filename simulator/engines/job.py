@@ -9,16 +9,17 @@ import numpy as np
 import numpy.typing as npt
 
 from policies.registry import ASKS
-from policies.routers import GROUPS, START, WIDTH
 from simulator.cost.step import Cost
 from simulator.engines.clients import OPEN, Clients, Habits, Talks
 from simulator.engines.future import Future
+from simulator.engines.plans import Plans, changes_of
 from simulator.engines.pools import Pool, pool_of, routing_of
 from simulator.engines.world import Acceptance, Changes, Links
 from simulator.errors import ConfigError, TraceError
 from simulator.records import (
     Control,
     Counters,
+    FleetRow,
     Front,
     LogRow,
     Node,
@@ -89,13 +90,13 @@ class Job:
     habits: Habits = field(default_factory=Habits)
     links: Links = field(default_factory=lambda: links_of(()))
     acceptance: Acceptance = field(default_factory=lambda: no_acceptance(True))
-    changes: Changes = field(default_factory=lambda: changes_of(()))
+    changes: Changes = field(default_factory=lambda: changes_of(Plans()))
 
     def clients(self) -> Clients:
         """Who submits the requests."""
         waits = len(self.talks.after) > 0 or self.habits.max_in_flight > 0
         live = self.load == OPEN and (waits or self.habits.attempts > 1)
-        coupled = self.load != OPEN or waits or len(self.links.free) > 0 or len(self.changes.tick) > 0
+        coupled = self.load != OPEN or waits or len(self.links.free) > 0 or len(self.changes.roster) > 0
         return Clients(self.ctl, self.frontends, self.future, self.talks, self.habits, self.load, self.width, int(live),
                        int(coupled))
 
@@ -119,6 +120,12 @@ class Job:
         """(R,) records.Totals; for array jobs."""
         totals: npt.NDArray[np.void] = self.reps.stats
         return totals
+
+    @property
+    def fleet(self) -> npt.NDArray[np.void]:
+        """What happened to the fleet, (rows,) records.FleetRow; for array jobs."""
+        rows: npt.NDArray[np.void] = self.changes.fleet[: self.ctl["fleet_rows"][0]]
+        return rows
 
     @property
     def logged(self) -> npt.NDArray[np.void]:
@@ -245,23 +252,6 @@ def links_of(token_fp: Sequence[int], latency: int = 0, groups: int = 0, arrays:
     return Links(free, rates, latency, groups)
 
 
-def add_changes(job: Job, rows: Sequence[tuple[int, int, int, int]], found_after: int, retry: int,
-                arrays: bool) -> None:
-    """Give the job what happens to its replicas, and room for these events."""
-    groups = (job.routing[GROUPS + START] - GROUPS) // WIDTH
-    job.changes = changes_of(rows, job.routing, int(groups), found_after, retry, arrays)
-    room = np.zeros(len(job.future.tick) + 3 * len(rows), dtype=np.int64)
-    job.future = Future(room, room.copy()) if arrays else Future(room.tolist(), room.tolist())
-
-
-def changes_of(rows: Sequence[tuple[int, int, int, int]], routing: Column = (), groups: int = 0, found_after: int = 0,
-               retry: int = 0, arrays: bool = True) -> Changes:
-    """Changes given as (tick, kind, replica, [ns] it lasts); columns are lists for the SimPy engine."""
-    given, roster = np.array(rows, dtype=np.int64).reshape(-1, 4).T.copy(), np.array(routing, dtype=np.int64)
-    tick, kind, replica, lasts = given if arrays else given.tolist()
-    return Changes(tick, kind, replica, lasts, roster if arrays else roster.tolist(), groups, found_after, retry)
-
-
 def _prefix(req: Requests, pools: Sequence[Pool], chain: npt.NDArray[np.int64]) -> Prefix:
     """An empty prefix cache a replica. Every node is a block, and a run of private blocks lies between two shared ones
     or waits for a preempted request, so there are never more nodes than that."""
@@ -310,7 +300,7 @@ def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, c
     return Job(columns, reps, pools, job.itl.tolist(), job.rows_time.tolist(), Control(), job.frontends.tolist(),
                [] if log else None, Future(*(column.tolist() for column in job.future)), job.routing.tolist(),
                links=links_of((), arrays=False), acceptance=no_acceptance(False),
-               changes=changes_of((), arrays=False))
+               changes=changes_of(Plans(), arrays=False))
 
 
 def _plain(cost: Cost) -> Cost:
@@ -335,8 +325,9 @@ def as_arrays(job: Job) -> Job:
     numbers: dict[str, Any] = {
         name: np.array(getattr(job, name), dtype=np.int64) for name in ("itl", "rows_time", "frontends")
     }
+    changes = job.changes._replace(fleet=as_records(job.changes.fleet, FleetRow))
     return replace(job, req=req, reps=reps, ctl=as_records([job.ctl], Control), log=as_records(job.log or [], LogRow),
-                   **numbers)
+                   changes=changes, **numbers)
 
 
 def as_records(objects: list[Any], kind: type) -> Any:

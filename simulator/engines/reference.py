@@ -14,11 +14,12 @@ import simpy
 from policies.registry import Policy
 from policies.routers import LEAST_KV
 from simulator.engines.booking import clear_plan, collect, commit, output_tick
-from simulator.engines.changes import change, drained, start_changes
+from simulator.engines.changes import change, start_changes
 from simulator.engines.clients import act, drop, start_load, upcoming
 from simulator.engines.future import index_of, phase_of
 from simulator.engines.handover import keep_kv, pass_on, take_over
 from simulator.engines.job import Job, as_arrays, check_sums
+from simulator.engines.members import left, more_rows
 from simulator.engines.steplog import log_step
 from simulator.engines.visit import is_visit, replica_for, visit_under
 from simulator.engines.world import World
@@ -55,7 +56,7 @@ class _Run:
     def run(self) -> None:
         job = self.job
         start_load(job.req, job.cost, self.clients)
-        start_changes(job.changes, self.clients)
+        start_changes(job.changes, self.clients, [rep.front for rep in job.reps], job.routing)
         self.env.process(self.source())
         self.replicas = [self.env.process(self.replica(r)) for r in range(len(job.reps))]
         self.env.run(until=None if job.until == NEVER else job.until + 1)
@@ -90,7 +91,8 @@ class _Run:
         rep = job.reps[max(r, 0)]
         world = self.worlds[rep.front.pool]
         if phase_of(code) == CONTROL:
-            if change(world, rep, r, fronts, tick, code):
+            more_rows(job.changes.fleet, job.ctl, job.replicas)
+            if change(world, rep, r, fronts, [rep.c for rep in job.reps], tick, code):
                 self.replicas[r].interrupt()
         elif is_visit(code):
             if self.visit(world, rep, r, tick, code):
@@ -169,7 +171,7 @@ class _Run:
                 keep_kv(job.req, rep)
             self.policy.retire(job.req, rep, world.lim, rep.aux)
             pass_on(world, rep, r)
-            drained(world, rep, r, rep.c.now)
+            left(self.clients, rep.front, rep.c, r, rep.c.now)
             self.ring()
 
 

@@ -5,10 +5,11 @@ from collections.abc import Callable
 from policies.routers import count_routed, count_turn, route
 from simulator.engines.abort import deadline, watch
 from simulator.engines.admission import enqueue
-from simulator.engines.changes import DOWN, fail, nobody, park, replica_of
+from simulator.engines.changes import fail, nobody, park, replica_of
 from simulator.engines.clients import ENTER, on_failed
 from simulator.engines.future import index_of, phase_of, what_of
 from simulator.engines.handover import LAND, LET_GO, let_go
+from simulator.engines.members import DOWN, left
 from simulator.engines.world import World
 from simulator.jit import jitable
 from simulator.records import CONTROL, DEADLINE
@@ -46,9 +47,12 @@ def visit_under(key: Callable[..., int], arrived: Callable[..., None]) -> Callab
         over are free; or a client gives up. True when the replica's decision may change."""
         req, i, what = world.req, index_of(code), what_of(code)
         if phase_of(code) == DEADLINE:
-            return deadline(world, rep, i, tick)
+            aborted = deadline(world, rep, i, tick)
+            left(world.clients, rep.front, rep.c, r, tick)
+            return aborted
         if what == LET_GO:
             let_go(req, rep, i)
+            left(world.clients, rep.front, rep.c, r, tick)
             return True
         if nobody(req, i, world.routing):
             park(req, world.clients, i)

@@ -25,15 +25,26 @@ class Acceptance(NamedTuple):
     chances: Column    # (k,) [2^-32] that the first 1, 2, ... k drafts of a step are all right, never rising
 
 
+class Scaling(NamedTuple):
+    """Autoscalers (engines/scaling.py); empty where the fleet is fixed."""
+
+    scalers: Column      # (K,) records.Scaler
+    shifts: Column       # (H,) records.Shift
+    past: Column         # (K x ring,) records.Decision: the latest of each
+    ring: int = 1
+
+
 class Changes(NamedTuple):
     """What happens to replicas (engines/changes.py); empty where nothing does."""
 
-    tick: Column = ()        # (E,) [tick] when change k begins
-    kind: Column = ()        # (E,) CRASH or DRAIN
-    replica: Column = ()     # (E,)
-    lasts: Column = ()       # (E,) [ns] from a crash, or from the end of the last request, until it is back
-    roster: Column = ()      # `routing` as it is when all are in service
-    groups: int = 0          # groups in it
+    tick: Column             # (E,) [tick] when change k begins
+    kind: Column             # (E,) CRASH or DRAIN
+    replica: Column          # (E,)
+    lasts: Column            # (E,) [ns] from a crash, or from the end of the last request, until it is back
+    roster: Column           # `routing` as it is when all are in service
+    fleet: Column            # records.FleetRow, Control.fleet_rows of them written; empty where nothing changes
+    scaling: Scaling
+    groups: int = 0          # groups in the roster
     found_after: int = 0     # [ns] from a crash to the health check that finds it
     retry: int = 0           # [ns] from the loss of a request until it is submitted again
 

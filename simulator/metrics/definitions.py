@@ -25,8 +25,8 @@ DEFINITIONS: Final = {
     "a target on TPOT does not apply to one-token answers and answers returned whole",
     "makespan_s": "first submission -> last token delivered",
     "slot_utilization": "sequences scheduled / max_num_seqs, averaged over the time in which steps run",
-    "gpu_utilization": "GPU time of all steps / (makespan x replicas); near 100 % at low load too, as a step "
-    "for few sequences reads all the weights; room for more shows in slots, KV memory and latency",
+    "gpu_utilization": "GPU time of all steps / (makespan x replicas, or replica hours); near 100 % at low load too, "
+    "as a step for few sequences reads all the weights; room for more shows in slots, KV memory and latency",
     "busy_share": "time in which steps run / (makespan x replicas)",
     "batch": "per replica, weighted by the time of steps; running: slots held, scheduled: sequences computed",
     "queue": "waiting requests per replica as each step starts, weighted by the time of steps",
@@ -39,6 +39,9 @@ DEFINITIONS: Final = {
     "prefix_reuse": "hit rates of an ideal cache with other sizes of memory: one request at a time in the run's order, "
     "least recently used blocks dropped first; enough_blocks: from there on more finds no more",
     "exposed_cpu_s": "time in which a step runs and the GPU does not",
+    "fleet": "replica_hours: from the order of a replica to its release, with its start, its last requests and the "
+    "time it was down; first submission -> last token delivered; usd: at the price of the GPU's profile; usd_fixed: of "
+    "all replicas all the time",
     "speculation": "draft_tokens: computed beside a sequence's next token; acceptance_rate: of them right; "
     "tokens_per_step: 1 + right ones per sequence and step with drafts. Tokens of one step reach the client together: "
     "of their ITL gaps all but the first are 0",

@@ -55,8 +55,12 @@ def parts(result: Result) -> dict[str, Result]:
         log = result.log
         if log is not None:
             log = log[(log["replica"] >= own.start) & (log["replica"] < own.stop)]
+        fleet = result.fleet
+        if fleet is not None:
+            fleet = fleet[fleet["pool"] == k].copy()
+            fleet["replica"] -= np.where(fleet["replica"] >= 0, own.start, 0)
         times = result.rows_time if result.pool_rows is None else result.pool_rows[k]
         found[name] = replace(result, setup=setup, trace=result.trace.take(rows), requests=columns,
                               totals=result.totals[own.start:own.stop], itl=np.zeros_like(result.itl),
-                              rows_time=times, log=log, pool_rows=None)
+                              rows_time=times, log=log, pool_rows=None, fleet=fleet)
     return found

@@ -11,6 +11,7 @@ import numpy as np
 from simulator.metrics.asked import drafted, resolved_scenario
 from simulator.metrics.clients import clients
 from simulator.metrics.definitions import DEFINITIONS
+from simulator.metrics.fleet import fleet
 from simulator.metrics.latency import FATES, TIMES, Bools, Fates, due, fates, itl_stats, time_stats, times
 from simulator.metrics.pools import changes, parts, routed_to, transfers
 from simulator.metrics.readings import banner, few, windows
@@ -31,6 +32,7 @@ def summarize(result: Result) -> Block:
     """The summary of a result, in the key order of summary.json (docs: DEFINITIONS)."""
     fate = fates(result)
     span = makespan_ns(result, fate)
+    begin = int(result.requests.arrival[fate.arrived].min()) if fate.arrived.any() else 0
     summary: Block = {"schema": schema_of("summary"), "name": result.scenario.name}
     summary |= _counts(result, fate)
     summary["throughput"] = _throughput(result, fate, span)
@@ -40,7 +42,7 @@ def summarize(result: Result) -> Block:
     summary["makespan_s"] = span / NS_PER_S
     pools = parts(result)
     alike = list(pools.values()) or [result]
-    summary |= use(result, span, alike)
+    summary |= use(result, span, begin, alike)
     summary |= {"batch": batch(result), "queue": queue(result), "kv": kv(result, alike)}
     summary["time"] = time_spent(result)
     if result.setup.speculation:
@@ -59,8 +61,9 @@ def summarize(result: Result) -> Block:
     if len(result.trace.class_names) > 1:
         summary["per_class"] = _per_class(result, fate, span)
     if pools:
-        summary["pools"] = _pools(result, pools, fate, span)
-    if result.scenario.cluster.events:
+        summary["pools"] = _pools(result, pools, fate, span, begin)
+    if result.fleet is not None:
+        summary["fleet"] = fleet(result, alike, begin, span)
         summary["changes"] = changes(result)
     if result.scenario.cluster.hands_over:
         summary["transfers"] = transfers(result)
@@ -144,7 +147,7 @@ def _goodput(result: Result, fate: Fates, span: int, within: Bools | None = None
     }
 
 
-def _pools(result: Result, pools: dict[str, Result], fate: Fates, span: int) -> Block:
+def _pools(result: Result, pools: dict[str, Result], fate: Fates, span: int, begin: int) -> Block:
     """Counts, latencies, goodput and use of each pool; `replicas` and GPUs of it."""
     blocks: Block = {}
     for name, part in pools.items():
@@ -152,7 +155,7 @@ def _pools(result: Result, pools: dict[str, Result], fate: Fates, span: int) -> 
         within = routed_to(result, replicas)
         block: Block = {"replicas": len(replicas), "role": result.scenario.cluster.pools[name].role,
                         "gpu": part.setup.gpu.name, "tensor_parallel": scenario.hardware.tensor_parallel}
-        block |= _block(result, fate, span, within) | use(part, span, [part])
+        block |= _block(result, fate, span, within) | use(part, span, begin, [part])
         blocks[name] = block | {"batch": batch(part), "queue": queue(part), "kv": kv(part, [part])}
     return blocks
 

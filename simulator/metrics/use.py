@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.metrics.fleet import paid_ns
 from simulator.result import Result
 from simulator.state import Limits
 from simulator.units import NEVER, NS_PER_S
@@ -24,12 +25,13 @@ def total(result: Result, name: str) -> int:
 
 
 
-def use(result: Result, span: int, alike: Sequence[Result]) -> Block:
-    """Shares of slots, GPU and time; `alike` is the result in parts of one kind of replica.
+def use(result: Result, span: int, begin: int, alike: Sequence[Result]) -> Block:
+    """Shares of slots, GPU and time in the `span` ns from tick `begin`, of the replicas there were; `alike` is the
+    result in parts of one kind of replica.
 
     A step cut by the horizon may reach past it: shares end at 1.
     """
-    wall, whole = total(result, "wall"), span * len(result.totals)
+    wall, whole = total(result, "wall"), paid_ns(result, begin, begin + span)
     slots = sum(total(part, "wall") * part.setup.limits.max_num_seqs for part in alike)
     gpu, busy = ratio(total(result, "gpu"), whole), ratio(wall, whole)
     return {

@@ -21,13 +21,18 @@ from pydantic import Field, model_validator
 
 from simulator.config import Document, Section, validate
 from simulator.errors import CapacityError, ConfigError, NoProgressError
+from simulator.metrics.fleet import HOUR_NS, cost_usd, paid_ns
 from simulator.metrics.intervals import interval, paired
+from simulator.metrics.latency import fates
+from simulator.metrics.pools import parts
+from simulator.metrics.summary import makespan_ns
 from simulator.planning.measure import Wanted, key_of, measure
 from simulator.planning.news import INTERRUPTED, Tell, Teller
 from simulator.planning.slo import MEAN
 from simulator.planning.statistics import finite
 from simulator.planning.traffic import Traffic, at_rate
-from simulator.run import simulate
+from simulator.run import Result, simulate
+from simulator.scenario.changes import autoscaled
 from simulator.scenario.spec import Scenario, load_scenario
 from simulator.version import schema_of
 from simulator.workload.trace import MAX_TOKENS, Trace, freeze
@@ -44,6 +49,9 @@ METRICS: Final = (
 """Name, metric, percentile; all in seconds, smaller is better."""
 WAITED: Final = ("ttft", "e2e", "queue")
 """Metrics with the waiting in the queue, which grows without end where more comes than is served."""
+REPLICA_HOURS: Final = "replica hours"
+USD_PER_MILLION: Final = "USD/M output"
+"""What a fleet cost; shown where one of them changes its size."""
 SHARES: Final = ("within SLO", "completed")
 """Metrics that are shares of the requests: they change by points, all others by a factor."""
 
@@ -149,8 +157,24 @@ def transformed(trace: Trace, overlay: Overlay) -> Trace:
     )
 
 
-def _run(scenario: Scenario, overlay: Overlay | None, replication: int) -> dict[str, Any]:
-    """Simulate one replication; a change that cannot run says why."""
+def _scaled(scenario: Scenario) -> bool:
+    """Whether the fleet changes its size."""
+    return any(autoscaled(scenario.cluster))
+
+
+def _cost(result: Result) -> dict[str, float]:
+    """Replica hours from order to release, and USD a million output tokens at the profile's example price."""
+    fate = fates(result)
+    span = makespan_ns(result, fate)
+    begin = int(result.requests.arrival[fate.arrived].min())
+    tokens = int(result.requests.done[fate.arrived].sum())
+    usd = cost_usd(result, list(parts(result).values()), begin, span)
+    return {REPLICA_HOURS: paid_ns(result, begin, begin + span) / HOUR_NS,
+            USD_PER_MILLION: 1e6 * usd / tokens if tokens else float("inf")}
+
+
+def _run(scenario: Scenario, overlay: Overlay | None, replication: int, priced: bool = False) -> dict[str, Any]:
+    """Simulate one replication; a change that cannot run says why. `priced`: with what the fleet cost."""
     traffic = Traffic(scenario)
     trace = traffic.trace(replication)
     limits = tuple(sorted((k.removesuffix("_s"), v) for k, v in scenario.slo.model_dump().items() if v is not None))
@@ -166,6 +190,8 @@ def _run(scenario: Scenario, overlay: Overlay | None, replication: int) -> dict[
     if limits:
         values["within SLO"] = record["attained"]
     values["completed"] = record["completed"] / record["arrived"]
+    if priced:
+        values |= _cost(result)
     return {"values": values, "overloaded": record["overloaded"], "preemptions": record["preemptions"]}
 
 
@@ -177,7 +203,8 @@ def compare(asked: Asked, *, jobs: int | None = None, progress: Tell | None = No
     cases: list[tuple[Scenario, Overlay | None]] = [(asked.base, None)]
     cases += list(zip(asked.changed, asked.whatif.overlays, strict=True))
     count = asked.whatif.replications if Traffic(asked.base).replicable else 1
-    tasks = [(scenario, overlay, k) for scenario, overlay in cases for k in range(count)]
+    priced = any(_scaled(scenario) for scenario, _ in cases)
+    tasks = [(scenario, overlay, k, priced) for scenario, overlay in cases for k in range(count)]
     records, stopped = _until_stopped(tasks, count, jobs, Teller(progress, len(cases)))
     groups = [records[k : k + count] for k in range(0, len(records) - count + 1, count)]
     base = groups[0]
@@ -202,7 +229,7 @@ def compare(asked: Asked, *, jobs: int | None = None, progress: Tell | None = No
 
 
 def _until_stopped(
-    tasks: list[tuple[Scenario, Overlay | None, int]], count: int, jobs: int | None, teller: Teller
+    tasks: list[tuple[Scenario, Overlay | None, int, bool]], count: int, jobs: int | None, teller: Teller
 ) -> tuple[list[dict[str, Any]], str]:
     """Records in order, `count` of each case, and what stopped them; without a whole base nothing is left."""
     records: list[dict[str, Any]] = []
@@ -220,7 +247,7 @@ def _until_stopped(
     return records, ""
 
 
-def _all(tasks: list[tuple[Scenario, Overlay | None, int]], jobs: int | None) -> Iterator[dict[str, Any]]:
+def _all(tasks: list[tuple[Scenario, Overlay | None, int, bool]], jobs: int | None) -> Iterator[dict[str, Any]]:
     import os
 
     workers = jobs or os.cpu_count() or 1

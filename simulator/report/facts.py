@@ -98,6 +98,7 @@ def answer(result: Result) -> list[str]:
     if drafted and drafted["tokens_per_step"] is not None:
         lines.append(f"A step gave a sequence {drafted['tokens_per_step']:.2f} tokens on average: "
                      f"{share(drafted['acceptance_rate'])} of the drafts were right.")
+    lines += fleet_lines(summary)
     reused = reuse_sentences(result.prefix_reuse, summary["kv"]["prefix_cache"]["hit_rate"])
     lines += [f"{line[0].upper()}{line[1:]}." for line in reused]
     few = few_line(summary)
@@ -112,6 +113,24 @@ def answer(result: Result) -> list[str]:
         lines.append(
             f"{share(attained)} of the requests met every target ({_targets(summary['goodput']['slo'])})."
         )
+    return lines
+
+
+def fleet_lines(summary: dict[str, Any]) -> list[str]:
+    """What the fleet was and cost, and what crashes and restarts did."""
+    if "fleet" not in summary:
+        return []
+    own, lost = summary["fleet"], summary["changes"]
+    lines = []
+    if own["usd"] < own["usd_fixed"] or own["replicas_started"]:
+        cheaper = 1 - own["usd"] / own["usd_fixed"] if own["usd_fixed"] else None
+        lines.append(
+            f"The fleet had {own['least_replicas']} to {own['peak_replicas']} replicas, {own['mean_replicas']:.3g} on "
+            f"average ({own['replica_hours']:.3g} replica hours, {own['hours']['starting']:.2g} of them starting): "
+            f"{own['usd']:,.2f} USD, {share(cheaper)} less than all of them all the time.")
+    if lost["requests_failed"] or lost["down_s"]:
+        lines.append(f"Replicas were out of service for {seconds(lost['down_s'])} in all; {lost['requests_failed']:,} "
+                     f"requests failed and were submitted again, after {lost['tokens_lost']:,} tokens.")
     return lines
 
 

@@ -31,6 +31,8 @@ from simulator.run import Result
 from simulator.text import seconds
 
 CAPTIONS: Final = {
+    "fleet": "The fleet over time: replicas ordered, serving, ending their last requests and down; what the autoscaler "
+    "read; who waited; targets met; cost.",
     "slots": "Who held which slot when. Time runs to the right, a row is a slot, a colour a request; grey is "
     "capacity nobody used.",
     "journeys": "Requests on their way. Time runs to the right, a row is a request: where it waited, had its prompt "
@@ -67,7 +69,7 @@ def _pictures(drawn: dict[str, Picture], name: str) -> list[dict[str, Any]]:
         {
             "name": key,
             "caption": CAPTIONS[key],
-            "wide": key in ("slots", "journeys", "memory") or picture.wide,
+            "wide": key in ("fleet", "slots", "journeys", "memory") or picture.wide,
             "svg": Markup(picture.in_page(f"{name}: {CAPTIONS[key]}", f"{key}-")),
         }
         for key, picture in drawn.items()

@@ -16,6 +16,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, PercentFormatter
 
 from simulator.metrics.latency import due, fates, times
 from simulator.report.compared import overloaded
+from simulator.report.fleet import fleet_figure
 from simulator.report.journeys import journey_figure
 from simulator.report.memory_map import can_be_mapped, memory_figure
 from simulator.report.reuse import reuse_figure
@@ -233,17 +234,17 @@ def time_figure(results: Sequence[Result], labels: Sequence[str] | None = None) 
 
 
 def time_shares(summary: dict[str, Any], replicas: int) -> dict[str, float]:
-    """Share of (makespan x replicas) spent in each of PARTS and `idle`."""
-    total = max((summary["makespan_s"] or 0) * replicas, 1e-12)
+    """Share of (makespan x replicas), or of the replica hours, spent in each of PARTS and `idle`."""
+    hours = summary["fleet"]["replica_hours"] if "fleet" in summary else (summary["makespan_s"] or 0) * replicas / 3600
+    total = max(3600 * hours, 1e-12)
     shares = {key: max(0.0, (summary["time"][key] or 0.0) / total) for key, _ in PARTS}
     return shares | {"idle": max(0.0, 1 - sum(shares.values()))}
 
 
 def _time_bar(ax: Axes, summary: dict[str, Any], replicas: int, row: int) -> None:
     left = 0.0
-    for (key, share), colour in zip(
-        time_shares(summary, replicas).items(), (*REQUESTS[: len(PARTS)], EMPTY), strict=True
-    ):
+    colours = (*REQUESTS[: len(PARTS)], EMPTY)
+    for (key, share), colour in zip(time_shares(summary, replicas).items(), colours, strict=True):
         ax.barh([row], [share], 0.62, left, color=colour, linewidth=0)
         if share > 0.06:
             ax.text(
@@ -312,9 +313,10 @@ def _bars(ax: Axes, values: Sequence[float | None], title: str, grows: Sequence[
 
 
 def figures(result: Result) -> dict[str, Figure]:
-    """The pictures of one result by file stem: slots, load, latency, prefix hits where there are any, time."""
+    """The pictures of one result by file stem: fleet, prefix hits where there are any, slots, load, latency, time."""
     reuse = reuse_figure(result)
     return {
+        **({} if result.fleet is None else {"fleet": fleet_figure(result)}),
         **_who_and_when([result], None),
         "load": batch_figure(result),
         "latency": latency_figure([result]),

@@ -33,7 +33,8 @@ def write_result(
 ) -> Path:
     """Write a result into `out_dir`, which appears whole or not at all; returns its absolute path.
 
-    Always summary.json and requests.parquet; with a step log steps.parquet and trace.json (Perfetto); with
+    Always summary.json and requests.parquet; fleet.parquet and autoscaler.yaml where the fleet changes; with a step
+    log steps.parquet and trace.json (Perfetto); with
     `report` also plots/ and report.html. Raises ConfigError when `out_dir` holds something else.
     """
     with new_folder(out_dir) as folder, uncollected():
@@ -89,6 +90,8 @@ def _write_data(result: "Result", folder: Path, more: dict[str, Any] | None = No
     """The files that need no plotting library; `more` goes into the summary."""
     _write_json(result.summary | (more or {}), folder / SUMMARY)
     _write_parquet(request_columns(result), folder / "requests.parquet")
+    if result.fleet is not None:
+        _write_fleet(result, folder)
     if result.log is not None:
         from simulator.report.chrome_trace import chrome_trace
 
@@ -97,6 +100,17 @@ def _write_data(result: "Result", folder: Path, more: dict[str, Any] | None = No
         )
         trace = json.dumps(chrome_trace(result), separators=(",", ":"), allow_nan=False)
         (folder / "trace.json").write_text(trace, encoding="utf-8")
+
+
+def _write_fleet(result: "Result", folder: Path) -> None:
+    """fleet.parquet: what happened to the fleet; autoscaler.yaml: the autoscaling that was simulated."""
+    from simulator.report.autoscaler import manifests
+
+    assert result.fleet is not None
+    _write_parquet({name: result.fleet[name] for name in result.fleet.dtype.names or ()}, folder / "fleet.parquet")
+    text = manifests(result)
+    if text:
+        (folder / "autoscaler.yaml").write_text(text, encoding="utf-8")
 
 
 def _write_parquet(columns: dict[str, Any], path: Path) -> None:

@@ -1,42 +1,79 @@
-"""What happens to replicas, as the engines take it: cluster.events with pools and replicas counted out."""
+"""What happens to replicas, as the engines take it: cluster.events and autoscalers, pools and replicas counted out."""
 
-from policies.registry import Policy
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 from simulator.engines.changes import CRASH, DRAIN
 from simulator.engines.clients import Habits, Talks
+from simulator.engines.plans import Plans
 from simulator.errors import ConfigError
+from simulator.records import Scaler, Shift
+from simulator.scenario.autoscale import AutoscaleSpec, scaler, shifts
 from simulator.scenario.sections import ClusterSpec, EventSpec
 from simulator.state import Limits
 from simulator.units import to_ticks
 
+if TYPE_CHECKING:
+    from simulator.scenario.setup import Setup
+
 KINDS = {"crash": CRASH, "drain": DRAIN}
 
 
-def change_rows(cluster: ClusterSpec, policy: Policy, limits: list[Limits]) -> list[tuple[int, int, int, int]]:
-    """(tick, kind, replica, [ns] it lasts) of every change. Raises ConfigError for what is not modelled."""
-    if not cluster.events:
-        return []
-    if cluster.hands_over:
-        raise ConfigError("cluster.events beside prefill and decode pools is not modelled")
+def plans_of(setup: "Setup", limits: list[Limits], habits: Habits, talks: Talks) -> Plans | None:
+    """What is to happen to the replicas, None for a fleet that stays as it is; `limits` of each pool.
+
+    Raises ConfigError for what is not modelled.
+    """
+    cluster = setup.scenario.cluster
+    scaled = list(autoscaled(cluster))
+    if not cluster.events and not scaled:
+        return None
+    key = "cluster.events" if cluster.events else "cluster.autoscale"
+    policy, specs = setup.policy, [spec for _, _, spec, _ in scaled]
     if not policy.streams:
-        raise ConfigError(f"cluster.events needs a policy that sends tokens as they come, got {policy.name}")
-    if any(lim.prefix for lim in limits):
-        raise ConfigError("cluster.events: a prefix cache that is lost with its replica is not modelled; set "
-                          "kv.prefix_caching: false")
+        raise ConfigError(f"{key} needs a policy that sends tokens as they come, got {policy.name}")
     if any(lim.swap_blocks for lim in limits):
-        raise ConfigError("cluster.events with preemption by swap (kv.swap) is not modelled")
+        raise ConfigError(f"{key} with preemption by swap (kv.swap) is not modelled")
     if policy.aux_per_tenant:
-        raise ConfigError(f"cluster.events under policy.name: {policy.name} is not modelled")
+        raise ConfigError(f"{key} under policy.name: {policy.name} is not modelled")
     if any(lim.draft_tokens for lim in limits):
-        raise ConfigError("cluster.events with speculative decoding is not modelled")
-    return [row for k, event in enumerate(cluster.events) for row in _rows(cluster, k, event)]
-
-
-def refuse_clients(habits: Habits, talks: Talks, limits: list[Limits]) -> None:
-    """Raise ConfigError for clients and admission rules that are not modelled beside changes of the fleet."""
-    restless = habits.ttft_ns or habits.total_ns or habits.attempts > 1 or habits.max_in_flight
-    if restless or len(talks.after) > 0 or any(lim.max_waiting or lim.predicted_ttft for lim in limits):
-        raise ConfigError("cluster.events beside time-outs, retries, admission rules, load.max_in_flight or turns that "
+        raise ConfigError(f"{key} with speculative decoding is not modelled")
+    what = _unsure(cluster, specs)
+    if what and cluster.hands_over:
+        raise ConfigError(f"{what} beside prefill and decode pools is not modelled")
+    if what and (habits.ttft_ns or habits.total_ns or habits.attempts > 1 or habits.max_in_flight
+                 or len(talks.after) > 0 or any(lim.max_waiting or lim.predicted_ttft for lim in limits)):
+        raise ConfigError(f"{what} beside time-outs, retries, admission rules, load.max_in_flight or turns that "
                           "wait for answers is not modelled")
+    if setup.scenario.horizon_s is None and any(spec.activation for spec in specs):
+        raise ConfigError("cluster.autoscale.activation needs horizon_s: requests too few to activate wait for ever")
+    scalers: list[Scaler] = []
+    plan: list[Shift] = []
+    for pool, first, spec, count in scaled:
+        plan += shifts(spec, len(scalers))
+        scalers.append(scaler(spec, pool, first, count))
+    rows = [row for k, event in enumerate(cluster.events) for row in _rows(cluster, k, event)]
+    return Plans(rows, to_ticks(cluster.health_check_s), to_ticks(cluster.retry_s), scalers, plan)
+
+
+def autoscaled(cluster: ClusterSpec) -> Iterator[tuple[int, int, AutoscaleSpec, int]]:
+    """(pool, its first replica, how it is scaled, most replicas) of each autoscaler."""
+    if cluster.autoscale is not None:
+        yield 0, 0, cluster.autoscale, cluster.replicas
+    first = 0
+    for k, pool in enumerate(cluster.pools.values()):
+        if pool.autoscale is not None:
+            yield k, first, pool.autoscale, pool.replicas
+        first += pool.replicas
+
+
+def _unsure(cluster: ClusterSpec, specs: list[AutoscaleSpec]) -> str:
+    """Key of what may lose requests or leave nobody to serve them; empty where nothing does."""
+    if cluster.events:
+        return "cluster.events"
+    if any(spec.min == 0 for spec in specs):
+        return "cluster.autoscale.min: 0"
+    return "cluster.autoscale.grace_s" if any(spec.grace_s for spec in specs) else ""
 
 
 def _rows(cluster: ClusterSpec, k: int, event: EventSpec) -> list[tuple[int, int, int, int]]:

@@ -5,13 +5,14 @@ import numpy as np
 from policies.routers import ROUTERS
 from simulator.cost.reach import LAST_TICK, check_reach, reach
 from simulator.engines.clients import CLOSED, GROUPED, OPEN, Talks
-from simulator.engines.job import Job, add_changes, array_job, list_job, request_columns, slots_held
+from simulator.engines.fleet import add_changes
+from simulator.engines.job import Job, array_job, list_job, request_columns, slots_held
 from simulator.engines.pools import Pool
 from simulator.errors import ConfigError, TraceError
 from simulator.memory import check_slots
 from simulator.scenario import speculation as drafting
 from simulator.scenario.asks import asked, tenants_of, weigh_tenants
-from simulator.scenario.changes import change_rows, refuse_clients
+from simulator.scenario.changes import plans_of
 from simulator.scenario.clients import habits_of, talks_in
 from simulator.scenario.fleet import groups_of, picks, pool_speeds
 from simulator.scenario.handover import links
@@ -66,11 +67,9 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
                setup.policy.aux + setup.policy.aux_per_tenant * len(tenants_of(trace)))
     weigh_tenants(scenario, trace, job)
     job.links = links(scenario.cluster, _token_bytes(setup), trace, len(groups) // 2, compiled)
-    changes = change_rows(scenario.cluster, setup.policy, [pool.lim for pool in pools])
-    if changes:
-        refuse_clients(habits, talks, [pool.lim for pool in pools])
-        found_after, retry = to_ticks(scenario.cluster.health_check_s), to_ticks(scenario.cluster.retry_s)
-        add_changes(job, changes, found_after, retry, compiled)
+    plans = plans_of(setup, [pool.lim for pool in pools], habits, talks)
+    if plans is not None:
+        add_changes(job, plans, compiled)
     job.router = ROUTERS[scenario.cluster.router]
     job.load, job.width = LOADS[scenario.load.kind], scenario.load.width
     job.habits, job.talks = habits, talks if compiled else Talks(*(column.tolist() for column in talks))

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from simulator.config import SHORT_FORMS, Section
+from simulator.scenario.autoscale import AutoscaleSpec
 from simulator.scenario.limits import LONGEST_S
 from simulator.scenario.speculation import SpeculationSpec
 from simulator.state import LARGEST_COUNT
@@ -105,6 +106,7 @@ class PoolSpec(Section):
     role: Literal["both", "prefill", "decode"] = Field(default="both", description="prefill: hands requests over to a "
                                                        "decode pool with their first token")
     serves: ServesSpec = ServesSpec()
+    autoscale: AutoscaleSpec | None = Field(default=None, description="replicas is then the most there can be")
     model: str | None = None
     hardware: HardwareSpec | None = None
     engine: EngineSpec | None = None
@@ -151,7 +153,7 @@ class ClusterSpec(Section):
     disaggregate_from_tokens: int | None = Field(
         default=None, ge=1, le=LARGEST_COUNT,
         description="shorter prompts are served whole, by pools with role: both if there are any")
-
+    autoscale: AutoscaleSpec | None = Field(default=None, description="replicas is then the most there can be")
     events: list[EventSpec] = Field(default=[], max_length=10_000, description="crashes and restarts")
     health_check_s: float = Field(default=0.0, ge=0, le=LONGEST_S, description="until the router knows of a crash")
     retry_s: float = Field(default=1.0, ge=1e-3, le=LONGEST_S, description="until a lost request is submitted again")
@@ -163,8 +165,11 @@ class ClusterSpec(Section):
 
     @model_validator(mode="after")
     def _something_happens(self) -> "ClusterSpec":
+        losing = any(spec is not None and spec.grace_s for spec in (self.autoscale, *(
+            pool.autoscale for pool in self.pools.values())))
         for key in ("health_check_s", "retry_s"):
-            if not self.events and getattr(self, key) != type(self).model_fields[key].default:
+            used = self.events or (losing and key == "retry_s")
+            if not used and getattr(self, key) != type(self).model_fields[key].default:
                 raise ValueError(f"cluster.{key} has no effect without cluster.events")
         return self
 
@@ -182,6 +187,16 @@ class ClusterSpec(Section):
         if {"prefill", "both"} <= roles and self.disaggregate_from_tokens is None:
             raise ValueError("cluster.pools: role: both beside prefill and decode pools takes prompts below "
                              "cluster.disaggregate_from_tokens, which is not given")
+        return self
+
+    @model_validator(mode="after")
+    def _room_to_scale(self) -> "ClusterSpec":
+        if self.autoscale is not None and self.pools:
+            raise ValueError("cluster.autoscale has no effect beside cluster.pools; give it in a pool")
+        for where, spec, most in (("cluster", self.autoscale, self.replicas), *(
+                (f"cluster.pools.{name}", pool.autoscale, pool.replicas) for name, pool in self.pools.items())):
+            if spec is not None:
+                spec.check_most(f"{where}.autoscale", most)
         return self
 
     @property

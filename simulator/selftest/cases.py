@@ -19,7 +19,9 @@ from simulator.cost.check import check_cost
 from simulator.cost.step import Cost
 from simulator.engines.clients import CLOSED, GROUPED, OPEN, Habits, Talks
 from simulator.engines.fast import run_fast
-from simulator.engines.job import Job, add_changes, array_job, links_of, list_job, request_columns, talks_of
+from simulator.engines.fleet import add_changes
+from simulator.engines.job import Job, array_job, links_of, list_job, request_columns, talks_of
+from simulator.engines.plans import Plans
 from simulator.engines.pools import Pool
 from simulator.engines.reference import run_reference
 from simulator.engines.world import Acceptance
@@ -253,8 +255,8 @@ def some_asks(choose: Choose, policy: str, n: int, tick: int) -> tuple[tuple[str
                  for name in ASKS if name in POLICIES[policy].needs)
 
 
-def job(case: Case, compiled: bool, log: bool = True) -> Job:
-    """The case as a job of one of the engines."""
+def job(case: Case, compiled: bool, log: bool = True, plans: Plans | None = None) -> Job:
+    """The case as a job of one of the engines; `plans`: in place of its changes."""
     link, groups, policy = case.link, case.groups, POLICIES[case.policy]
     begin = len(groups) // 2 if link else len(groups)
     ends = np.cumsum([len(chain) for chain in case.chains]) if case.limits.prefix else None
@@ -270,8 +272,10 @@ def job(case: Case, compiled: bool, log: bool = True) -> Job:
     made.until, made.habits = NEVER if case.until is None else case.until, habits
     talks = following(case)
     made.talks = talks if compiled else Talks(*(column.tolist() for column in talks))
-    if case.changes:
-        add_changes(made, case.changes, case.found_after, case.retry, compiled)
+    if case.changes and plans is None:
+        plans = Plans(case.changes, case.found_after, case.retry)
+    if plans is not None:
+        add_changes(made, plans, compiled)
     if case.salts:
         made.acceptance = Acceptance(*(np.array(each) if compiled else each for each in (case.salts, case.chances)))
     if link:
@@ -292,10 +296,14 @@ def following(case: Case) -> Talks:
 
 def run(case: Case, engine: str) -> Job:
     """Run the case on one of ENGINES; columns come back as arrays."""
-    made = job(case, engine != "reference")
+    return ran(job(case, engine != "reference"), case.policy, engine)
+
+
+def ran(made: Job, policy: str, engine: str) -> Job:
+    """A job made for one of ENGINES, run on it; columns come back as arrays."""
     if engine == "reference":
-        return run_reference(made, POLICIES[case.policy])
-    run_fast(made, POLICIES[case.policy], leaps=engine == "fast")
+        return run_reference(made, POLICIES[policy])
+    run_fast(made, POLICIES[policy], leaps=engine == "fast")
     return made
 
 
@@ -306,6 +314,7 @@ def outcome(done: Job) -> dict[str, Any]:
     found["totals"] = done.stats.tolist()
     found["itl"] = [(int(k), int(done.itl[k])) for k in np.nonzero(done.itl)[0]]
     found["rows_time"] = done.rows_time.tolist()
+    found["fleet"] = done.fleet.tolist()
     found["log"] = rows[np.lexsort((rows["start"], rows["replica"], rows["end"]))].tolist()
     return found
 

@@ -28,7 +28,7 @@ def unlike_pools(seed: int, longest: int = 25) -> Case:
 def changing(seed: int, longest: int = 25) -> Case:
     """Up to six crashes and restarts, ties among them and with arrivals; a third over unlike pools."""
     more = Uniform(seed + 1)
-    given = {"policy": more.among("chunked", *CHANGED), "prefix": 0, "draft_tokens": 0, "swap_blocks": 0,
+    given = {"policy": more.among("chunked", *CHANGED), "draft_tokens": 0, "swap_blocks": 0,
              "replicas": more.among(1, 2, 3)}
     case = as_told(some_case(Uniform(seed), given, longest=longest))
     if more.among(0, 0, 1):

@@ -5,9 +5,9 @@ from typing import Any
 from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
-from simulator.selftest.cases import Case, Uniform, as_told, differences, job, outcome, run, some_case
+from simulator.selftest.cases import Case, Uniform, as_told, differences, job, outcome, ran, run, some_case
 
-__all__ = ["COMMON", "SEEDS", "Case", "as_told", "cases", "differences", "job", "outcome", "run"]
+__all__ = ["COMMON", "SEEDS", "Case", "as_told", "cases", "differences", "job", "outcome", "ran", "run"]
 
 COMMON: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 """Settings of hypothesis: simulations have no deadline, and drawing them is slow."""

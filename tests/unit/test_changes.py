@@ -71,7 +71,6 @@ CRASH = {"at_s": 1, "kind": "crash", "for_s": 1}
     ([CRASH | {"pool": "x"}], {}, "unknown pool 'x'"),
     ([CRASH | {"replica": 1}], {}, r"cluster\.events\[0\]\.replica must be < 1, got 1"),
     ([CRASH], {"policy": {"name": "static"}}, "sends tokens as they come"),
-    ([CRASH], {"kv.prefix_caching": True}, "prefix cache that is lost"),
     ([], {"cluster.retry_s": 2}, "has no effect without cluster.events"),
 ])
 def test_refused(events: list[dict[str, Any]], change: dict[str, Any], words: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from simulator.planning.whatif import SHARES
+from simulator.planning.whatif import REPLICA_HOURS, SHARES, USD_PER_MILLION
 from simulator.report.folder import new_folder
 from simulator.report.render import markdown_cell, render
 from simulator.text import bounded, stopped_lines
@@ -29,6 +29,10 @@ def value_text(metric: str, cell: Data) -> str:
         return "-" if value is None else f"{value:.1%}"
     if metric == "output tokens/s":
         return "-" if value is None else f"{value:,.0f}"
+    if metric == REPLICA_HOURS:
+        return "-" if value is None else f"{value:,.3g} h"
+    if metric == USD_PER_MILLION:
+        return "-" if value is None else f"{value:,.3g} USD"
     return bounded(value)
 
 

@@ -1,0 +1,136 @@
+"""Autoscaled fleets, alone and with crashes, conversations, impatient clients and hand-overs: the engines agree, and no
+request and no block is lost."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from parity.cases import COMMON, SEEDS, Case, as_told, job, outcome, ran
+
+from simulator.engines.job import Job
+from simulator.engines.members import ABSENT, DRAINING, STARTING, UP
+from simulator.engines.plans import Plans
+from simulator.engines.pools import Pool
+from simulator.engines.scaling import NOTHING
+from simulator.records import Scaler, Shift
+from simulator.selftest.cases import Uniform, some_case
+from simulator.state import FINISHED, REJECTED_LENGTH
+
+PLAIN, CRASHING, RESTLESS, HANDING = range(4)
+
+
+def some_scaler(more: Uniform, tick: int, first: int, count: int, zero: bool, loses: bool) -> Scaler:
+    """An autoscaler that looks every few steps and decides on little."""
+    keda = 1 if zero else more.among(0, 1)
+    grace = more.among(0, 2, 8) * tick if loses else 0
+    metric = more.among(2, 2 if grace else 0) if zero else more.among(0, 1, 2, 3, 4, NOTHING)
+    low = 0 if zero else more.among(1, 1, min(2, count))
+    sync = more.among(2, 5, 9) * tick
+    return Scaler(
+        first=first, count=count, low=low, keda=keda, metric=metric, target=more.among(200, 500, 1000, 3000),
+        tolerance=more.among(0, 100, 500), sync=sync, up_window=more.among(0, 0, 3) * sync,
+        down_window=more.among(0, 1, 4) * sync, up_pods=more.among(1, 4), up_percent=more.among(0, 100),
+        up_period=more.among(1, 3) * sync, down_pods=more.among(0, 1), down_percent=more.among(50, 100),
+        down_period=more.among(1, 3) * sync, pending=more.among(0, 3) * tick, start=more.among(0, 3, 12) * tick,
+        grace=grace, ttft_window=more.among(5, 30) * tick,
+        polling=more.among(3, 7) * tick if zero else 0, cool_down=more.among(0, 10) * tick,
+        wanted=more.among(low, count),
+    )  # fmt: skip
+
+
+def drawn(seed: int) -> tuple[Case, dict[str, Any]]:
+    """A case with an autoscaler, some with a schedule, and with what its kind may have besides."""
+    more = Uniform(seed + 1)
+    kind = seed % 4
+    fixed: dict[str, Any] = {"policy": "chunked", "draft_tokens": 0,
+                             "replicas": more.among(2, 3, 5)}
+    if kind == HANDING:
+        fixed |= {"contiguous": 0, "prefix": 0, "window": 0, "reserve_prompt": 1, "talk": (),
+                  "max_model_len": 10**6, "num_blocks": 1000}
+    case = some_case(Uniform(seed), fixed)
+    if kind in (CRASHING, HANDING):
+        case = as_told(case)
+    tick = max(1, int(case.cost.dense_ns.max()), int(case.cost.cpu_ns.max()), max(case.arrival) // 20)
+    scaler = some_scaler(more, tick, 0, case.replicas, kind == CRASHING and more.among(0, 1) == 1, kind == CRASHING)
+    plan = [Shift(0, 4 * tick, 20 * tick, 50 * tick, case.replicas)] if more.among(0, 0, 1) else []
+    rows = []
+    if kind == CRASHING:
+        count = more.among(0, 2, 6)
+        rows = sorted(zip([t * tick for t in more.numbers(count, 0, 40)], more.numbers(count, 0, 1),
+                          more.numbers(count, 0, case.replicas - 1), more.numbers(count, tick, 20 * tick), strict=True))
+    plans = Plans(rows, more.among(0, 0, 4 * tick), more.among(tick, 3 * tick), [scaler], plan)
+    if kind != HANDING:
+        return case, {"plans": plans}
+    decode = Pool(case.limits, case.cost, more.among(1, 3))
+    second = some_scaler(more, tick, case.replicas, decode.replicas, False, False)
+    second.pool = 1
+    more_plans = plans._replace(scalers=[scaler, second])
+    return replace(case, limits=case.limits._replace(hand_over=1), others=(decode,), groups=((0,), (1,)),
+                   link=(2**20, tick)), {"plans": more_plans}
+
+
+def scaled(seed: int, engine: str) -> Job:
+    case, parts = drawn(seed)
+    made = job(case, engine != "reference", **parts)
+    return ran(made, case.policy, engine)
+
+
+@settings(max_examples=160, **COMMON)
+@given(seed=SEEDS)
+def test_engines_agree(seed: int) -> None:
+    wanted = outcome(scaled(seed, "reference"))
+    assert wanted == outcome(scaled(seed, "fast")) == outcome(scaled(seed, "fast without leaps"))
+
+
+@settings(max_examples=160, **COMMON)
+@given(seed=SEEDS)
+def test_nothing_is_lost(seed: int) -> None:
+    case, parts = drawn(seed)
+    done = scaled(seed, "reference")
+    req = done.req
+    assert done.reps.front["outstanding"].sum() == np.isin(req.status, (1, 2)).sum()
+    assert req.done.sum() <= done.stats["output"].sum() - done.stats["failed_tokens"].sum()
+    if case.until is None:
+        assert ((req.status == FINISHED) | (req.status >= REJECTED_LENGTH)).all()
+        assert (req.done[req.status == FINISHED] == req.output[req.status == FINISHED]).all()
+        assert not req.blocks.any()
+    for scaler in parts["plans"].scalers:
+        check_fleet(done, scaler, case.until is None)
+
+
+def check_fleet(done: Job, scaler: Scaler, ended: bool) -> None:
+    """Replicas wanted stay within bounds; each goes through its states in order; none works unless it is there."""
+    rows = done.fleet
+    decisions = rows[(rows["replica"] < 0) & (rows["pool"] == scaler.pool)]
+    assert ((decisions["wanted"] >= scaler.low) & (decisions["wanted"] <= scaler.count)).all()
+    may = {UP: (1, 2), DRAINING: (1, 2, 4), 2: (0, 4), STARTING: (0, 4), ABSENT: (3,)}
+    for r in range(scaler.first, scaler.first + scaler.count):
+        own = rows[rows["replica"] == r]
+        state, since = UP, 0
+        for row in own:
+            first = row["tick"] == 0 and state == UP
+            assert first or row["state"] in may[state], (r, state, row)
+            if state == STARTING and row["state"] == UP:
+                assert row["tick"] - since == scaler.start
+            state, since = int(row["state"]), int(row["tick"])
+        if state == ABSENT and ended:
+            assert done.reps.front["outstanding"][r] == 0 and done.reps.c["free_blocks"][r] == done.lim.num_blocks
+
+
+def test_cases_are_hard() -> None:
+    """Fleets grow and shrink, start from nothing, lose requests, and release replicas that are still starting."""
+    grown = shrunk = zero = lost = cancelled = 0
+    for seed in range(300):
+        done = scaled(seed, "reference")
+        rows = done.fleet
+        decisions = rows[rows["replica"] < 0]
+        change = np.diff(decisions["wanted"]) * (np.diff(decisions["pool"]) == 0)
+        grown += int((change > 0).sum())
+        shrunk += int((change < 0).sum())
+        zero += int((decisions["wanted"] == 0).sum())
+        lost += int(done.stats["failed"].sum())
+        for r in range(done.replicas):
+            own = rows[rows["replica"] == r]["state"]
+            cancelled += int(((own[:-1] == STARTING) & (own[1:] == ABSENT)).sum())
+    assert min(grown, shrunk, lost, cancelled, zero) > 15, (grown, shrunk, zero, lost, cancelled)

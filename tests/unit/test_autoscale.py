@@ -1,0 +1,172 @@
+"""Autoscaling: Kubernetes' documented examples, timelines worked by hand, what is refused."""
+
+from typing import Any
+
+import pytest
+
+from simulator import Scenario, scenario_from, simulate
+from simulator.engines.members import ABSENT, DOWN, DRAINING, STARTING, UP
+from simulator.engines.scaling import of_pods
+from simulator.errors import ConfigError
+from simulator.records import Front, Scaler
+from simulator.run import Result
+from simulator.units import NS_PER_S
+
+
+def recommended(values: list[int], target: int, pending: int = 0, missing: int = 0) -> int:
+    """Replicas that the formula for pods asks for; metrics and target in thousandths."""
+    fronts = [Front() for _ in values] + [Front(state=STARTING, since=0) for _ in range(pending)]
+    fronts += [Front(state=DOWN) for _ in range(missing)]
+    scaler = Scaler(count=len(fronts), target=target, tolerance=100, wanted=len(fronts), members=len(fronts),
+                    pending=60 * NS_PER_S)
+    return of_pods(scaler, sum(values), sum(values) // len(values), len(values), fronts, 10 * NS_PER_S)
+
+
+@pytest.mark.parametrize(("values", "target", "wanted"), [
+    ([200, 200], 100, 4),          # "if the current metric value is 200m, and the desired value is 100m, ... doubled"
+    ([50, 50, 50, 50], 100, 2),    # "if the current value is instead 50m, you will halve the number of replicas"
+    ([109, 109], 100, 2),          # "skips any scaling action if the ratio is sufficiently close to 1.0", 0.1
+    ([111, 111], 100, 3),
+    ([91, 91], 100, 2),
+    ([89, 89, 89, 89, 89, 89, 89, 89, 89, 89], 100, 9),
+])
+def test_kubernetes_documented_examples(values: list[int], target: int, wanted: int) -> None:
+    """kubernetes.io, Horizontal Pod Autoscaling, algorithm details."""
+    assert recommended(values, target) == wanted
+
+
+def test_pods_without_metrics_dampen() -> None:
+    """"assuming those pods were consuming 100% of the desired value in case of a scale down, and 0% in case of a scale
+    up ... any not-yet-ready pods ... 0%"; replica_calculator_test.go holds the same cases for CPU."""
+    assert recommended([200, 200], 100, pending=2) == 4              # 100 over four: nothing to do, four stay
+    assert recommended([300, 300], 100, pending=2) == 6              # 150 over four
+    assert recommended([200, 200], 100, missing=2) == 4
+    assert recommended([20, 20], 100, missing=2) == 3                # 60 over four
+    assert recommended([20, 20], 100, pending=2) == 1                # pending ones are left out: 20 over two
+    assert recommended([130], 100, missing=1) == 2                   # 65 over two would turn the direction
+
+
+def fleet(auto: dict[str, Any], requests: dict[str, Any], replicas: int = 3, **more: Any) -> Scenario:
+    return scenario_from({"workload": {"requests": requests}, "hardware": "unit", "max_model_len": 99,
+                          "policy": {"name": "chunked", "max_num_seqs": 1},
+                          "cluster": {"replicas": replicas, "router": "least_outstanding", "autoscale": auto, **more}})
+
+
+def states(done: Result, r: int) -> list[tuple[float, int]]:
+    rows = done.fleet[done.fleet["replica"] == r] if done.fleet is not None else []
+    return [(row["tick"] / NS_PER_S, int(row["state"])) for row in rows]
+
+
+def decisions(done: Result) -> list[tuple[float, int, int, int]]:
+    assert done.fleet is not None
+    return [(row["tick"] / NS_PER_S, int(row["metric"]), int(row["recommended"]), int(row["wanted"]))
+            for row in done.fleet[done.fleet["replica"] < 0]]
+
+
+def test_a_queue_by_hand() -> None:
+    """Answers of 4 s, one at a time; a request every 2 s until 10 s, one more at 60 s; half a waiting one a replica.
+
+    At 5 s one waits: two replicas. At 10 s three wait; the one that starts counts as idle: 3 / 2 / 0.5 x 2 = 6, three
+    are there. At 15 s two wait at two replicas and the third counts as idle: 0.666 / 0.5 x 3 = 4. At 20 s the last
+    one waits still (a step sees what ended in its tick): 0.333 / 0.5 x 3 = 2. The highest of 20 s holds: the 4 of 15 s
+    until 35 s, the 2 of 20 s until 40 s. The latest to be ready goes first.
+    """
+    requests = {"arrival_s": [0, 2, 4, 6, 8, 10, 60], "prompt": [1] * 7, "output": [4] * 7}
+    auto = {"metric": "waiting", "target": 0.5, "sync_s": 5, "scale_down_window_s": 20, "start": {"weights_s": 7}}
+    done = simulate(fleet(auto, requests), "reference")
+    assert decisions(done)[:9] == [(5, 1000, 2, 2), (10, 3000, 6, 3), (15, 1000, 4, 3), (20, 333, 2, 3), (25, 0, 0, 3),
+                                   (30, 0, 0, 3), (35, 0, 0, 2), (40, 0, 0, 1), (45, 0, 0, 1)]
+    assert states(done, 1)[:5] == [(0, ABSENT), (5, STARTING), (12, UP), (40, DRAINING), (40, ABSENT)]
+    assert states(done, 2) == [(0, ABSENT), (10, STARTING), (17, UP), (35, DRAINING), (35, ABSENT)]
+    # paid until the last answer at 64 s: 64, from 5 to 40 and from 60, from 10 to 35
+    found = done.summary["fleet"]
+    assert found["replica_hours"] == (64 + 35 + 4 + 25) / 3600 and found["mean_replicas"] == 2
+    assert found["hours"]["starting"] == (7 + 7 + 4) / 3600
+    assert found["usd"] == found["replica_hours"] and found["usd_fixed"] == 3 * 64 / 3600
+    assert (found["peak_replicas"], found["least_replicas"], found["replicas_started"]) == (3, 1, 3)
+    assert done.summary["busy_share"] == 28 / 128
+
+
+def test_from_zero_and_back_by_hand() -> None:
+    """KEDA looks every 30 s: a request of 5 s finds a replica at 30 + 10 s; nothing waits at 60 s, 30 s after there
+    was last something: more than 20. The next, at 70 s, waits until 100 s."""
+    auto = {"formula": "keda", "metric": "waiting", "target": 1, "min": 0, "cool_down_s": 20, "start": {"image_s": 10}}
+    done = simulate(fleet(auto, {"arrival_s": [5, 70], "prompt": [1, 1], "output": [4, 4]}), "reference")
+    assert (done.requests.last / NS_PER_S).tolist() == [44, 104]
+    assert states(done, 0)[:7] == [(0, ABSENT), (30, STARTING), (40, UP), (60, DRAINING), (60, ABSENT), (90, STARTING),
+                                   (100, UP)]
+    assert done.summary["ttft_s"]["mean"] == (36 + 31) / 2
+    assert done.summary["fleet"]["replica_hours"] == (30 + 14) / 3600
+
+
+def test_kedas_sum_counts_who_waits_at_the_gateway() -> None:
+    """Seven at the gateway, two a replica: one at 30 s, then 7 / 2 = 4 at 45 s, though nobody serves yet."""
+    auto = {"formula": "keda", "metric": "requests", "target": 2, "min": 0, "start": {"image_s": 60}}
+    requests = {"arrival_s": [0.0] * 7, "prompt": [1] * 7, "output": [2] * 7}
+    done = simulate(fleet(auto, requests, 5), "reference")
+    assert decisions(done)[:2] == [(30, 7000, 1, 1), (45, 7000, 4, 4)]
+
+
+def test_a_schedule_by_hand() -> None:
+    """Three from 10 to 30 s of every 100 s, else one; a window of 10 s holds one decision."""
+    auto = {"schedule": [{"from_s": 10, "to_s": 30, "every_s": 100, "replicas": 3}], "sync_s": 10,
+            "scale_down_window_s": 10, "start": {"weights_s": 1}}
+    done = simulate(fleet(auto, {"arrival_s": [0, 130], "prompt": [1, 1], "output": [2, 2]}), "reference")
+    assert states(done, 2) == [(0, ABSENT), (10, STARTING), (11, UP), (30, DRAINING), (30, ABSENT), (110, STARTING),
+                               (111, UP), (130, DRAINING), (130, ABSENT)]
+
+
+def test_time_to_first_token_by_hand() -> None:
+    """Of a window of 15 s: at 10 s first tokens after 1, 2 and 5 s, mean 2.667 s, over 2 s, for one ready: 2. At 20 s
+    those that came at 10 and 18 s, after 5 and 1 s: 3 / 2 x 2 ready = 3."""
+    requests = {"arrival_s": [0, 3, 5, 17], "prompt": [1] * 4, "output": [4, 5, 8, 1]}
+    auto = {"metric": "ttft", "target": 2, "sync_s": 10, "ttft_window_s": 15, "start": {"weights_s": 1}}
+    done = simulate(fleet(auto, requests), "reference")
+    assert (done.requests.first / NS_PER_S).tolist() == [1, 5, 10, 18]
+    assert decisions(done)[:2] == [(10, 2666, 2, 2), (20, 3000, 3, 3)]
+
+
+def test_grace_ends_what_is_not_done() -> None:
+    """Two from the start and nothing to do: one is released at 15 s with 4 s for its answer, which it loses; submitted
+    again at 19 + 1 s it waits for the other, until 30 s."""
+    requests = {"arrival_s": [10, 10], "prompt": [1, 1], "output": [20, 20]}
+    auto = {"metric": "waiting", "target": 1, "initial": 2, "grace_s": 4, "scale_down_window_s": 0,
+            "start": {"weights_s": 1}}
+    done = simulate(fleet(auto, requests, 2), "reference")
+    assert states(done, 1)[:3] == [(15, DRAINING), (19, ABSENT)]
+    assert (done.requests.last / NS_PER_S).tolist() == [30, 50]
+    assert done.summary["changes"] == {"requests_failed": 1, "tokens_lost": 9, "down_s": 0}
+
+
+def test_no_faster_than_the_limits() -> None:
+    """Of 40 waiting at one replica Kubernetes' defaults order 4 in the first 15 s, then as many again, then all."""
+    requests = {"arrival_s": [0.0] * 41, "prompt": [1] * 41, "output": [40] * 41}
+    done = simulate(fleet({"metric": "waiting", "target": 1, "start": {"weights_s": 600}}, requests, 30,
+                          ).updated({"horizon_s": 50}), "reference")
+    assert [row[3] for row in decisions(done)] == [5, 10, 20]
+
+
+AUTO = {"metric": "waiting", "target": 1, "start": {"weights_s": 1}}
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    ({"min": 4}, r"cluster\.autoscale\.min must be <= replicas \(3\), got 4"),
+    ({"min": 0}, "min: 0 needs formula: keda"),
+    ({"metric": "kv", "target": 2}, "share <= 1, got 2"),
+    ({"target": None}, "belong together"),
+    ({"metric": None, "target": None}, "must be given where there is no schedule"),
+    ({"polling_s": 5}, "no effect with min > 0"),
+    ({"min": 2, "initial": 1}, "initial must be >= min, got 1"),
+    ({"formula": "keda", "min": 0, "grace_s": 5}, "again and again"),
+    ({"scale_down_window_s": 3600, "sync_s": 0.1}, None),
+    ({"schedule": [{"from_s": 5, "to_s": 4, "replicas": 1}]}, "to_s must be > from_s"),
+    ({"formula": "keda", "min": 0, "activation": 3}, "needs horizon_s"),
+])
+def test_refused(change: dict[str, Any], words: str | None) -> None:
+    auto = {key: value for key, value in {**AUTO, **change}.items() if value is not None}
+    one = {"arrival_s": [0.0], "prompt": [1], "output": [1]}
+    if words is None:
+        simulate(fleet(auto, one), "reference")
+        return
+    with pytest.raises(ConfigError, match=words):
+        simulate(fleet(auto, one), "reference")

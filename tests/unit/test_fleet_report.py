@@ -1,0 +1,124 @@
+"""The fleet over time: hours, cost and targets met are those of the run; manifests say what was simulated."""
+
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate  # type: ignore[import-untyped]
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from simulator import scenario_from, simulate
+from simulator.engines.members import DOWN, DRAINING, STARTING, UP
+from simulator.metrics.fleet import stays
+from simulator.report.autoscaler import manifests
+from simulator.report.fleet import attained, wanted_over_time
+from simulator.report.page import render_report
+from simulator.report.timeline import end_tick, start_tick
+from simulator.report.write import write_result
+from simulator.run import Result
+from simulator.units import NS_PER_S
+
+START = {"node_s": 10, "weights_s": 20}
+
+
+def result(auto: dict[str, Any] | None = None, **cluster: Any) -> Result:
+    """Requests of 4 s, one every 2 s until 40 s and one at 300 s, on up to three replicas."""
+    arrivals = [2.0 * k for k in range(21)] + [300.0]
+    given = {"metric": "requests", "target": 1, "start": START, **(auto or {})}
+    return simulate(scenario_from({
+        "name": "Ä fleet", "workload": {"requests": {"arrival_s": arrivals, "prompt": [1] * 22, "output": [4] * 22}},
+        "hardware": "unit", "max_model_len": 99, "policy": {"name": "chunked", "max_num_seqs": 1}, "slo": {"ttft_s": 3},
+        "cluster": {"replicas": 3, "router": "least_outstanding", "autoscale": given, **cluster}}), "reference")
+
+
+def test_states_fill_the_time_and_make_the_hours() -> None:
+    done = result(events=[{"at_s": 20, "kind": "crash", "replica": 0, "for_s": 7}])
+    begin, end = start_tick(done), end_tick(done)
+    found = stays(done, begin, end)
+    for r in range(3):
+        own = np.flatnonzero(found.replica == r)
+        assert found.start[own[0]] == begin and found.end[own[-1]] == end
+        assert (found.start[own[1:]] == found.end[own[:-1]]).all()
+    own = done.summary["fleet"]
+    assert own["hours"]["down"] * 3600 == 7 and own["hours"]["starting"] * 3600 == 2 * 30
+    assert own["replica_hours"] == pytest.approx(sum(own["hours"].values()))
+    assert own["usd_fixed"] == pytest.approx(3 * done.summary["makespan_s"] / 3600)
+    assert {UP, DOWN, STARTING} <= set(found.state.tolist()) and found.spent(DRAINING) >= 0
+
+
+def test_targets_met_over_time_add_up_to_the_share_of_the_run() -> None:
+    done = result()
+    found = attained(done)
+    assert found is not None
+    edges, share = found
+    arrival = done.requests.arrival / NS_PER_S
+    counts, _ = np.histogram(arrival, edges)
+    assert np.nansum(share * counts) / 22 == pytest.approx(done.summary["goodput"]["attained"])
+
+
+def test_wanted_replicas_follow_the_decisions() -> None:
+    tick, wanted = wanted_over_time(result())
+    assert (tick[0], wanted[0]) == (0, 1) and (tick[1] / NS_PER_S, wanted[1]) == (15, 3)
+    # the last recommendation of three is of 45 s: it holds for 300 s
+    assert wanted.max() == 3
+
+
+def test_the_page_says_what_the_fleet_was_and_cost() -> None:
+    page = render_report(result(events=[{"at_s": 20, "kind": "crash", "replica": 0, "for_s": 7}]))
+    assert "The fleet had 1 to 3 replicas" in page and "replica hours" in page
+    assert "Replicas were out of service for 7 s in all" in page
+    for title in ("replicas", "requests a replica, as the autoscaler read it", "requests that met every target"):
+        assert title in page
+
+
+def test_a_fixed_fleet_has_no_such_picture() -> None:
+    fixed = simulate(result().scenario.updated({"cluster.autoscale": None}), "reference")
+    assert "fleet" not in fixed.summary and "as the autoscaler read it" not in render_report(fixed)
+
+
+def test_files(tmp_path: Path) -> None:
+    done = result()
+    write_result(done, tmp_path / "out", report=False)
+    assert done.fleet is not None
+    assert pq.read_table(tmp_path / "out" / "fleet.parquet").num_rows == len(done.fleet)
+    assert (tmp_path / "out" / "autoscaler.yaml").read_text() == manifests(done)
+
+
+@pytest.mark.parametrize("auto", [
+    {}, {"metric": "kv", "target": 0.85}, {"metric": "ttft", "target": 1.5, "scale_up": {"pods": 2, "percent": 0}},
+    {"scale_down": {"percent": 10, "period_s": 60}, "scale_down_window_s": 600, "sync_s": 30, "min": 2},
+])
+def test_hpa_manifest_is_valid_and_says_what_was_simulated(auto: dict[str, Any]) -> None:
+    body = yaml.safe_load(manifests(result(auto)))
+    kubernetes_validate.validate(body, "1.30", strict=True)
+    spec = body["spec"]
+    assert (spec["minReplicas"], spec["maxReplicas"]) == (auto.get("min", 1), 3)
+    (metric,) = spec["metrics"]
+    target = metric.get("pods", metric.get("external"))["target"]
+    assert target.get("averageValue", target.get("value")) == {"kv": "850m", "ttft": "1500m"}.get(
+        auto.get("metric", ""), "1")
+    down, up = spec["behavior"]["scaleDown"], spec["behavior"]["scaleUp"]
+    assert down["stabilizationWindowSeconds"] == auto.get("scale_down_window_s", 300)
+    assert down["policies"] == [{"type": "Percent", "value": 10, "periodSeconds": 60} if "scale_down" in auto else
+                                {"type": "Percent", "value": 100, "periodSeconds": 15}]
+    pods = {"type": "Pods", "value": 2 if "scale_up" in auto else 4, "periodSeconds": 15}
+    assert up["policies"][0] == pods and len(up["policies"]) == (1 if "scale_up" in auto else 2)
+    assert ("sync-period=30s" in manifests(result(auto))) == ("sync_s" in auto)
+
+
+def test_keda_manifest_says_what_was_simulated() -> None:
+    """Field names of keda.sh: ScaledObject specification, Prometheus and Cron scalers."""
+    auto = {"formula": "keda", "min": 0, "polling_s": 10, "cool_down_s": 60,
+            "schedule": [{"from_s": 3600 * 7 + 1800, "to_s": 3600 * 20, "replicas": 2}]}
+    body = yaml.safe_load(manifests(result(auto)))
+    spec = body["spec"]
+    assert (body["kind"], body["metadata"]["name"]) == ("ScaledObject", spec["scaleTargetRef"]["name"])
+    assert (spec["minReplicaCount"], spec["maxReplicaCount"], spec["pollingInterval"], spec["cooldownPeriod"]) == (
+        0, 3, 10, 60)
+    prometheus, cron = spec["triggers"]
+    assert prometheus["metricType"] == "AverageValue" and prometheus["metadata"]["threshold"] == "1"
+    assert "vllm:num_requests_waiting" in prometheus["metadata"]["query"]
+    assert cron["metadata"] == {"timezone": "Etc/UTC", "start": "30 7 * * *", "end": "0 20 * * *",
+                                "desiredReplicas": "2"}
