@@ -9,12 +9,16 @@ from policies import (
     by_key,
     chunked,
     earliest_deadline,
+    guaranteed_no_evict,
+    max_utilization,
     oracle_sjf,
     orca,
     priority,
+    sarathi,
     shortest_predicted,
     shortest_prompt,
     static,
+    trtllm,
     vllm_v0,
     vtc,
 )
@@ -26,6 +30,8 @@ from simulator.state import Column, Limits, Replica, Requests
 Step = Callable[[Requests, Replica, Limits, Column], None]
 Key = Callable[[Requests, Limits, int], int]
 Arrived = Callable[[Requests, Replica, Limits, Column, int], None]
+ORDERS: Final = by_key.KEYS | trtllm.MODES
+"""Limits.order of the policies that share a compiled engine."""
 ASKS: Final = ("priority", "tenant", "predicted", "target")
 """Columns of the requests that are there only for a policy that needs them."""
 
@@ -113,6 +119,12 @@ def _by_key(module: Any, needs: tuple[str, ...], *knobs: str) -> Policy:
                   engine="by_key", needs=needs, prefix_cache=True)
 
 
+def _trtllm(module: Any) -> Policy:
+    """A capacity policy of TensorRT-LLM."""
+    return Policy(module.__name__.rpartition(".")[2], module, trtllm.schedule, (_SEQS, _BUDGET), engine="trtllm",
+                  whole_prompt=True)
+
+
 POLICIES: Final = {
     p.name: p
     for p in (
@@ -122,6 +134,9 @@ POLICIES: Final = {
         Policy("vllm_v0", vllm_v0, vllm_v0.schedule, (_SEQS, _BUDGET, "watermark"), whole_prompt=True,
                watermark=0.01, swaps=True),  # vLLM 0.6 vllm/core/block_manager_v2.py, BlockSpaceManagerV2.__init__
         Policy("chunked", chunked, chunked.schedule, _CHUNKED, prefix_cache=True, drafts=True),
+        Policy("sarathi", sarathi, chunked.schedule, (*_CHUNKED, "tbt_s"), engine="chunked", prefix_cache=True),
+        _trtllm(max_utilization),
+        _trtllm(guaranteed_no_evict),
         _by_key(priority, ("priority",), "aging_s"),
         _by_key(shortest_prompt, ()),
         _by_key(shortest_predicted, ("predicted",), "prediction_error"),

@@ -10,10 +10,9 @@ from simulator.planning.bounds import RELIEF, gains
 from simulator.planning.candidate import Candidate
 from simulator.planning.edge import RATE_STEP
 from simulator.planning.loss import lost
-from simulator.planning.passing import possibly, surely
 from simulator.planning.points import Point
 from simulator.planning.price import Fleet, price_of
-from simulator.planning.search import Outcome, Search
+from simulator.planning.search import NEARBY, Outcome, Search
 from simulator.planning.statistics import Judgement, value_of
 from simulator.planning.traffic import HOUR_NS, hours_of, mean_rate
 from simulator.profiles.gpu import load_gpu
@@ -108,8 +107,7 @@ class Explain:
         """[%] interval: where the limits surely hold with slower steps, where they possibly hold with faster ones."""
         if not math.isfinite(wall):
             return math.inf, math.inf
-        low = self.search.wall(self.candidate, self.serving, self.rate, factor=1 + self.error, passes=surely)
-        high = self.search.wall(self.candidate, self.serving, wall, factor=1 - self.error, passes=possibly)
+        low, high = self.search.walls_within(self.candidate, self.serving, wall, self.error)
         low = max(self.rate, min(low, wall))  # the traffic itself was decided on more replications
         return 100 * (low / self.rate - 1), 100 * (max(high, wall) / self.rate - 1)
 
@@ -119,7 +117,7 @@ class Explain:
         setup = self.search.runner.bench.setup(self.candidate)
 
         def moved(resource: str) -> float:
-            return self.search.wall(self.candidate, self.serving, wall, relief=resource)
+            return self.search.relieved_wall(self.candidate, self.serving, wall, resource)
 
         for resource, gain in gains(above, setup, wall, moved).items():
             yield {"resource": resource, "more_pct": 100 * (RELIEF - 1), "wall_gain_pct": gain}
@@ -146,7 +144,7 @@ class Explain:
             found = self.search.runner.bench.ready(changed)
             if found.setup is None:
                 continue
-            moved = self.search.wall(changed, self.serving, wall)
+            moved = self.search.wall(changed, self.serving, wall, first=NEARBY)
             cost = price_of(self.search.spec, changed.gpu).usd_per_hour * changed.tensor_parallel
             rows.append(
                 {
@@ -211,15 +209,16 @@ class Explain:
 
     def growth(self) -> Iterator[dict[str, Any]]:
         """The same configuration at more traffic."""
+        found = self.search.runner.bench.ready(self.candidate)
+        price = price_of(self.search.spec, self.candidate.gpu).usd_per_hour * self.candidate.tensor_parallel
         for factor in GROWTHS:
-            found = self.search.runner.bench.ready(self.candidate)
-            got = self.search.solve(found, self.rate * factor)
-            replicas = got.replicas + self.fleet.spare if got.status == "feasible" else None
-            price = price_of(self.search.spec, self.candidate.gpu).usd_per_hour * self.candidate.tensor_parallel
+            need = self.search.needed(found, self.rate * factor, math.ceil(self.serving * factor))
+            got = None if need else self.search.solve(found, self.rate * factor)
+            replicas = need + self.fleet.spare if need else None
             yield {
                 "factor": factor,
-                "status": got.status,
-                "reason": got.reason,
+                "status": got.status if got else "feasible",
+                "reason": got.reason if got else "",
                 "replicas": replicas,
                 "usd_per_hour": replicas * price if replicas else None,
             }

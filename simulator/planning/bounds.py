@@ -6,7 +6,8 @@ The bound is proved, not estimated. A step of T tokens takes at least dense[T]; 
     max((P + O) min_T dense[T] / T,  O / D min_T dense[T])  +  attention over its own context
 
 and a fleet that keeps up with L requests/s has at least L times the mean of that replicas. With k drafts a step may
-yield 1 + k tokens of a sequence: its O output tokens then take at least O / (1 + k) steps.
+yield 1 + k tokens of a sequence: its O output tokens then take at least O / (1 + k) steps. With a prefix cache and
+requests that name their prefixes, P is 1 and D the slots.
 """
 
 import math
@@ -168,6 +169,9 @@ def request_seconds_bound(setup: Setup, trace: Trace) -> float:
     if not served.any():
         return 0.0
     prompt = (trace.prompt - trace.cached)[served].astype(np.float64)
+    shared = bool(limits.prefix and trace.extras)
+    if shared:  # how much of a prompt the cache knows is seen only then: at best all but its last token
+        prompt = np.ones_like(prompt)
     output, whole = trace.output[served].astype(np.float64), trace.prompt[served].astype(np.float64)
     tokens = np.arange(1, max(1, min(limits.max_num_batched_tokens, cost.dense_ns.shape[1] - 1)) + 1)
     dense = cost.dense_ns.min(axis=0)[np.minimum(tokens, cost.dense_ns.shape[1] - 1)].astype(np.float64)
@@ -177,11 +181,13 @@ def request_seconds_bound(setup: Setup, trace: Trace) -> float:
     shortest = max(1.0, float(whole.min()))
     if limits.window_groups:  # a windowed group holds no more than its window
         shortest = limits.full_groups * shortest + limits.window_groups * min(shortest, limits.window)
-    holders = min(limits.max_num_seqs, max(1.0, limits.num_blocks * limits.block_size / shortest))
+    holders = limits.max_num_seqs if shared else min(
+        limits.max_num_seqs, max(1.0, limits.num_blocks * limits.block_size / shortest))  # fmt: skip
     most = 1 + limits.draft_tokens
     ns = np.maximum((prompt + output - 1) * per_token, output / most / holders * float(dense.min()))
     context = (output - 1) / most * (whole + output / 2)
-    ns = ns + context * (cost.decode_context_fp / 2**FP_BITS) + prompt * whole / 2 * (cost.prefill_pair_fp / 2**FP_BITS)
+    pairs = whole * (1 if shared else prompt / 2)
+    ns = ns + context * (cost.decode_context_fp / 2**FP_BITS) + pairs * (cost.prefill_pair_fp / 2**FP_BITS)
     return float(ns.sum()) / len(trace) / NS_PER_S
 
 

@@ -15,10 +15,9 @@ from simulator.planning.candidate import Candidate, candidates_of
 from simulator.planning.capacity import GROWTHS, STEPS, months_to
 from simulator.planning.edge import RATE_STEP
 from simulator.planning.news import INTERRUPTED, Tell, Teller
-from simulator.planning.passing import possibly, surely
 from simulator.planning.points import Runner
 from simulator.planning.price import price_of
-from simulator.planning.search import LOWEST_RATE, Search
+from simulator.planning.search import LOWEST_RATE, NEARBY, Search
 from simulator.planning.spec import MAX_REPLICAS, PlanSpec
 from simulator.planning.statistics import check_levels, check_prefixes, finite, level_rows, reason
 from simulator.planning.traffic import at_rate, mean_rate
@@ -139,19 +138,19 @@ def _row(search: Search, found: Ready, traffic: float) -> dict[str, Any]:
     if serving <= candidate.prefill_replicas:
         first = candidate.prefill_replicas
         return row | {"reason": f"the budget leaves no replica to decode beside {first} for prefill"}
-    now = search.judged(candidate, serving, spec.growth, whole=True)
+    count = None if spec.objective == "best_slo" else 2
+    now = search.judged(candidate, serving, spec.growth, count=count, whole=True)
     row |= {"levels": level_rows(now), "meets": now.holds}
     row["worst"] = None if now.overloaded else finite(now.binding.ratio)
-    wall = search.wall(candidate, serving, spec.growth)
+    edge = search.wall_edge(candidate, serving, spec.growth)
+    wall = edge.passes
     if wall == 0:
         idle = search.judged(candidate, serving, spec.growth * LOWEST_RATE, count=2)
         return row | {"reason": f"no rate meets it, even nearly idle: {reason(idle)}"}
-    if not math.isfinite(wall):
+    if math.isinf(edge.fails):
         return row | {"carries": spec.growth * spec.search.max_rate_scale * traffic}
-    above = search.judged(candidate, serving, wall * (1 + RATE_STEP), count=2)
-    error = found.error.relative
-    low = search.wall(candidate, serving, wall, factor=1 + error, passes=surely)
-    high = search.wall(candidate, serving, wall, factor=1 - error, passes=possibly)
+    above = search.judged(candidate, serving, edge.fails, count=2)
+    low, high = search.walls_within(candidate, serving, wall, found.error.relative)
     return row | {
         "carries": wall * traffic,
         "wall": True,
@@ -175,7 +174,7 @@ def _relief(search: Search, candidate: Candidate, serving: int, wall: float) -> 
     """How far the wall moves with 25 % more of each resource that can bind, most first; null = no wall any more."""
     above = search.judged(candidate, serving, wall * (1 + RATE_STEP), count=2).records
     setup = search.runner.bench.setup(candidate)
-    found = gains(above, setup, wall, lambda resource: search.wall(candidate, serving, wall, relief=resource))
+    found = gains(above, setup, wall, lambda resource: search.relieved_wall(candidate, serving, wall, resource))
     return [{"resource": resource, "gain_pct": finite(gain)} for resource, gain in found.items()]
 
 
@@ -185,7 +184,7 @@ def _steps(search: Search, candidate: Candidate, best: dict[str, Any], traffic: 
     rows = []
     for n in range(best["serving"], best["serving"] + STEPS):
         if n > best["serving"]:
-            carries = search.wall(candidate, n, carries / traffic * n / (n - 1)) * traffic
+            carries = search.wall(candidate, n, carries / traffic * n / (n - 1), first=NEARBY) * traffic
         if not math.isfinite(carries) or carries <= 0:
             break
         months = months_to(now, carries, search.spec.growth_pct_per_month or GROWTHS)

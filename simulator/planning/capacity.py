@@ -14,12 +14,13 @@ from typing import Any, Final
 
 from simulator.errors import ConfigError
 from simulator.planning.bounds import StepError, gains, scaled_cost, step_error
-from simulator.planning.edge import Edge, find_edge
+from simulator.planning.edge import END_STEP, FIRST, RATE_STEP, Edge, find_edge
 from simulator.planning.fleets import relieved
 from simulator.planning.measure import Wanted, measure, wanted_of
 from simulator.planning.news import INTERRUPTED, Tell, Teller
 from simulator.planning.offered import Offered
-from simulator.planning.passing import Passes, by_mean, excess, possibly, surely
+from simulator.planning.passing import Passes, by_mean, clear, excess, possibly, surely
+from simulator.planning.search import NEARBY
 from simulator.planning.slo import SloSpec
 from simulator.planning.spec import SearchSpec
 from simulator.planning.statistics import Judgement, check_levels, finite, judge, level_rows, reason
@@ -74,9 +75,15 @@ class Tried:
         self._relieved: dict[str, Setup] = {}
         self._known: dict[tuple[Any, ...], dict[str, Any]] = {}
 
-    def judged(self, rate: float, replicas: int, factor: float = 1.0, relief: str | None = None) -> Judgement:
+    @property
+    def count(self) -> int:
+        """Replications of a point."""
+        return self.levels.search.replications if self.offered.replicable else 1
+
+    def judged(self, rate: float, replicas: int, factor: float = 1.0, relief: str | None = None,
+               count: int | None = None) -> Judgement:
         """All levels at `rate` [requests/s] over the whole fleet."""
-        count = self.levels.search.replications if self.offered.replicable else 1
+        count = min(count or self.count, self.count)
         records = [self._record(rate, replicas, factor, relief, k) for k in range(count)]
         return judge(self.levels, records, exact=not self.offered.replicable)
 
@@ -107,14 +114,18 @@ class Tried:
         passes: Passes,
         factor: float = 1.0,
         relief: str | None = None,
+        first: float = FIRST,
+        known: float = 0.0,
+        step: float = RATE_STEP,
     ) -> Edge:
-        """Highest rate that passes; infinite beyond search.max_rate_scale times `start`."""
+        """Highest rate that passes; infinite beyond search.max_rate_scale times `start`. Steps as in find_edge."""
 
         def at(rate: float) -> float:
-            return excess(self.judged(rate, replicas, factor, relief), passes)
+            far = clear(self.judged(rate, replicas, factor, relief, 1), self.count)
+            return excess(self.judged(rate, replicas, factor, relief), passes) if far is None else far
 
         most = start * self.levels.search.max_rate_scale
-        return find_edge(at, start, lowest=start * LOWEST, highest=most)
+        return find_edge(at, start, lowest=start * LOWEST, highest=most, step=step, first=first, known=known)
 
 
 def capacity(
@@ -182,8 +193,9 @@ def _range(tried: Tried, own: Edge, replicas: int) -> tuple[float | None, float 
     if not own.passes or math.isinf(own.fails):
         return None, None
     error = tried.error.relative
-    low = tried.edge(own.passes, replicas, surely, 1 + error)
-    high = tried.edge(own.passes, replicas, possibly, 1 - error)
+    slow, fast = 1 + error, 1 - error
+    low = tried.edge(own.passes / slow, replicas, surely, slow, first=NEARBY, step=END_STEP)
+    high = tried.edge(own.passes / fast, replicas, possibly, fast, first=NEARBY, step=END_STEP)
     return min(low.passes, own.passes), max(high.passes, own.passes) if math.isfinite(high.fails) else None
 
 
@@ -203,7 +215,8 @@ def _relief(tried: Tried, own: Edge, replicas: int) -> list[dict[str, Any]]:
     above = tried.judged(own.fails, replicas)
 
     def moved(resource: str) -> float:
-        edge = tried.edge(own.passes, replicas, by_mean, relief=resource)
+        start = own.passes * (1 + RATE_STEP)
+        edge = tried.edge(start, replicas, by_mean, relief=resource, known=own.passes)
         return edge.passes if math.isfinite(edge.fails) else math.inf
 
     found = gains(above.records, tried.setup, own.passes, moved)
@@ -218,7 +231,7 @@ def _steps(tried: Tried, rate: float, replicas: int, growth: Sequence[float]) ->
         if n > replicas:
             if not tried.offered.grows and not _enough(tried, n):
                 break
-            found = tried.edge(carried + per, n, by_mean)
+            found = tried.edge(carried + per, n, by_mean, first=NEARBY)
             if math.isinf(found.fails) or not found.passes:
                 break
             carried, per = found.passes, found.passes / n

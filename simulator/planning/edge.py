@@ -13,8 +13,14 @@ Excess = Callable[[float], float]
 """How far beyond its limit the worst level is, as a logarithm: at or below 0 passes, infinite = overloaded."""
 RATE_STEP: Final = 0.01
 """Rates are searched to this relative accuracy."""
-UP: Final = 1.15
-"""First step upwards from a start that passes; each further one is larger."""
+END_STEP: Final = 0.03
+"""The ends of a rate's range, to this one."""
+FIRST: Final = 1.15
+"""Least first step away from the start; each further one is larger."""
+SLOPE: Final = 2.0
+"""Per cent that a level is taken to grow by with one per cent of the rate, to step to where it meets its limit."""
+MOST: Final = math.log(2.0)
+"""Longest step of the bracket, as a logarithm."""
 FAR: Final = 1.0
 """A level this far below its limit, as a logarithm, says only that the edge is far."""
 
@@ -28,27 +34,32 @@ class Edge:
     fails: float
 
 
-def find_edge(excess: Excess, start: float, *, lowest: float, highest: float, step: float = RATE_STEP) -> Edge:
+def find_edge(excess: Excess, start: float, *, lowest: float, highest: float, step: float = RATE_STEP,
+              first: float = FIRST, known: float = 0.0) -> Edge:
     """Bracket from `start` and close in until `fails` is at most `step` above `passes`, relatively.
 
-    Nothing below `lowest` or above `highest` is tried.
+    Nothing below `lowest` or above `highest` is tried. A start that is a good guess has a small `first` step. `known`
+    is a number below `start` that passes for sure.
     """
-    low, high, at_low, at_high = 0.0, math.inf, -math.inf, math.inf
-    at, factor = start, UP
+    low, high, at_low, at_high = known, math.inf, -step if known else -math.inf, math.inf
+    at, least = start, math.log(first)
     while low == 0.0 or math.isinf(high):
         value = excess(at)
+        far = abs(value) / SLOPE + step / 2 if math.isfinite(value) else math.log(FIRST)
+        away = math.exp(min(MOST, max(least, far)))
+        least *= 2
         if value <= 0:
             low, at_low = at, value
             if math.isinf(high):
                 if at >= highest:
                     return Edge(low, math.inf)
-                at, factor = min(highest, at * factor), min(2.0, 1.1 * factor * factor)
+                at = min(highest, at * away)
         else:
             high, at_high = at, value
             if low == 0.0:
                 if at <= lowest:
                     return Edge(0.0, high)
-                at = max(lowest, at / 2)
+                at = max(lowest, at / away)
     return _closed(excess, low, high, at_low, at_high, step)
 
 

@@ -2,10 +2,13 @@
 
 import math
 from collections.abc import Callable
+from typing import Final
 
 from simulator.planning.statistics import Judged, Judgement
 
 Passes = Callable[[Judgement], bool]
+CLEAR: Final = 0.5
+"""Share of a limit within which one replication is enough."""
 
 
 def by_mean(judged: Judgement) -> bool:
@@ -30,6 +33,29 @@ def excess(judged: Judgement, passes: Passes) -> float:
     ratio = max(_over(_decides(level, passes), level.limit) for level in judged.levels)
     size = math.log(max(ratio, 1e-6)) if math.isfinite(ratio) else math.inf
     return min(size, 0.0) if passes(judged) else max(size, 1e-9)
+
+
+def clear(look: Judgement, count: int) -> float | None:
+    """The excess of one replication that speaks for `count` of them; None where all must be run.
+
+    One that is `count` times its limit puts the mean beyond it whatever the others are; one at less than CLEAR of every
+    limit would need others beyond theirs.
+    """
+    ratio = max(_over(level.interval.mean, level.limit) for level in look.levels)
+    if ratio >= count:
+        return math.inf if look.overloaded or math.isinf(ratio) else math.log(ratio)
+    return math.log(max(ratio, 1e-6)) if ratio <= CLEAR and not look.overloaded else None
+
+
+def early(two: Judgement, passes: Passes) -> float | None:
+    """The excess of two replications that speaks for more of them, for the ends of a range; None where it does not.
+
+    Beyond a limit by the mean of two is not surely within it, within all of them is possibly within; an interval of two
+    that is clear, though it is the widest there is, is clear.
+    """
+    if two.holds != (passes is surely):
+        return excess(two, by_mean)
+    return excess(two, passes) if two.verdict == ("meets" if passes is surely else "misses") else None
 
 
 def _decides(level: Judged, passes: Passes) -> float:

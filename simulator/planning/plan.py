@@ -90,6 +90,8 @@ def plan(
     found = [runner.bench.ready(candidate) for candidate in candidates]
     outcomes, stopped = _search_all(search, found, trace)
     choices = _rank(search, outcomes, trace)
+    if not stopped:
+        stopped = _confirm(search, found, outcomes, choices)
     answer = None
     if choices and stopped != INTERRUPTED:
         try:
@@ -164,6 +166,23 @@ def _search_all(search: Search, found: Sequence[Ready], trace: Trace) -> tuple[l
     return [solved[id(f)] for f in found], stopped
 
 
+def _confirm(search: Search, found: Sequence[Ready], outcomes: list[Outcome], choices: list[Choice]) -> str:
+    """Search the best again on search.replications of every fleet, until the best has been; what stopped that."""
+    trace = search.runner.bench.traffic.trace(0)
+    try:
+        while choices and choices[0].outcome.candidate not in search.careful:
+            best = choices[0].outcome.candidate
+            search.careful.add(best)
+            k = next(k for k, f in enumerate(found) if f.candidate == best)
+            outcomes[k] = search.solve(found[k], search.spec.growth)
+            choices[:] = _rank(search, outcomes, trace)
+    except OutOfBudget:
+        return BUDGET
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return ""
+
+
 def token_rates(trace: Trace, rate: float) -> tuple[float, float]:
     """(output, all) tokens per second of the traffic."""
     per_s = mean_rate(trace) * rate / len(trace)
@@ -194,9 +213,8 @@ def _front(search: Search, choices: Sequence[Choice]) -> tuple[dict[str, Any], .
         price = choice.fleet.usd_per_hour / choice.fleet.replicas
         for n in [n for n in allowed if n >= choice.outcome.replicas][: NEAR + 1]:
             try:
-                own = n == choice.outcome.replicas
-                count = None if own else 2
-                got = search.judged(choice.outcome.candidate, n, search.spec.growth, count=count, whole=True)
+                got = choice.outcome.judgement if n == choice.outcome.replicas else None
+                got = got or search.judged(candidate, n, search.spec.growth, count=2, whole=True)
             except OutOfBudget:
                 break
             values = {level.name: level.interval.mean for level in got.levels}

@@ -15,8 +15,8 @@ import numpy as np
 from simulator.errors import ServecastError
 from simulator.planning.bounds import Ready, fewest_replicas, likely_replicas
 from simulator.planning.candidate import Candidate
-from simulator.planning.edge import Edge, find_edge
-from simulator.planning.passing import Passes, by_mean, excess, surely
+from simulator.planning.edge import END_STEP, FIRST, RATE_STEP, Edge, find_edge
+from simulator.planning.passing import Passes, by_mean, clear, early, excess, possibly, surely
 from simulator.planning.points import Point, Runner
 from simulator.planning.spec import PlanSpec
 from simulator.planning.statistics import Judgement, judge, reason
@@ -25,6 +25,12 @@ from simulator.workload.trace import Trace
 
 Status = Literal["feasible", "infeasible", "capped", "does not fit", "pruned", "not finished"]
 LOWEST_RATE = 1 / 64
+FEWEST = 2
+"""Replications that decide a fleet, where they are clear, of a candidate that is not the best one."""
+FAR_OFF = 1.25
+"""A mean beyond a limit by this factor is not looked at again, of a candidate that is not the best one."""
+NEARBY = 1.03
+"""First step from where an edge is expected."""
 SHARE = 5
 """A replica's share stands for the fleet where it has this many times the requests that a percentile needs."""
 
@@ -62,6 +68,8 @@ class Search:
     def __init__(self, spec: PlanSpec, runner: Runner) -> None:
         self.spec = spec
         self.runner = runner
+        self.careful: set[Candidate] = set()
+        """Candidates that are decided on search.replications at least, others on two where those are clear."""
         trace = runner.bench.traffic.trace(0)
         self._least = fewest_requests(spec, trace)
 
@@ -111,14 +119,20 @@ class Search:
         first = self.judged(candidate, replicas, rate, factor, count=2, rows=rows)
         if first.verdict == "misses" and (first.overloaded or first.binding.ratio > 1.5):
             return first
-        count = min(self.spec.search.replications, self.spec.search.most_replications)
+        count, most = self._fewest(candidate), self.spec.search.most_replications
         while True:
             found = self.judged(candidate, replicas, rate, factor, count=count, rows=rows, whole=True)
-            most = self.spec.search.most_replications if self.runner.bench.traffic.replicable else count
+            most = most if self.runner.bench.traffic.replicable else count
             hopeless = any(not math.isfinite(level.interval.mean) for level in found.levels)
-            if found.verdict != "open" or count >= most or hopeless:
+            beyond = candidate not in self.careful and found.binding.interval.mean > FAR_OFF * found.binding.limit
+            if found.verdict != "open" or count >= most or hopeless or beyond:
                 return found
-            count = min(2 * count, most)
+            count = min(max(2 * count, self.spec.search.replications), most)
+
+    def _fewest(self, candidate: Candidate) -> int:
+        """Replications of whole fleets to begin with."""
+        least = self.spec.search.replications if candidate in self.careful else FEWEST
+        return min(least, self.spec.search.replications, self.spec.search.most_replications)
 
     def smallest(
         self,
@@ -141,10 +155,11 @@ class Search:
 
         def sure(i: int) -> bool:
             if not clear:
-                return self.judged(candidate, counts[i], rate, factor, rows=rows).holds
+                count = self._fewest(candidate)
+                return self.judged(candidate, counts[i], rate, factor, count=count, rows=rows).holds
             return surely(self.verdict(candidate, counts[i], rate, factor, rows))
 
-        i = _boundary(quick, min(max(0, bisect.bisect_left(counts, start)), len(counts) - 1), len(counts))
+        i = _boundary(quick, counts.index(_near(counts, start)), len(counts))
         i = min(i, len(counts) - 1)
         if sure(i):
             while i > 0 and sure(i - 1):
@@ -155,6 +170,15 @@ class Search:
             if sure(i):
                 return counts[i]
         return None
+
+    def needed(self, found: Ready, rate: float, start: int) -> int | None:
+        """Replicas at `rate` times the traffic, looked for around `start`; None = not among those allowed."""
+        candidate, trace = found.candidate, self.runner.bench.traffic.trace(0)
+        assert found.setup is not None
+        bound = fewest_replicas(found.setup, trace, mean_rate(trace) * rate)
+        allowed = self.spec.candidates.allowed(candidate.tensor_parallel, candidate.prefill_replicas)
+        counts = [n for n in allowed if n >= bound]
+        return self.smallest(candidate, counts, rate, 1 + found.error.relative, start) if counts else None
 
     def solve(self, found: Ready, rate: float) -> Outcome:
         """The whole search for one candidate at `rate` times the workload's traffic."""
@@ -176,6 +200,10 @@ class Search:
             return self._failed(candidate, allowed[-1], rate, bound, error, needs)
         tpot = min((t.max_s for t in spec.slo.targets if t.metric == "tpot"), default=None)
         start = likely_replicas(found.setup, trace, arriving, tpot)
+        if not self.judged(candidate, _near(counts, start), rate, 1 + error, count=1).holds:
+            never = self._never(candidate, counts[-1], rate, bound, error)
+            if never is not None:
+                return never
         need = self.smallest(candidate, counts, rate, 1 + error, start)
         if need is None:
             return self._failed(candidate, counts[-1], rate, bound, error, "")
@@ -185,7 +213,8 @@ class Search:
             start = max(lower[0], int(need * (1 - 2 * error)))
             least = self.smallest(candidate, lower, rate, 1 - error, start, clear=False) or need
         slow = self.verdict(candidate, need, rate, 1 + error)
-        nominal, fast = (self.judged(candidate, need, rate, f, whole=True) for f in (1.0, 1 - error))
+        count = self._fewest(candidate)
+        nominal, fast = (self.judged(candidate, need, rate, f, count=count, whole=True) for f in (1.0, 1 - error))
         fewer = [n for n in allowed if n < need]
         return Outcome(candidate, "feasible", "", need, (least, need), bound, nominal, slow, fast,
                        self._fewer(candidate, fewer[-1] if fewer else 0, bound, rate, error))  # fmt: skip
@@ -208,7 +237,19 @@ class Search:
             text = needs or f"{most} replicas are the most allowed: {reason(at_most, error)}"
             carries = f"; they carry {carried / rate:.2f} of the traffic" if carried < rate else ""
             return Outcome(candidate, "capped", text + carries, bound=bound, best_try=at_most, rate_met=carried)
+        never = self._never(candidate, most, rate, bound, error)
+        if never is None:
+            text = f"{most} replicas are the most allowed: {reason(at_most, error)}"
+            return Outcome(candidate, "capped", text, bound=bound, best_try=at_most, rate_met=0.0)
+        return never
+
+    def _never(self, candidate: Candidate, most: int, rate: float, bound: int, error: float) -> Outcome | None:
+        """What is said of a candidate that even nearly idle does not meet the levels; None where it does."""
+        if self.judged(candidate, most, rate * LOWEST_RATE, 1 + error, count=1).holds:
+            return None
         idle = self.verdict(candidate, most, rate * LOWEST_RATE, 1 + error)
+        if surely(idle):
+            return None
         text = f"no fleet meets it, even nearly idle: {reason(idle, error)}"
         return Outcome(candidate, "infeasible", text, bound=bound, best_try=idle, rate_met=0.0)
 
@@ -236,27 +277,56 @@ class Search:
         relief: str | None = None,
         factor: float = 1.0,
         passes: Passes = by_mean,
+        first: float = FIRST,
+        step: float = RATE_STEP,
     ) -> float:
-        """Largest multiple of the workload's traffic this fleet carries; bracketed upwards from `rate`.
+        """Largest multiple of the workload's traffic this fleet carries; bracketed from `rate` by steps of `first`.
 
         Infinite when no limit breaks up to search.max_rate_scale times `rate`: there is no wall then.
         """
         most = rate * self.spec.search.max_rate_scale
-        edge = self._edge(candidate, replicas, rate, most, relief, factor, passes, False)
+        edge = self._edge(candidate, replicas, rate, most, relief, factor, passes, False, first, step=step)
         return math.inf if math.isinf(edge.fails) else edge.passes
+
+    def wall_edge(self, candidate: Candidate, replicas: int, rate: float) -> Edge:
+        """wall() with the rate just above, which was seen to fail."""
+        return self._edge(candidate, replicas, rate, rate * self.spec.search.max_rate_scale, None, 1.0, by_mean, False)
+
+    def relieved_wall(self, candidate: Candidate, replicas: int, wall: float, resource: str) -> float:
+        """The wall with more of a resource, which cannot be below `wall`; infinite = none any more."""
+        most = wall * self.spec.search.max_rate_scale
+        edge = self._edge(candidate, replicas, wall * (1 + RATE_STEP), most, resource, 1.0, by_mean, False, known=wall)
+        return math.inf if math.isinf(edge.fails) else edge.passes
+
+    def walls_within(self, candidate: Candidate, replicas: int, wall: float, error: float) -> tuple[float, float]:
+        """Where the levels surely hold with steps slower by `error`, and where one possibly holds with faster ones."""
+
+        def at(sign: int, passes: Passes) -> float:
+            factor, start = 1 + sign * error, wall / (1 + sign * error)
+            return self.wall(candidate, replicas, start, factor=factor, passes=passes, first=NEARBY, step=END_STEP)
+
+        return at(1, surely), at(-1, possibly)
 
     def _edge(
         self, candidate: Candidate, replicas: int, start: float, most: float, relief: str | None, factor: float,
-        passes: Passes, whole: bool,
+        passes: Passes, whole: bool, first: float = FIRST, known: float = 0.0,
+        step: float = RATE_STEP,
     ) -> Edge:
-        """The edge of `passes` from `start`, not beyond `most`, to RATE_STEP."""
-        count = 2 if passes is by_mean else None
+        """The edge of `passes` from `start`, not beyond `most`, to `step`; what one look makes clear takes one."""
+        count = 2 if passes is by_mean else self.spec.search.replications
 
         def at(rate: float) -> float:
+            look = self.judged(candidate, replicas, rate, factor, count=1, relief=relief, whole=whole)
+            far = clear(look, count)
+            if far is None and passes is not by_mean and count > 2:
+                two = self.judged(candidate, replicas, rate, factor, count=2, relief=relief, whole=whole)
+                far = early(two, passes)
+            if far is not None:
+                return far
             judged = self.judged(candidate, replicas, rate, factor, count=count, relief=relief, whole=whole)
             return excess(judged, passes)
 
-        return find_edge(at, start, lowest=start * LOWEST_RATE, highest=most)
+        return find_edge(at, start, lowest=start * LOWEST_RATE, highest=most, step=step, first=first, known=known)
 
 
 def fewest_requests(spec: PlanSpec, trace: Trace) -> float:
@@ -268,6 +338,11 @@ def fewest_requests(spec: PlanSpec, trace: Trace) -> float:
             share = float(np.mean(trace.cls == trace.class_names.index(target.cls)))
         most = max(most, target.needed(spec.search.confidence) / max(share, 1 / len(trace)))
     return most
+
+
+def _near(counts: Sequence[int], start: int) -> int:
+    """The first of `counts` (rising) at or above `start`, else the last."""
+    return counts[min(bisect.bisect_left(counts, start), len(counts) - 1)]
 
 
 def _boundary(passes: Callable[[int], bool], start: int, size: int) -> int:

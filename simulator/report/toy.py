@@ -54,7 +54,7 @@ def toy(lengths: Sequence[int], slots: int = 4) -> RenderableType:
 
 def run_toy(lengths: Sequence[int], slots: int, policy: str) -> Result:
     """The simulation behind one picture. Raises ConfigError."""
-    _check(lengths, slots)
+    check(lengths, slots)
     scenario = scenario_from(
         {
             "name": "toy",
@@ -67,7 +67,8 @@ def run_toy(lengths: Sequence[int], slots: int, policy: str) -> Result:
     return simulate(scenario, "reference" if sum(lengths) <= _REFERENCE_TOKENS else "fast", log=True)
 
 
-def _check(lengths: Sequence[int], slots: int) -> None:
+def check(lengths: Sequence[int], slots: int) -> None:
+    """Raise ConfigError for what cannot be drawn."""
     if not lengths:
         raise ConfigError("lengths must hold at least one output length")
     for length in lengths:

@@ -66,6 +66,8 @@ class PolicySpec(Section):
     padding: Literal["naive", "fastertransformer", "removed"] | None = None
     aging_s: float | None = Field(default=None, gt=0, le=1e6)
     prediction_error: float | None = Field(default=None, ge=0, le=5)
+    tbt_s: float | None = Field(default=None, gt=0, le=1e6, description="[s] between two tokens of an answer that no "
+                                "step may exceed")
     tenant_weights: dict[str, Annotated[float, Field(ge=1e-3, le=1e3)]] | None = None
 
 

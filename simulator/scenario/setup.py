@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from policies.by_key import KEYS
-from policies.registry import POLICIES, Policy
+from policies.registry import ORDERS, POLICIES, Policy
 from policies.static import PADDINGS
 from simulator.cost.calibrated import calibrated_cost
 from simulator.cost.engine_times import EngineTimes
@@ -32,6 +31,7 @@ from simulator.scenario.fleet import (
 )
 from simulator.scenario.handover import Kind, with_roles
 from simulator.scenario.length import check_fits, check_positions, kv_tokens, longest_that_fits, safe_tokens
+from simulator.scenario.pace import paced
 from simulator.scenario.spec import Scenario
 from simulator.scenario.swap import swap_limits
 from simulator.scenario.windowed import refuse_beside_windows, window_limits
@@ -137,6 +137,7 @@ def _prepare_pool(scenario: Scenario, shorten: bool) -> Setup:
             raise ConfigError(f"{scenario.place('hardware.gpu')}: {gpu.path}: {gpu.name} is too slow for {model.name} "
                               "to be simulated: check memory_bandwidth and peak_dense") from error
         raise
+    limits = paced(scenario, cost, limits, policy.name == "sarathi")
     return Setup(scenario, gpu, engine, host, model, policy, capacity, limits, cost, speculation,
                  token_budget=limits.max_num_batched_tokens + drafting.kept_back(speculation, seqs))
 
@@ -253,7 +254,7 @@ def _limits(scenario: Scenario, engine: EngineProfile, model: ModelShape, policy
         stream=int(policy.streams if knobs.stream is None else knobs.stream),
         schedule_ahead=engine.schedule_ahead, whole_prompt=int(policy.whole_prompt),
         prefix=int(_prefix_cache(scenario, engine, policy) and not limits_of_windows), **limits_of_windows,
-        padding=PADDINGS[knobs.padding or "naive"], order=KEYS.get(policy.name, 0),
+        padding=PADDINGS[knobs.padding or "naive"], order=ORDERS.get(policy.name, 0),
         aging=to_ticks(knobs.aging_s or 0.0),
         max_waiting=scenario.admission.max_waiting or 0,
         predicted_ttft=to_ticks(scenario.admission.predicted_ttft_s or 0.0),

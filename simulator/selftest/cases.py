@@ -12,8 +12,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from policies.by_key import KEYS
-from policies.registry import ASKS, POLICIES
+from policies.registry import ASKS, ORDERS, POLICIES
 from policies.routers import ROUTERS
 from simulator.cost.check import check_cost
 from simulator.cost.step import Cost
@@ -146,7 +145,7 @@ TABLE: Final[tuple[Row, ...]] = (
      if POLICIES[d.policy].drafts and not d.contiguous and not d.window else 0),
     ("lookahead", lambda c, d: c.among(0, d.draft_tokens)),
     ("rehearse", lambda c, d: c.among(0, 1) if d.draft_tokens else 0),
-    ("order", lambda c, d: KEYS.get(d.policy, 0)),
+    ("order", lambda c, d: ORDERS.get(d.policy, 0)),
     ("aging", lambda c, d: c.among(0, 0, 3, 20) * d.tick if d.policy == "priority" else 0),
     ("asks", lambda c, d: some_asks(c, d.policy, d.n, d.tick)),
     ("max_waiting", lambda c, d: c.among(0, 0, 0, 1, 3)),

@@ -1,6 +1,7 @@
 """What each policy plans, as its paper and docstring have it, on a replica of plain objects."""
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from oracle.memory import Memory, SharedMemory
@@ -182,6 +183,40 @@ def chunked(rep: Replica, now: int) -> Work:
         if lim.reserve_prompt and not rep.memory.could(seq, seen, rep.keep_free()):
             break
         if not rep.memory.take(seq, computed + tokens, rep.keep_free()):
+            break
+        rep.admit(rep.waiting.popleft(), computed)
+        rep.plan(work, seq, tokens)
+        budget -= tokens
+    return work
+
+
+def max_utilization(rep: Replica, now: int) -> Work:
+    """Running first, then whole prompts that fit slots, tokens and memory; a step that pauses admits nobody."""
+    return _inflight(rep, lambda seq: seq.prompt + seq.done)
+
+
+def guaranteed_no_evict(rep: Replica, now: int) -> Work:
+    """As above with memory for the longest answer, so that nobody is ever paused."""
+    return _inflight(rep, lambda seq: seq.prompt + seq.limit)
+
+
+def _inflight(rep: Replica, room: Callable[[Seq], int]) -> Work:
+    work, budget, preempted = Work(), rep.lim.max_num_batched_tokens, False
+    for seq in list(rep.running):
+        if seq.state != "running" or not seq.missing or not budget:
+            continue
+        got, hit = rep.make_room(seq, seq.computed + 1)
+        preempted |= hit
+        if got:
+            work.rows.append((seq, 1))
+            budget -= 1
+    while not preempted and rep.waiting and len(rep.running) < rep.lim.max_num_seqs:
+        seq = rep.waiting[0]
+        computed = rep.hit(seq, seq.prompt + seq.done)
+        tokens = seq.prompt + seq.done - computed
+        if tokens > budget and work.rows:
+            break
+        if not rep.memory.take(seq, room(seq)):
             break
         rep.admit(rep.waiting.popleft(), computed)
         rep.plan(work, seq, tokens)

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from parity.cases import COMMON, SEEDS, Case, cases, differences, outcome, run
 
-from policies.by_key import KEYS
-from policies.registry import POLICIES
+from policies.registry import ORDERS, POLICIES
 from policies.routers import ROUTERS
 from simulator import state as s
 from simulator.cost.unit import unit_cost
@@ -43,7 +42,7 @@ def long_case(policy: str, seed: int, ahead: int) -> Case:
         max_num_seqs=12, max_num_batched_tokens=256, long_prefill_token_threshold=0, watermark_blocks=1,
         reserve_prompt=1, block_size=16, num_blocks=130, max_model_len=4096, contiguous=0, reserve_tokens=0,
         batch_window=0, length_bucket=0, stream=1, schedule_ahead=ahead,
-        whole_prompt=int(policy == "vllm_v0"), order=KEYS.get(policy, 0),
+        whole_prompt=int(POLICIES[policy].whole_prompt), order=ORDERS.get(policy, 0),
     )  # fmt: skip
     cost = unit_cost(7)._replace(decode_context_fp=np.int64(2**30), prefill_token_fp=np.int64(2**32))
     return Case(

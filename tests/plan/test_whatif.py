@@ -1,5 +1,6 @@
 """What if: paired differences on the same requests; overlays are checked; a change that does nothing is told so."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ import pytest
 from simulator.config import Document
 from simulator.errors import ConfigError
 from simulator.planning.whatif import _cell, _run, asked_for, compare, load_overlays, transformed
-from simulator.report.plan.whatif import amount, change_text, render_whatif, whatif_tables
+from simulator.report.plan.forest import Bar, forest
+from simulator.report.plan.whatif import amount, change_text, pictures, render_whatif, verdict_lines, whatif_tables
 from simulator.scenario.spec import Scenario, scenario_from
 from simulator.workload.build import build_trace
 
@@ -165,3 +167,35 @@ def test_throughput_counts_from_the_first_arrival() -> None:
     requests = {"output": [4], "arrival_s": [100.0]}
     found = _run(scenario_from({"workload": {"requests": requests}, "hardware": "unit"}), None, 0)
     assert found["values"]["output tokens/s"] == pytest.approx(1.0)
+
+
+def case(name: str, factor: float | None = None, told: bool = True, overloaded: bool = False) -> dict[str, Any]:
+    """A row whose times are all `factor` times those of the base, of 0.1 s."""
+    known = factor is not None
+    cell = {"kind": "factor", "value": 0.1 * (factor or 1.0), "low": None, "high": None, "defined": True,
+            "grows": not known, "change": factor, "change_low": factor and 0.9 * factor,
+            "change_high": factor and 1.1 * factor, "told_apart": told if known else None}  # fmt: skip
+    cells = dict.fromkeys(("TTFT p99", "TPOT p99", "E2E mean"), cell)
+    return {"name": name, "error": None, "overloaded": overloaded, "cells": cells}
+
+
+def test_the_page_begins_with_the_answer_and_draws_what_can_be_compared() -> None:
+    rows = [case("base", 1.0), case("half", 0.5), case("thrice", 3.0), case("alike", 1.01, told=False),
+            case("flooded", overloaded=True)]  # fmt: skip
+    data = {"name": "n", "description": "", "base": "b", "replications": 3, "confidence": 0.9, "stopped": "",
+            "metrics": ["TTFT p99", "TPOT p99", "E2E mean"], "rows": rows, "missing": []}  # fmt: skip
+    lines = verdict_lines(data)
+    assert lines[0] == "The base keeps up: TTFT p99 100 ms, TPOT p99 100 ms."
+    assert lines[1].startswith("TTFT p99: best with half, -50.0 %") and "worst with thrice, × 3 " in lines[1]
+    assert lines[-1] == "Overloaded: flooded."
+    page = render_whatif(data)["report.html"]
+    assert page.index("The base keeps up") < page.index("<svg") < page.index("<table")
+    drawn = [picture["svg"] for picture in pictures(data)]
+    assert len(drawn) == 3 and all("flooded" not in svg and svg.count("<circle") == 3 for svg in drawn)
+
+
+def test_factors_and_their_inverses_stand_as_far_from_the_base() -> None:
+    """On a logarithmic axis 1/2 and 2 are mirror images; what is not told apart is grey."""
+    svg = forest([Bar("half", 0.5, 0.5, 0.5, ""), Bar("same", 1, 1, 1, ""), Bar("twice", 2, 2, 2, "")], "t", "l")
+    half, same, twice = (float(x) for x in re.findall(r'<circle cx="([0-9.]+)"', svg))
+    assert same - half == pytest.approx(twice - same, abs=0.11)

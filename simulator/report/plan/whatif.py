@@ -3,17 +3,23 @@
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from markupsafe import Markup
 from rich.table import Table
 from rich.text import Text
 
 from simulator.planning.whatif import REPLICA_HOURS, SHARES, USD_PER_MILLION
 from simulator.report.folder import new_folder
+from simulator.report.plan.forest import Bar, forest
 from simulator.report.render import markdown_cell, render
-from simulator.text import bounded, stopped_lines
+from simulator.text import bounded, share, stopped_lines
 
 Data = Mapping[str, Any]
+HEADLINE: Final = ("TTFT p99", "TPOT p99", "output tokens/s", "within SLO")
+"""Metrics said of the base."""
+DRAWN: Final = ("TTFT p99", "TPOT p99", "E2E mean")
+"""Metrics whose changes are said and drawn: times, smaller is better."""
 UNCOMPARED = (
     "A latency of an overloaded case is not compared: it grows for as long as requests come, so it says how long the "
     "trace is."
@@ -26,7 +32,7 @@ def value_text(metric: str, cell: Data) -> str:
     if not cell["defined"]:
         return "-"
     if metric in SHARES:
-        return "-" if value is None else f"{value:.1%}"
+        return share(value, "-")
     if metric == "output tokens/s":
         return "-" if value is None else f"{value:,.0f}"
     if metric == REPLICA_HOURS:
@@ -72,8 +78,50 @@ def amount(cell: Data, key: str) -> str:
     return f"× {value:,.3g}" if 1 < value < 1000 else f"× {value:,.0f}" if value > 1 else f"1/{1 / value:,.3g}"
 
 
+def verdict_lines(data: Data) -> list[str]:
+    """The answer in plain words: how the base does, which change helps and hurts most, what cannot be compared."""
+    base = data["rows"][0]
+    said = ", ".join(f"{m} {value_text(m, base['cells'][m])}" for m in HEADLINE if m in base["cells"])
+    lines = [f"The base {'is overloaded' if base['overloaded'] else 'keeps up'}: {said}."]
+    for metric in DRAWN:
+        found = [(row["cells"][metric], row["name"]) for row in data["rows"][1:] if not row["error"]]
+        told = sorted(((cell["change"], name, cell) for cell, name in found
+                       if cell["change"] is not None and cell["told_apart"] is not False), key=lambda each: each[0])
+        parts = []
+        if told and told[0][0] < 1:
+            parts.append(f"best with {told[0][1]}, {change_text(told[0][2])}")
+        if told and told[-1][0] > 1:
+            parts.append(f"worst with {told[-1][1]}, {change_text(told[-1][2])}")
+        lines += [f"{metric}: {'; '.join(parts)}."] if parts else []
+    over = [row["name"] for row in data["rows"][1:] if row["overloaded"]]
+    lines += [f"Overloaded: {', '.join(over)}."] if over else []
+    lines += [f"Cannot run: {row['name']} ({row['error']})." for row in data["rows"] if row["error"]]
+    return lines + stopped_lines(data)
+
+
+def pictures(data: Data) -> list[dict[str, Any]]:
+    """For each metric drawn, the changes of all overlays with their intervals."""
+    drawn = []
+    for metric in DRAWN:
+        bars = []
+        for row in data["rows"][1:]:
+            cell = row["cells"].get(metric)
+            if not cell or cell["change"] is None:
+                continue
+            low, high = cell["change_low"] or cell["change"], cell["change_high"] or cell["change"]
+            open_ = cell["told_apart"] is False
+            colour = "var(--muted)" if open_ else "var(--good)" if cell["change"] < 1 else "var(--bad)"
+            bars.append(Bar(row["name"], low, high, cell["change"], change_text(cell), colour))
+        svg = forest(bars, f"{metric} against the base", f"{metric} against the base")
+        if svg:
+            drawn.append({"svg": Markup(svg), "caption": f"{metric}: change against the base with its interval, on a "
+                          "logarithmic axis. Green is shorter, red longer, grey not told apart."})  # fmt: skip
+    return drawn
+
+
 def whatif_tables(data: Data) -> Iterator[Any]:
-    """Values, then changes."""
+    """The answer, values, then changes."""
+    yield from (Text(line) for line in verdict_lines(data))
     for title, base in (("values", True), ("change against the base", False)):
         table = Table(title=f"{data['name']}: {title}", title_justify="left")
         for column in ("", *data["metrics"]):
@@ -89,13 +137,12 @@ def whatif_tables(data: Data) -> Iterator[Any]:
             )
         yield table
     yield Text(
-        f"{data['confidence']:.0%} intervals over {data['replications']} paired replications; ~ = not told apart "
-        "from the base. Shares change by points, all else by the mean of log ratios. Model error is common to both "
-        "sides and not in the intervals."
+        f"{100 * data['confidence']:.0f} % intervals over {data['replications']} paired replications; ~ = not told "
+        "apart from the base. Shares change by points, all else by the mean of log ratios. Model error is common to "
+        "both sides and not in the intervals."
     )
     if any(row["overloaded"] for row in data["rows"]):
         yield Text(UNCOMPARED)
-    yield from (Text(line) for line in stopped_lines(data))
 
 
 def write_whatif(data: Data, out: Path) -> None:
@@ -117,6 +164,9 @@ def render_whatif(data: Data) -> dict[str, str]:
         "amount": amount,
         "span_text": span_text,
         "uncompared": UNCOMPARED,
+        "answer": verdict_lines(data),
+        "pictures": pictures(data),
+        "verdict": "overloaded" if data["rows"][0]["overloaded"] or data["stopped"] else "stable",
     }
     page = render(
         "whatif.html",

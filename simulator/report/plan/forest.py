@@ -1,0 +1,94 @@
+"""Factors side by side, a row each on one logarithmic axis: a dot with its interval, or a bar between two of them.
+
+Inline SVG with hover titles as the other charts of a plan; every text is escaped.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Final
+
+WIDTH: Final = 500
+LABEL, RIGHT, ROW, TOP, BOTTOM = 176, 16, 24, 6, 34
+LETTERS: Final = 27
+"""Letters of a label that fit beside the picture; its hover text has all."""
+MOST: Final = 32.0
+"""Factors beyond this, and below one over it, are drawn at the edge."""
+TICKS: Final = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 0.7, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2, 1.4, 2.0, 4.0,
+                8.0, 16.0, 32.0)  # fmt: skip
+APART: Final = 46
+"""[px] between tick labels, at least."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One row: the ends of its interval, the middle (None: none is drawn) and a CSS colour; factors > 0."""
+
+    name: str
+    low: float
+    high: float
+    middle: float | None
+    hover: str
+    colour: str = "var(--muted)"
+
+
+def forest(rows: Sequence[Bar], title: str, label: str) -> str:
+    """The picture; `label` stands below the axis. Empty without rows."""
+    if not rows:
+        return ""
+    ends = [_log(v) for row in rows for v in (row.low, row.high)] + [0.0]
+    low, high = min(ends), max(ends)
+    room = max(0.04 * (high - low), 0.02)
+    low, high = low - room, high + room
+    bottom = TOP + ROW * len(rows)
+
+    def place(value: float) -> float:
+        return LABEL + (value - low) / (high - low) * (WIDTH - LABEL - RIGHT)
+
+    parts = [_ticks(low, high, place, bottom)]
+    for k, row in enumerate(rows):
+        middle = TOP + ROW * (k + 0.5)
+        name = row.name if len(row.name) <= LETTERS else row.name[: LETTERS - 1] + "…"
+        span = f'x1="{place(_log(row.low)):.1f}" x2="{place(_log(row.high)):.1f}" y1="{middle:.1f}" y2="{middle:.1f}"'
+        thick = 9 if row.middle is None else 3
+        parts += [f"<g><title>{escape(f'{row.name}: {row.hover}')}</title>",
+                  f'<text x="{LABEL - 8}" y="{middle + 4:.1f}" text-anchor="end" fill="var(--ink)">{escape(name)}',
+                  f'</text><line {span} stroke="{row.colour}" stroke-width="{thick}"/>']  # fmt: skip
+        if row.middle is not None:
+            parts.append(f'<circle cx="{place(_log(row.middle)):.1f}" cy="{middle:.1f}" r="5" fill="{row.colour}"/>')
+        parts.append("</g>")
+    height = bottom + BOTTOM
+    parts.append(f'<text x="{(LABEL + WIDTH - RIGHT) / 2:.1f}" y="{height - 3}" text-anchor="middle" '
+                 f'fill="var(--muted)">{escape(label)}</text>')  # fmt: skip
+    return (f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}" font-size="12" '
+            f'font-family="inherit">{"".join(parts)}</svg>')  # fmt: skip
+
+
+def _log(factor: float) -> float:
+    return math.log(min(max(factor, 1 / MOST), MOST))
+
+
+def _ticks(low: float, high: float, place: Callable[[float], float], bottom: float) -> str:
+    """Grid lines with factors as per cent near one, as multiples beyond; none closer than APART to its neighbour."""
+    shown = [0.0]
+    for tick in sorted((math.log(t) for t in TICKS), key=abs):
+        if low <= tick <= high and all(abs(place(tick) - place(other)) >= APART for other in shown):
+            shown.append(tick)
+    parts = []
+    for tick in shown:
+        at, one = place(tick), tick == 0.0
+        parts.append(f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{bottom}" '
+                     f'stroke="var(--{"muted" if one else "grid"})"/>'
+                     f'<text x="{at:.1f}" y="{bottom + 14}" text-anchor="middle" fill="var(--muted)">'
+                     f"{_words(math.exp(tick))}</text>")  # fmt: skip
+    return "".join(parts)
+
+
+def _words(factor: float) -> str:
+    """same, +20 %, x 4, 1/4."""
+    if abs(factor - 1) < 1e-9:
+        return "same"
+    if 0.5 < factor < 2:
+        return f"{100 * (factor - 1):+.0f} %"
+    return f"× {factor:.0f}" if factor >= 2 else f"1/{1 / factor:.0f}"
