@@ -53,6 +53,8 @@ FIT_RUNS: Final = (
     ),
     "qwen3-30b-a3b-h200-tp2ep/prefill_*",
 )
+FEATURE_RUNS: Final = ("llama8b-h200-sampling/batch_*", "llama8b-h200-lora/batch_*", "llama8b-h200-lora/pre*")
+"""Behind what sampling and adapters add to a step; the intervals are those of the plain engine, without them."""
 H100_RUNS: Final = FIT_RUNS[:4]
 COLD_RUNS: Final = ("llama8b-h100-sync/pre_*",)
 """First runs of a prompt size: one-off kernel selection in them."""
@@ -106,7 +108,12 @@ class Calibration:
 
 def used_for_fit(name: str) -> bool:
     """True for `series/run` names whose times were used in the fit."""
-    return _matches(name, FIT_RUNS)
+    return _matches(name, FIT_RUNS) or of_a_feature(name)
+
+
+def of_a_feature(name: str) -> bool:
+    """True for `series/run` names of FEATURE_RUNS."""
+    return _matches(name, FEATURE_RUNS)
 
 
 def first_of_its_size(name: str) -> bool:
@@ -194,7 +201,7 @@ def measured_block(fit: Calibration) -> dict[str, Any]:
     curves = {
         key: kept
         for key, kept in load_gpu(fit.gpu.path.stem).measured.items()
-        if key not in UNITS or key.startswith(("all_reduce", "fp8_kv", "expert"))
+        if key not in UNITS or key.startswith(("all_reduce", "fp8_kv", "expert", "lora"))
     }
     for key in UNITS:
         if key in FREE:

@@ -142,5 +142,6 @@ def h200_block(fit: H200Fit) -> dict[str, Any]:
         "source": "output gaps of calibration/measurements/llama8b-h200-fp8 beyond the formula; tile classes of 16, "
         "64, 128 rows: vLLM csrc/quantization, scaled_mm_sm90_fp8_dispatch",
     }  # fmt: skip
-    curves = {key: value for key, value in load_gpu("h200-sxm").measured.items() if key.startswith("all_reduce")}
+    curves = {key: value for key, value in load_gpu("h200-sxm").measured.items()
+              if key.startswith(("all_reduce", "sampler", "lora"))}
     return block | curves

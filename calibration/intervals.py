@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from calibration.accepted import NotModelledError
-from calibration.fit import MEASUREMENTS, first_of_its_size, used_for_fit
+from calibration.fit import MEASUREMENTS, first_of_its_size, of_a_feature, used_for_fit
 from calibration.harness import write_atomically
 from calibration.measured import MeasuredRun, find_runs, load_run, measured_metrics
 from calibration.predict import predict
@@ -43,7 +43,7 @@ def log_errors(runs: Sequence[MeasuredRun]) -> dict[str, list[float]]:
     """ln(predicted / measured) by metric over the runs used for fitting."""
     errors: dict[str, list[float]] = {}
     for run in runs:
-        if not used_for_fit(run.name) or first_of_its_size(run.name):
+        if not used_for_fit(run.name) or first_of_its_size(run.name) or of_a_feature(run.name):
             continue
         predicted, measured = predict(run).metrics, measured_metrics(run)
         for name, value in measured.items():

@@ -63,6 +63,8 @@ class EngineSettings:
     enable_expert_parallel: bool | None = None
     cuda_graphs: bool = True
     speculative: dict[str, Any] | None = None
+    sampling: dict[str, float] | None = None
+    lora: dict[str, int] | None = None
 
     @property
     def weight_dtype(self) -> str:
@@ -89,6 +91,7 @@ class MeasuredRun:
     steps: pd.DataFrame | None = field(hash=False)
     measured: Mapping[str, float] = field(hash=False)  # the aggregates that run.yaml states
     speculation: Speculation | None = None
+    pcie: bool = False  # the GPUs reached each other over PCIe: hardware.interconnect
 
     @property
     def name(self) -> str:
@@ -131,6 +134,7 @@ def load_run(folder: Path) -> MeasuredRun:
         path=folder.resolve(),
         engine=engine,
         gpu=str(hardware.get("gpu", "")),
+        pcie=str(hardware.get("interconnect") or "").startswith("PCIe"),
         model=_model(folder, str(content.get("model", ""))),
         kind=kind,
         width=width,

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from calibration.accepted import NotModelledError
+from calibration.extras import check_extras, lora_of, sampler_of
 from calibration.measured import MeasuredRun, metrics_of
 from policies.registry import Policy, policy_named
 from simulator.cost.calibrated import calibrated_cost
@@ -17,7 +18,7 @@ from simulator.engines.job import Job, array_job, request_columns
 from simulator.errors import CalibrationError
 from simulator.profiles.capacity import KvCapacity, kv_capacity
 from simulator.profiles.engine import EngineProfile, load_engine
-from simulator.profiles.gpu import Gpu, load_gpu
+from simulator.profiles.gpu import Gpu, load_gpu, without_nvlink
 from simulator.profiles.host import Host, load_host
 from simulator.profiles.model import ModelShape, load_model
 from simulator.scenario.job import LOADS
@@ -76,7 +77,10 @@ def setup_of(run: MeasuredRun, host: Host | None = None) -> Profiles:
     beyond = model.beyond_step_costs(_length(run, model))
     if beyond:
         raise NotModelledError(f"{run.model}: {model.name} has {' and '.join(beyond)}: step times are not modelled")
-    return Profiles(load_gpu(run.gpu), engine, model, host or load_host())
+    e = run.engine
+    check_extras(e.sampling, e.lora, model, e.tensor_parallel_size, e.profile, run.path)
+    gpu = without_nvlink(load_gpu(run.gpu)) if run.pcie else load_gpu(run.gpu)
+    return Profiles(gpu, engine, model, host or load_host())
 
 
 def cost_of(run: MeasuredRun, setup: Profiles) -> Cost:
@@ -95,6 +99,8 @@ def cost_of(run: MeasuredRun, setup: Profiles) -> Cost:
         Routing(e.tensor_parallel_size if e.enable_expert_parallel else 1),
         bool(windows_of(run, setup)),
         run.speculation,
+        sampler_of(run.engine.sampling, run.path),
+        lora_of(run.engine.lora),
     )
 
 
@@ -115,6 +121,7 @@ def capacity_of(run: MeasuredRun, setup: Profiles) -> KvCapacity:
         e.max_model_len,
         run.speculation.draft if run.speculation else None,
         run.speculation.tokens if run.speculation else 0,
+        lora_of(run.engine.lora),
     )
 
 

@@ -14,14 +14,16 @@ import numpy.typing as npt
 
 from simulator.cost.attention import AttentionTime
 from simulator.cost.check import check_cost
-from simulator.cost.device import Device
+from simulator.cost.device import PREFILL_SAMPLES, Device
 from simulator.cost.draft import Drafting, searching
+from simulator.cost.extras import GREEDY, lora_s, sampling_s
 from simulator.cost.gpu_times import gpu_times
 from simulator.cost.launch import Launch
 from simulator.cost.moe import NO_PREFERENCE, Routing
 from simulator.cost.roofline import MAX_COLUMNS, padded, to_fp
 from simulator.cost.step import Cost
 from simulator.errors import ConfigError
+from simulator.profiles.adapters import Lora
 from simulator.profiles.engine import EngineProfile
 from simulator.profiles.gpu import Gpu
 from simulator.profiles.host import Host, host_times, load_host
@@ -46,6 +48,8 @@ def calibrated_cost(
     routing: Routing = NO_PREFERENCE,
     windowed: bool = False,
     speculation: Speculation | None = None,
+    sampling: str = GREEDY,
+    lora: Lora | None = None,
 ) -> Cost:
     """Fill a `Cost` for `model` on `tp` GPUs of `host` (default: the measured one), drafting by `speculation`.
 
@@ -68,6 +72,7 @@ def calibrated_cost(
     limits = engine.graph_limits(max_num_seqs * rows)
     dense = np.stack([device.dense_s(tokens, kind, limit) + drafting.dense_s(padded(tokens, limit), kind)
                       for kind, limit in enumerate(limits)])
+    dense = dense + _beyond(device, tokens, sampling, lora)
     dense[:, 0] = 0.0
     host = host or load_host()
     cpu_times = host_times(host, engine)
@@ -76,7 +81,7 @@ def calibrated_cost(
     old_runner = engine.older_runner(model.architectures, speculation.method if speculation else "")
     launch = Launch(
         cpu_times, model.layers + drafting.layers, tp, engine.schedule_ahead > 0, bool(engine.worker_processes),
-        old_runner, model.expert_layers,
+        old_runner, model.expert_layers, bool(lora and lora.adapters),
     )
     cpu, prep, dense, eager = launch.tables(dense, np.stack([tokens > limit for limit in limits]))
     sequence = to_ticks(launch.sequence_s)
@@ -105,6 +110,14 @@ def calibrated_cost(
             frontend_out_ns=np.int64(to_ticks(cpu_times.frontend_out_s)),
         )
     )
+
+
+def _beyond(device: Device, tokens: Table, sampling: str, lora: Lora | None) -> Array:
+    """[s] (2, T+1) that sampling and adapters add; of a step with prefill a few of its sequences stand for all."""
+    real = tokens.astype(np.float64)
+    rows = np.stack([real / device.queries, np.minimum(real, PREFILL_SAMPLES)])
+    result = sampling_s(device.times, device.model, sampling, rows)
+    return result + lora_s(device.times, device.model, lora, np.stack([real, real]), rows) if lora else result
 
 
 def _drafting(device: Device, speculation: Speculation | None) -> Drafting:

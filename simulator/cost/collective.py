@@ -1,14 +1,17 @@
-"""All-reduce times: the measured curve of a GPU where there is one, else the ring formula on its link.
+"""All-reduce times: the measured curve of a GPU where there is one, over PCIe that through host memory, else the ring
+formula on its link.
 
 A tensor-parallel layer reduces (tokens, hidden) twice, after the output projection and after the MLP
 (Shoeybi et al. 2019, arXiv:1909.08053, section 3).
 """
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 
 from simulator.cost.gpu_times import GpuTimes
-from simulator.profiles.gpu import Gpu
+from simulator.profiles.gpu import Gpu, over_pcie
 
 Array = npt.NDArray[np.float64]
 
@@ -21,6 +24,28 @@ LINK_SHARE = 0.71
 """Reached share of the link: 320 of 450 GB/s for 512 MiB over 2 H100, same source."""
 
 
+PCIE_GBPS: Final = 64.0
+"""[GB/s] per direction of the PCIe 5 x16 that the curve below was measured over."""
+THROUGH_HOST: Final = np.array([
+    [4096, 15.7], [8192, 16.4], [16384, 16.9], [32768, 17.9], [65536, 21.2], [131072, 27.1], [262144, 40.1],
+    [524288, 51.4], [1048576, 66.6], [2097152, 102.0], [4194304, 171.6], [8388608, 308.5], [16777216, 592.2],
+    [33554432, 1169.6], [67108864, 2315.3]])
+"""[bytes, us]: NCCL 2.28.9 over two GPUs through host memory (NCCL_P2P_DISABLE=1), in CUDA graphs; two H200, driver
+580.159.04 (calibration/measurements/comm-h200-pair.json). At most 29 of 64 GB/s; GPUs that may copy to each other over
+PCIe are faster."""
+
+
+def through_host_s(gpu: Gpu, gpus: int, message: Array) -> Array:
+    """[s] for an all-reduce over PCIe: the curve of two GPUs, its bytes by link and ring (2 (n - 1) / n), and half its
+    shortest time for each hop beyond two: both assumed."""
+    sizes, times = THROUGH_HOST[:, 0], THROUGH_HOST[:, 1] * 1e-6
+    moved = message * (2.0 * (gpus - 1) / gpus) * (PCIE_GBPS / gpu.link_gbps)
+    slope = (times[-1] - times[-2]) / (sizes[-1] - sizes[-2])
+    hops = (2 * (gpus - 1) - 2) * times[0] / 2.0
+    result: Array = np.interp(moved, sizes, times) + np.maximum(moved - sizes[-1], 0.0) * slope + hops
+    return result * gpu.time_scale
+
+
 def all_reduce_s(gpu: Gpu, times: GpuTimes, gpus: int, message: Array) -> Array:
     """[s] to all-reduce `message` bytes (any shape) over `gpus` GPUs of one host; zero for one GPU."""
     if gpus == 1:
@@ -28,6 +53,8 @@ def all_reduce_s(gpu: Gpu, times: GpuTimes, gpus: int, message: Array) -> Array:
     measured = times.reduce_s(gpus, message)
     if measured is not None:
         return measured
+    if over_pcie(gpu):
+        return through_host_s(gpu, gpus, message) + times.all_reduce_sync_s
     hops = 2 * (gpus - 1)
     start, hop = START_S * gpu.time_scale, HOP_S * gpu.time_scale
     ring: Array = start + hops * (hop + message / gpus / (gpu.link_bandwidth * LINK_SHARE))

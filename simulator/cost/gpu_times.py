@@ -21,6 +21,8 @@ from simulator.profiles.gpu import Gpu, load_gpu
 Curve = npt.NDArray[np.float64]
 
 REFERENCE: Final = "h100-sxm"
+EXTRAS: Final = "h200-sxm"
+"""The GPU that samplers and adapters were measured on; theirs stand for all others, scaled by nothing."""
 MARKS: Final = ("measured", "fitted", "assumed", "scaled")
 
 UNITS: Final[Mapping[str, tuple[str, float]]] = {
@@ -49,6 +51,7 @@ UNITS: Final[Mapping[str, tuple[str, float]]] = {
     "expert_fp8_gain": ("1", 1.0),
     "expert_wide_fp8_gain": ("1", 1.0),
     "all_reduce_sync": ("us", 1e-6),
+    "lora_adapter": ("us", 1e-6),
 }
 """Component -> (unit in the profile, factor to SI)."""
 _POWER: Final = {"us": 1, "ns": 1, "TB/s": -1, "TFLOP/s": -1, "1": 0}
@@ -83,6 +86,9 @@ class GpuTimes:
     sample_sequence_s: float  # sampling, per sequence
     all_reduce_sync_s: float  # waiting for the other ranks and kernel boundary, per all-reduce
     all_reduce: Mapping[int, tuple[Curve, Curve]]  # GPUs -> (message [bytes], time [s])
+    sampler: Mapping[str, tuple[Curve, Curve]]  # sampler -> (sequences, [s] beyond greedy), vocabulary of 128,256
+    lora_layer: tuple[Curve, Curve]  # (tokens, [s] per layer) that one adapter adds
+    lora_adapter_s: float  # per layer and further adapter of a step
     marks: Mapping[str, str] = field(hash=False)
 
     def reduce_s(self, gpus: int, message: Curve) -> Curve | None:
@@ -131,6 +137,9 @@ def gpu_times(gpu: Gpu) -> GpuTimes:
         sample_sequence_s=values["sample_sequence"],
         all_reduce_sync_s=values["all_reduce_sync"],
         all_reduce=_all_reduce(gpu),
+        sampler={name: _curve(gpu, f"sampler_{name}") for name in ("top_p", "top_k", "top_k_top_p")},
+        lora_layer=_curve(gpu, "lora_layer"),
+        lora_adapter_s=values["lora_adapter"],
         marks=marks,
     )
 
@@ -203,6 +212,16 @@ def _fp8_extra(gpu: Gpu) -> tuple[Curve, Curve]:
         points = _points(load_gpu(REFERENCE), "fp8_extra")
     if points is None:
         return np.zeros(1), np.zeros(1)
+    return points[:, 0], points[:, 1] * 1e-6 * gpu.time_scale
+
+
+def _curve(gpu: Gpu, key: str) -> tuple[Curve, Curve]:
+    """A curve in us: of the GPU, else of the one it was measured on."""
+    points = _points(gpu, key)
+    if points is None:
+        points = _points(load_gpu(EXTRAS), key)
+    if points is None:
+        raise ConfigError(f"{gpu.path}: measured.{key} is missing, here and in {EXTRAS}")
     return points[:, 0], points[:, 1] * 1e-6 * gpu.time_scale
 
 

@@ -35,6 +35,7 @@ class Launch:
     workers: bool
     old_runner: bool = False
     expert_layers: int = 0
+    adapters: bool = False  # steps apply LoRA adapters
 
     @property
     def more_layers(self) -> int:
@@ -66,7 +67,7 @@ class Launch:
             base = max(base, times.eager_cpu_worker_old_s) if self.old_runner else base
         collectives = 2 * self.layers * times.collective_launch_s if self.tp > 1 else 0.0
         each = times.eager_expert_layer_worker_s if self.in_workers else times.eager_expert_layer_s
-        experts = each * self.expert_layers
+        experts = each * self.expert_layers + (times.eager_lora_layer_s * self.layers if self.adapters else 0.0)
         return max(self.prep_s[1], base + times.eager_layer_s * self.more_layers + experts + collectives)
 
     def piecewise_s(self) -> float:

@@ -7,9 +7,11 @@ replicate (simulator.metrics.stability).
 
 from typing import Any, Final
 
+from simulator.cost.extras import GREEDY
+from simulator.cost.gpu_times import EXTRAS
 from simulator.cost.ranges import extrapolations
 from simulator.profiles.engine import EngineProfile, load_engine
-from simulator.profiles.gpu import Gpu
+from simulator.profiles.gpu import Gpu, load_gpu
 from simulator.profiles.host import Host
 from simulator.profiles.model import load_model
 from simulator.profiles.shape import ModelShape
@@ -32,6 +34,11 @@ def never_run(setup: Setup) -> str:
     if setup.speculation and setup.gpu.mark == "measured":
         return (f"{setup.speculation.method} drafts: their step times were fitted on one series of "
                 "llama-3.1-8b on one h200-sxm (vllm-0.24), other models and GPUs follow their shapes")
+    engine, known = setup.scenario.engine, (setup.gpu.name, _sizes(setup.model))
+    base = known == (load_gpu(EXTRAS).name, _sizes(load_model("llama-3.1-8b")))
+    if (engine.sampling != GREEDY or engine.lora) and setup.gpu.mark == "measured" and not base:
+        return ("sampling and adapters: what they add to a step was fitted on llama-3.1-8b on one h200-sxm "
+                "(vllm-0.24) and stands for other models and GPUs")
     return unlisted(setup.gpu, setup.engine, setup.model, setup.scenario.hardware.tensor_parallel)
 
 

@@ -15,6 +15,7 @@ that engines printed (docs/calibration.md). `profiles.engine.ACCOUNTING` has the
 from dataclasses import dataclass
 
 from simulator.errors import CapacityError, ConfigError
+from simulator.profiles.adapters import Lora
 from simulator.profiles.engine import EngineProfile, capture_sizes
 from simulator.profiles.gpu import Gpu
 from simulator.profiles.kv_groups import KvGroups, kv_groups
@@ -104,10 +105,12 @@ def kv_capacity(
     max_model_len: int | None = None,
     draft: ModelShape | None = None,
     draft_tokens: int = 0,
+    lora: Lora | None = None,
 ) -> KvCapacity:
     """Memory breakdown and number of KV blocks. None takes the engine's default on this GPU, the model's length.
 
-    A `draft` model proposing `draft_tokens` tokens a step adds its weights, its layers' KV and larger graphs.
+    A `lora` adds its slots to the weights; a `draft` model proposing `draft_tokens` tokens a step adds its weights, its
+    layers' KV and larger graphs.
     Raises CapacityError when the weights or the parts kept back leave no block, ConfigError for a bad limit.
     """
     seqs, budget = engine.default_limits(gpu)
@@ -120,7 +123,8 @@ def kv_capacity(
     _check(limits)
     layers = model.layers + (draft.layers if draft else 0)
     parts = {
-        "weight_bytes": model.weight_bytes(weight_dtype, tp) + (draft.weight_bytes("auto", tp) if draft else 0),
+        "weight_bytes": model.weight_bytes(weight_dtype, tp) + (draft.weight_bytes("auto", tp) if draft else 0)
+        + (lora.memory_bytes(model) if lora else 0),
         "activation_bytes": 0 if engine.accounting == "static" else _activation_bytes(model, engine, limits, tp),
         "graph_bytes": _graph_bytes(engine, limits, layers, tp, draft_tokens),
         "workspace_bytes": round(engine.workspace_bytes),

@@ -101,6 +101,20 @@ def list_gpus() -> tuple[Gpu, ...]:
     return tuple(sorted((_load(path) for path in GPU_DIR.glob("*.yaml")), key=lambda gpu: gpu.name.lower()))
 
 
+def over_pcie(gpu: Gpu) -> bool:
+    """Whether its GPUs reach each other over PCIe."""
+    return gpu.link_kind.startswith("PCIe")
+
+
+def without_nvlink(gpu: Gpu) -> Gpu:
+    """The GPU with its peers behind PCIe 5 x16 (32 GT/s, 64 GB/s per direction): curves of its own link left out."""
+    if over_pcie(gpu):
+        return gpu
+    measured = {key: entry for key, entry in gpu.measured.items() if not key.startswith("all_reduce_") or
+                key == "all_reduce_sync"}
+    return dataclasses.replace(gpu, link_kind="PCIe 5.0 x16", link_gbps=64.0, measured=measured)
+
+
 def load_gpu(name_or_path: str | Path) -> Gpu:
     """A shipped GPU by name, alias or file stem (case ignored), or any profile file by path ending in .yaml.
 

@@ -46,6 +46,7 @@ class HostTimes:
     eager_layer_s: float  # of it per layer
     eager_expert_layer_s: float  # on top of it per layer with experts
     eager_expert_layer_worker_s: float  # the same in worker processes, experts dealt out
+    eager_lora_layer_s: float  # on top of it per layer with LoRA adapters
     eager_stall_s: float  # GPU idle per eager step planned ahead: some launches wait for the GPU
     collective_launch_s: float  # per all-reduce launched without graphs
     frontend_in_s: float  # submission -> waiting queue

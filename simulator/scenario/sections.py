@@ -21,6 +21,8 @@ class HardwareSpec(Section):
     weight_dtype: str = "bf16"
     kv_dtype: str = "bf16"
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
+    interconnect: Literal["pcie"] | None = Field(default=None, description="the GPUs of a host reach each other over "
+                                                  "PCIe 5 x16 through host memory, whatever link the GPU could have")
     expert_parallel: bool = Field(default=False, description="deal whole experts out to the tensor-parallel GPUs "
                                   "instead of splitting each")
     expert_skew: float = Field(default=0.0, ge=0, le=4, description="exponent of Zipf's law for how often experts are "
@@ -32,6 +34,22 @@ class HardwareSpec(Section):
 
 
 
+class LoraSpec(Section):
+    """LoRA adapters that requests ask for, one each, all as often."""
+
+    max_loras: int = Field(default=1, ge=1, le=1024, description="adapters that are in GPU memory at the same time")
+    rank: int = Field(default=16, ge=1, le=512)
+    adapters: int = Field(default=1, ge=0, le=1024, description="that requests ask for; 0: none does")
+
+    @model_validator(mode="after")
+    def _all_in_memory(self) -> "LoraSpec":
+        if self.adapters > self.max_loras:
+            raise ValueError(f"adapters must be <= max_loras ({self.max_loras}; loading them in turn is not modelled), "
+                             f"got {self.adapters}")
+        return self
+
+
+
 class EngineSpec(Section):
     """The serving engine whose habits are simulated (hwprofiles/engine)."""
 
@@ -39,6 +57,9 @@ class EngineSpec(Section):
     schedule_ahead: int | None = Field(default=None, ge=0, le=8)
     cuda_graphs: bool = True
     speculation: SpeculationSpec | None = None
+    sampling: Literal["greedy", "top_p", "top_k", "top_k_top_p"] = Field(
+        default="greedy", description="how tokens are drawn, of all requests alike; costs time, changes no length")
+    lora: LoraSpec | None = None
 
 
 
@@ -66,6 +87,10 @@ class PolicySpec(Section):
     padding: Literal["naive", "fastertransformer", "removed"] | None = None
     aging_s: float | None = Field(default=None, gt=0, le=1e6)
     prediction_error: float | None = Field(default=None, ge=0, le=5)
+    waiting_served_ratio: float | None = Field(default=None, ge=0, le=1000,
+                                               description="default 0.3, as the launcher's")
+    max_waiting_tokens: int | None = Field(default=None, ge=0, le=LARGEST_COUNT,
+                                           description="default 20, as the launcher's")
     tbt_s: float | None = Field(default=None, gt=0, le=1e6, description="[s] between two tokens of an answer that no "
                                 "step may exceed")
     tenant_weights: dict[str, Annotated[float, Field(ge=1e-3, le=1e3)]] | None = None

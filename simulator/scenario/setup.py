@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from policies import tgi
 from policies.registry import ORDERS, POLICIES, Policy
 from policies.static import PADDINGS
 from simulator.cost.calibrated import calibrated_cost
@@ -18,7 +19,7 @@ from simulator.errors import ConfigError, ServecastError
 from simulator.profiles.beside import beside, model_beside
 from simulator.profiles.capacity import KvCapacity, kv_capacity
 from simulator.profiles.engine import EngineProfile, load_engine
-from simulator.profiles.gpu import Gpu, load_gpu
+from simulator.profiles.gpu import Gpu, load_gpu, without_nvlink
 from simulator.profiles.host import Host, host_times, load_host
 from simulator.profiles.model import KV_BYTES, ModelShape, dtype_name, load_model
 from simulator.profiles.speculation import Speculation
@@ -32,6 +33,7 @@ from simulator.scenario.fleet import (
 from simulator.scenario.handover import Kind, with_roles
 from simulator.scenario.length import check_fits, check_positions, kv_tokens, longest_that_fits, safe_tokens
 from simulator.scenario.pace import paced
+from simulator.scenario.serving import check_serving, lora_of
 from simulator.scenario.spec import Scenario
 from simulator.scenario.swap import swap_limits
 from simulator.scenario.windowed import refuse_beside_windows, window_limits
@@ -89,6 +91,7 @@ def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
 def _prepare_pool(scenario: Scenario, shorten: bool) -> Setup:
     with _named(scenario, "hardware.gpu"):
         gpu = load_gpu(beside(scenario.base, scenario.hardware.gpu))
+        gpu = without_nvlink(gpu) if scenario.hardware.interconnect else gpu
     with _named(scenario, "engine.name"):
         engine = load_engine("unit" if gpu.name == "unit" else scenario.engine.name)
     if scenario.engine.schedule_ahead is not None:
@@ -96,6 +99,7 @@ def _prepare_pool(scenario: Scenario, shorten: bool) -> Setup:
     if not scenario.engine.cuda_graphs:
         engine = engine.replace(graph_tokens_max=0)
     host, model = _host(scenario), _model(scenario)
+    check_serving(scenario, model)
     policy = scenario.chosen_policy(engine.policy)
     default_seqs, default_budget = engine.default_limits(gpu)
     seqs = scenario.policy.max_num_seqs or default_seqs
@@ -215,7 +219,8 @@ def _capacity(scenario: Scenario, gpu: Gpu, engine: EngineProfile, model: ModelS
     hardware = scenario.hardware
     return kv_capacity(gpu, engine, model, hardware.tensor_parallel, hardware.weight_dtype, hardware.kv_dtype,
                        seqs, budget, hardware.gpu_memory_utilization, scenario.kv.block_size, max_model_len,
-                       speculation.draft if speculation else None, speculation.tokens if speculation else 0)
+                       speculation.draft if speculation else None, speculation.tokens if speculation else 0,
+                       lora_of(scenario.engine.lora))
 
 
 def _limits(scenario: Scenario, engine: EngineProfile, model: ModelShape, policy: Policy, seqs: int, budget: int,
@@ -256,6 +261,8 @@ def _limits(scenario: Scenario, engine: EngineProfile, model: ModelShape, policy
         prefix=int(_prefix_cache(scenario, engine, policy) and not limits_of_windows), **limits_of_windows,
         padding=PADDINGS[knobs.padding or "naive"], order=ORDERS.get(policy.name, 0),
         aging=to_ticks(knobs.aging_s or 0.0),
+        served_ratio=round((0.3 if knobs.waiting_served_ratio is None else knobs.waiting_served_ratio) * tgi.ONE),
+        max_waiting_tokens=20 if knobs.max_waiting_tokens is None else knobs.max_waiting_tokens,
         max_waiting=scenario.admission.max_waiting or 0,
         predicted_ttft=to_ticks(scenario.admission.predicted_ttft_s or 0.0),
         **swap_limits(scenario, model, policy, block_size))
@@ -289,6 +296,7 @@ def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, host: Host, model
         return roofline_cost(gpu, model, hardware.tensor_parallel, weights, hardware.kv_dtype, times,
                              seqs, budget)
     return calibrated_cost(gpu, engine, model, hardware.tensor_parallel, hardware.weight_dtype, hardware.kv_dtype,
-                           seqs, budget, host, _routing(scenario), windowed, speculation)
+                           seqs, budget, host, _routing(scenario), windowed, speculation, scenario.engine.sampling,
+                           lora_of(scenario.engine.lora))
 
 

@@ -150,6 +150,8 @@ TABLE: Final[tuple[Row, ...]] = (
     ("asks", lambda c, d: some_asks(c, d.policy, d.n, d.tick)),
     ("max_waiting", lambda c, d: c.among(0, 0, 0, 1, 3)),
     ("predicted_ttft", lambda c, d: 0 if POLICIES[d.policy].ordered else c.among(0, 0, 0, 4, 20) * d.tick),
+    ("served_ratio", lambda c, d: c.among(0, 2**15, 2**16, 3 * 2**16) if d.policy == "tgi" else 0),
+    ("max_waiting_tokens", lambda c, d: c.among(0, 1, 3, 20) if d.policy == "tgi" else 0),
     ("swap_blocks", lambda c, d: c.among(0, 3, 12, 10**6) if POLICIES[d.policy].swaps and not d.contiguous else 0),
     ("swap_ns", lambda c, d: c.among(0, 1, 3) * d.tick if d.swap_blocks else 0),
     ("hand_over", lambda c, d: 0),  # of fleets.handing_over

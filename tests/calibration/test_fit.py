@@ -231,6 +231,7 @@ def test_writing_a_block_keeps_the_datasheet_part(tmp_path: Path) -> None:
 def test_fit_runs_are_named() -> None:
     assert used_for_fit("llama8b-h100/batch_b1") and used_for_fit("llama8b-h100-sync/conv_r10")
     assert used_for_fit("llama8b-h200-tp2-b/pre_p512") and used_for_fit("llama8b-h200-fp8kv/ctx_b64_p4k")
+    assert used_for_fit("llama8b-h200-lora/batch_b8_l8") and not used_for_fit("llama8b-h200-lora/conv_r10_l8")
     for name in ("llama8b-h200-tp2-b/conv_r20", "llama8b-h200-8192x256/conv_burst600", "llama8b-h200-tp2/batch_b8",
                  "llama8b-h100/conv_r5", "llama8b-h100-repeat/batch_b32", "qwen14b-h100/batch_b32"):
         assert not used_for_fit(name)

@@ -25,7 +25,7 @@ def copy_run(tmp_path: Path, name: str = "llama8b-h100/batch_b8") -> Path:
 def test_every_committed_run_is_read_and_agrees_with_its_aggregates() -> None:
     """run.yaml carries aggregates computed by whoever measured; ours from requests.csv must agree."""
     folders = find_runs([MEASUREMENTS])
-    assert len(folders) == 129
+    assert len(folders) == 202
     for folder in folders:
         try:
             run = load_run(folder)
@@ -77,6 +77,7 @@ def test_bad_run_files_are_refused(
         ("engine.speculative", {"method": "eagle3", "num_speculative_tokens": 4, "tree": 1}, "engine.speculative.tree"),
         ("engine.scheduling_policy", "fair", "engine.scheduling_policy 'fair' is not modelled; .* fcfs, priority"),
         ("engine.quantization", "awq", "engine.quantization 'awq' is not modelled; accepted: null, fp8"),
+        ("engine.pipeline_parallel_size", 2, "engine.pipeline_parallel_size is not modelled"),
         ("engine.enable_chunked_prefill", False, "engine.enable_chunked_prefill False is not modelled"),
         ("engine.data_parallel_size", 2, "engine.data_parallel_size is not modelled; accepted: .*max_num_seqs"),
         ("arrivals.shared_prefix", {"groups": 8}, "arrivals.shared_prefix is not modelled"),

@@ -38,8 +38,9 @@ def result() -> dict[str, Any]:
 @pytest.mark.parametrize("metric", GOALS)
 def test_mean_error_over_unused_runs_meets_the_goal(result: dict[str, Any], metric: str) -> None:
     """Sessions, whose TTFT hangs on prefix hits, and the priority run, whose host launches faster, are apart:
-    docs/calibration.md says how far they are off. Experts over two GPUs have bars of their own, below."""
-    apart = ("/sessions", "-priority/", "-tp2ep/")
+    docs/calibration.md says how far they are off. So are lone prompts on an idle engine, on which two engines of one
+    host differ by 40 %. Experts over two GPUs and tensor parallelism over PCIe have bars of their own, below."""
+    apart = ("/sessions", "-priority/", "-tp2ep/", "-lone/", "-pcie/")
     unused = [run for run in result["runs"] if not run["used_for_fit"] and not any(a in run["run"] for a in apart)]
     errors = [abs(run["metrics"][metric]["error_pct"]) for run in unused if metric in run["metrics"]]
     assert len(errors) >= 18 and sum(errors) / len(errors) <= GOALS[metric]
@@ -48,7 +49,7 @@ def test_mean_error_over_unused_runs_meets_the_goal(result: dict[str, Any], metr
 def test_means_leave_out_the_runs_used_for_fitting(result: dict[str, Any]) -> None:
     unused = [run for run in result["runs"] if not run["used_for_fit"]]
     errors = [abs(run["metrics"]["ttft_mean_s"]["error_pct"]) for run in unused]
-    assert len(unused) == 28
+    assert len(unused) == 45
     assert result["mean_abs_error_pct"]["ttft_mean_s"] == pytest.approx(sum(errors) / len(errors), abs=0.01)
 
 
@@ -59,7 +60,7 @@ def test_intervals_hold_as_often_as_they_say(result: dict[str, Any]) -> None:
 
 def test_every_kv_block_count_is_within_one_percent(result: dict[str, Any]) -> None:
     cells = [run["metrics"]["num_gpu_blocks"] for run in result["runs"] if "num_gpu_blocks" in run["metrics"]]
-    assert len(cells) == 126
+    assert len(cells) == 182
     assert max(abs(cell["error_pct"]) for cell in cells) <= 1.0
 
 
@@ -102,6 +103,25 @@ def test_experts_dealt_out_to_two_gpus_meet_the_same_bars(result: dict[str, Any]
     assert len(runs) == 4 and not any(run["used_for_fit"] for run in runs)
     for metric, bar in (("tpot_mean_s", 6.0), ("e2e_mean_s", 6.0), ("ttft_mean_s", 12.0)):
         assert sum(abs(run["metrics"][metric]["error_pct"]) for run in runs) / 4 <= bar, metric
+
+
+@pytest.mark.parametrize("series", ["llama8b-h200-lora", "llama8b-h200-sampling"])
+def test_traffic_with_adapters_or_sampling_meets_the_bars_of_variants(result: dict[str, Any], series: str) -> None:
+    """4, 4 and 8 %, as for other variants of the plain engine; what is added was fitted on batches and lone prompts."""
+    runs = [run for run in result["runs"] if run["run"].startswith(f"{series}/conv_")]
+    assert len(runs) == 2 and not any(run["used_for_fit"] for run in runs)
+    for metric, bar in (("tpot_mean_s", 4.0), ("e2e_mean_s", 4.0), ("ttft_mean_s", 8.0)):
+        assert sum(abs(run["metrics"][metric]["error_pct"]) for run in runs) / 2 <= bar, metric
+
+
+def test_tensor_parallelism_over_pcie_meets_the_bars_of_two_gpus(result: dict[str, Any]) -> None:
+    """Traffic and batches; the all-reduce was timed alone, no number is from these runs."""
+    chosen = ("llama8b-h200-tp2-pcie/conv", "llama8b-h200-tp2-pcie/batch")
+    runs = [run for run in result["runs"] if run["run"].startswith(chosen)]
+    assert len(runs) == 5 and not any(run["used_for_fit"] for run in runs)
+    for metric, bar in (("output_tokens_per_s", 3.0), ("tpot_mean_s", 5.0), ("e2e_mean_s", 5.0), ("ttft_mean_s", 8.0),
+                        ("ttft_p99_s", 12.0)):
+        assert sum(abs(run["metrics"][metric]["error_pct"]) for run in runs) / 5 <= bar, metric
 
 
 BATCHES = ("batch_b1", "batch_b8", "batch_b32")

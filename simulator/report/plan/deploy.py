@@ -118,6 +118,9 @@ def vllm_flags(spec: PlanSpec, setup: Setup) -> list[str]:
         flags.append("--async-scheduling" if setup.engine.schedule_ahead else "--no-async-scheduling")
     if not scenario.engine.cuda_graphs:
         flags.append("--enforce-eager")
+    lora = scenario.engine.lora
+    if lora:
+        flags += ["--enable-lora", f"--max-loras={lora.max_loras}", f"--max-lora-rank={lora.rank}"]
     if setup.speculation:
         flags.append(f"--speculative-config={speculative_config(setup)}")
     return flags
