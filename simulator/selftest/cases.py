@@ -74,9 +74,11 @@ class Case:
     link: tuple[int, int] | None = None
     """[2^-LINK_BITS ns] a token and [ns] latency of hand-overs."""
     changes: tuple[tuple[int, int, int, int], ...] = ()
-    """What happens to replicas (engines.job.add_changes), and when it is noticed and tried again [ns]."""
+    """What happens to replicas (engines.job.add_changes), when that is found and
+    tried again, and the notice before one is reclaimed [ns]."""
     found_after: int = 0
     retry: int = 1
+    notice: int = 0
 
 
 class Choose(Protocol):
@@ -150,6 +152,8 @@ TABLE: Final[tuple[Row, ...]] = (
     ("asks", lambda c, d: some_asks(c, d.policy, d.n, d.tick)),
     ("max_waiting", lambda c, d: c.among(0, 0, 0, 1, 3)),
     ("predicted_ttft", lambda c, d: 0 if POLICIES[d.policy].ordered else c.among(0, 0, 0, 4, 20) * d.tick),
+    ("preferred_sizes", lambda c, d: c.among(0, 0, 1, *(size + (size - 1) * 2**20 for size in (2, 3, 4)
+     if size <= d.max_num_seqs)) if d.policy == "static" else 0),
     ("served_ratio", lambda c, d: c.among(0, 2**15, 2**16, 3 * 2**16) if d.policy == "tgi" else 0),
     ("max_waiting_tokens", lambda c, d: c.among(0, 1, 3, 20) if d.policy == "tgi" else 0),
     ("swap_blocks", lambda c, d: c.among(0, 3, 12, 10**6) if POLICIES[d.policy].swaps and not d.contiguous else 0),
@@ -274,7 +278,7 @@ def job(case: Case, compiled: bool, log: bool = True, plans: Plans | None = None
     talks = following(case)
     made.talks = talks if compiled else Talks(*(column.tolist() for column in talks))
     if case.changes and plans is None:
-        plans = Plans(case.changes, case.found_after, case.retry)
+        plans = Plans(case.changes, case.found_after, case.retry, case.notice)
     if plans is not None:
         add_changes(made, plans, compiled)
     if case.salts:

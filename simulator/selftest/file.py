@@ -12,6 +12,7 @@ from policies.routers import ROUTERS
 from simulator.config import Document, Section, placed, validate
 from simulator.cost.check import check_cost
 from simulator.cost.step import TABLES, Cost
+from simulator.engines.changes import RECLAIM, SLOW
 from simulator.engines.clients import Habits
 from simulator.engines.pools import Pool
 from simulator.errors import ConfigError, ServecastError
@@ -77,6 +78,7 @@ class CaseFile(KindFile):
     changes: list[Annotated[list[Tick], Field(min_length=4, max_length=4)]] = Field(default=[], max_length=100)
     found_after: Tick = 0
     retry: Tick = 1
+    notice: Tick = 0
 
 
 def case_text(case: Case) -> str:
@@ -102,7 +104,8 @@ def case_text(case: Case) -> str:
     if case.link:
         data["link"] = list(case.link)
     if case.changes:
-        data |= {"changes": [list(row) for row in case.changes], "found_after": case.found_after, "retry": case.retry}
+        data |= {"changes": [list(row) for row in case.changes], "found_after": case.found_after,
+                 "retry": case.retry, "notice": case.notice}
     return str(yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=110))
 
 
@@ -153,7 +156,8 @@ def _case(given: CaseFile) -> Case:
     rest |= {name: getattr(given, name) for name in ("policy", "replicas", "router", "load", "width", "until")}
     own, *others = (Pool(Limits(**pool.limits), _cost(pool.cost), pool.replicas, getattr(pool, "speed", 1))
                     for pool in kinds)
-    rest |= {"link": given.link and tuple(given.link), "found_after": given.found_after, "retry": given.retry}
+    rest |= {"link": given.link and tuple(given.link)}
+    rest |= {name: getattr(given, name) for name in ("found_after", "retry", "notice")}
     return Case(limits=own.lim, cost=own.cost, others=tuple(others),
                 changes=tuple((a, b, c, d) for a, b, c, d in given.changes),
                 groups=tuple(tuple(group) for group in given.groups),
@@ -177,8 +181,10 @@ def _check_fleet(given: CaseFile) -> None:
         raise ConfigError(f"link: needs groups for both halves of the way, got {len(given.groups)}")
     if given.link is None and not all(given.groups):
         raise ConfigError("groups: each must have a pool")
-    if any(kind > 1 or replica >= replicas or lasts < 1 for _, kind, replica, lasts in given.changes):
-        raise ConfigError(f"changes: each must be [time, 0 or 1, replica 0 to {replicas - 1}, at least 1 ns long]")
+    for _, kind, replica, lasts in given.changes:
+        if kind > RECLAIM or replica >= replicas or (lasts < 1 and kind != SLOW):
+            raise ConfigError(f"changes: each must be [time, kind 0 to {RECLAIM}, replica 0 to {replicas - 1}, at "
+                              "least 1 ns long]")
 
 
 def _all_of(section: str, given: dict[str, Any], kind: Any) -> None:

@@ -1,9 +1,10 @@
-"""Fleets of drawn cases: unlike pools, prefill and decode pools, replicas that crash or are drained and come back."""
+"""Fleets of drawn cases: unlike pools, prefill and decode pools, replicas that crash or leave and come back."""
 
 from dataclasses import replace
 from typing import Any, Final
 
 from policies.registry import POLICIES
+from simulator.engines.changes import RECLAIM, SLOW
 from simulator.engines.pools import Pool
 from simulator.selftest.cases import Case, Choose, Uniform, as_told, some_case, some_cost
 from simulator.windows import blocks_for
@@ -26,7 +27,7 @@ def unlike_pools(seed: int, longest: int = 25) -> Case:
 
 
 def changing(seed: int, longest: int = 25) -> Case:
-    """Up to six crashes and restarts, ties among them and with arrivals; a third over unlike pools."""
+    """Up to six changes of all kinds, ties among them and with arrivals; a third over unlike pools."""
     more = Uniform(seed + 1)
     given = {"policy": more.among("chunked", *CHANGED), "draft_tokens": 0, "swap_blocks": 0,
              "replicas": more.among(1, 2, 3)}
@@ -34,9 +35,11 @@ def changing(seed: int, longest: int = 25) -> Case:
     if more.among(0, 0, 1):
         case = _with_pools(case, more)
     tick, count, replicas = max(1, int(case.cost.dense_ns.max())), more.among(1, 2, 6), len(limits_of(case))
-    rows = sorted(zip([t * tick for t in more.numbers(count, 0, more.among(10, 40))], more.numbers(count, 0, 1),
+    rows = sorted(zip([t * tick for t in more.numbers(count, 0, more.among(10, 40))], more.numbers(count, 0, RECLAIM),
                       more.numbers(count, 0, replicas - 1), more.numbers(count, tick, 20 * tick), strict=True))
-    return replace(case, changes=tuple(rows), found_after=more.among(0, 0, 4 * tick), retry=more.among(tick, 3 * tick))
+    rows = [(at, kind, r, more.among(0, 1500, 4000) if kind == SLOW else lasts) for at, kind, r, lasts in rows]
+    return replace(case, changes=tuple(rows), found_after=more.among(0, 0, 4 * tick), retry=more.among(tick, 3 * tick),
+                   notice=more.among(0, 2, 9) * tick)
 
 
 def handing_over(seed: int, longest: int = 25) -> Case:

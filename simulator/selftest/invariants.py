@@ -12,7 +12,7 @@ import numpy as np
 from policies.by_key import KEYS
 from policies.registry import POLICIES
 from simulator import state as s
-from simulator.engines.changes import CRASH, DRAIN
+from simulator.engines.changes import CRASH, HANG, RECLAIM, SLOW
 from simulator.engines.job import Job
 from simulator.engines.world import LINK_BITS
 from simulator.selftest.cases import Case
@@ -21,6 +21,8 @@ from simulator.units import NEVER
 
 OVER: Final = s.REJECTED_LENGTH
 """First status of a request that is over without an answer."""
+LOSING: Final = (CRASH, HANG, RECLAIM)
+"""Changes that may end steps under way."""
 Holds = Iterator[Any]
 """Truth values, all of which must be true."""
 Check = Callable[[Case, Job], Holds]
@@ -49,7 +51,7 @@ def tokens_are_conserved(case: Case, done: Job) -> Holds:
     yield kept >= req.done.sum()  # tokens of attempts before the last are at no request
     yield case.habits.attempts > 1 or kept == req.done.sum()
     yield rows["steps"].sum() == stats["steps"].sum()
-    lost = any(row[1] == CRASH for row in case.changes)  # steps under way: in the totals, not in the log
+    lost = any(row[1] in LOSING for row in case.changes)  # steps under way: in the totals, not in the log
     yield rows["prefill_tokens"].sum() <= stats["prefill"].sum()
     if case.until is None and not lost:
         yield rows["prefill_tokens"].sum() == stats["prefill"].sum()
@@ -123,7 +125,7 @@ def busy_within_the_horizon(case: Case, done: Job) -> Holds:
         if len(rows):
             yield stats["wall"][r] <= rows["end"][-1] - rows["start"][0]
             yield rows["wall_ns"].sum() == stats["wall"][r] and rows["gpu_ns"].sum() <= stats["gpu"][r]
-            if case.until is None and not any(row[1:3] == (CRASH, r) for row in case.changes):
+            if case.until is None and not any(row[1] in LOSING and row[2] == r for row in case.changes):
                 yield stats["gpu"][r] <= rows["end"][-1] - rows["start"][0]
                 yield rows["gpu_ns"].sum() == stats["gpu"][r]
     if case.until is not None:
@@ -247,8 +249,8 @@ def the_dead_do_no_work(case: Case, done: Job) -> Holds:
     if not case.changes:
         return
     for r, rows in enumerate(_of_each(done)):
-        mine, back = [row for row in case.changes if row[2] == r], -1
-        if any(kind == DRAIN for _, kind, _, _ in mine):
+        mine, back = [row for row in case.changes if row[2] == r and row[1] != SLOW], -1
+        if any(kind != CRASH for _, kind, _, _ in mine):
             continue  # when it is down depends on the run, and a step planned ahead of the last answer's end runs out
         for tick, _, _, lasts in mine:
             if tick >= back:

@@ -11,7 +11,8 @@ from simulator.selftest.cases import PATIENT, Case
 
 COLUMNS: Final = ("arrival", "prompt", "output", "limit", "cached", "pick", "chains", "talk", "pause")
 PLAIN: Final = {"replicas": 1, "router": "round_robin", "load": "open", "width": 1, "until": None,
-                "talk": (), "pause": (), "habits": PATIENT, "found_after": 0, "retry": 1}
+                "talk": (), "pause": (), "habits": PATIENT, "found_after": 0, "retry": 1,
+                "notice": 0}
 PLAIN_LIMITS: Final = {
     "schedule_ahead": 0, "watermark_blocks": 0, "long_prefill_token_threshold": 0, "reserve_tokens": 0,
     "batch_window": 0, "length_bucket": 0, "stream": 1, "contiguous": 0, "num_blocks": 1000, "max_model_len": 10**6,
