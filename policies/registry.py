@@ -18,6 +18,7 @@ from policies import (
     shortest_predicted,
     shortest_prompt,
     static,
+    tgi,
     trtllm,
     vllm_v0,
     vtc,
@@ -128,8 +129,8 @@ def _trtllm(module: Any) -> Policy:
 POLICIES: Final = {
     p.name: p
     for p in (
-        Policy("static", static, static.schedule, (_SEQS, "batch_window_s", "length_bucket", "stream", "padding"),
-               retire=static.retire, streams=False, aborts=False),
+        Policy("static", static, static.schedule, (_SEQS, "batch_window_s", "preferred_batch_sizes", "length_bucket",
+               "stream", "padding"), retire=static.retire, streams=False, aborts=False),
         Policy("orca", orca, orca.schedule, (_SEQS,)),
         Policy("vllm_v0", vllm_v0, vllm_v0.schedule, (_SEQS, _BUDGET, "watermark"), whole_prompt=True,
                watermark=0.01, swaps=True),  # vLLM 0.6 vllm/core/block_manager_v2.py, BlockSpaceManagerV2.__init__
@@ -137,6 +138,8 @@ POLICIES: Final = {
         Policy("sarathi", sarathi, chunked.schedule, (*_CHUNKED, "tbt_s"), engine="chunked", prefix_cache=True),
         _trtllm(max_utilization),
         _trtllm(guaranteed_no_evict),
+        Policy("tgi", tgi, tgi.schedule, (_SEQS, _BUDGET, "waiting_served_ratio", "max_waiting_tokens"),
+               aux=tgi.NUMBERS, lane=False, whole_prompt=True),
         _by_key(priority, ("priority",), "aging_s"),
         _by_key(shortest_prompt, ()),
         _by_key(shortest_predicted, ("predicted",), "prediction_error"),

@@ -58,6 +58,7 @@ class Counters:
     scattered_for: int = 0  # the request last counted there
     vacant_from: int = 0    # words of rep.vacant before this one are 0
     turn: int = 0           # admissions so far
+    slow: int = 0           # [1/SLOW_UNIT] by which GPU times are multiplied, 0 = not
     lane: int = 0           # sequences in the lane (compiled engine; see engines/lane.py)
     with_lane: int = 0      # 1 = the lane takes part in the step being planned           [policy writes]
     lane_took: int = 0      # [blocks] taken for it
@@ -103,6 +104,8 @@ class Front:
     state: int = 0          # in service, draining, down, ...; a code of engines/members.py
     listed: int = 1         # 1 = the router thinks it in service
     since: int = 0          # [tick] when it came into that state
+    hung: int = NEVER       # [tick] since when it makes no step, though nobody knows yet
+    repair: int = 0         # [ns] for which it will be down when that is found
     rest: int = 0           # draining: [ns] for which it will be down, NEVER = released; down: [tick] when it is back
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 from rich.table import Table
 
 from simulator.bench.case import Case, measure, peak_mb, row
+from simulator.bench.features import FEATURES, REQUESTS, measure_feature
 from simulator.bench.first import CASES as FIRST_CASES
 from simulator.bench.first import first_answers
 from simulator.errors import ServecastError, UnknownNameError
@@ -34,7 +35,8 @@ ENGINE_CASES: Final = (
     *(Case(f"growth_1e{k}", 10**k, 10.0, repeats=3 if k < 7 else 1) for k in range(3, 8)),
     Case("mapped_1e7", 10**7, 10.0, repeats=1, mapped=True),
 )
-OTHER_CASES: Final = ("grid_1000", *FIRST_CASES)
+FEATURE_CASES: Final = {f"feature_{name}": name for name in FEATURES}
+OTHER_CASES: Final = (*FEATURE_CASES, "grid_1000", *FIRST_CASES)
 QUICK_SHARE: Final = 20
 """--quick runs a twentieth of the requests and leaves out what is beyond 10^6."""
 
@@ -63,6 +65,8 @@ def bench_table(rows: list[Row]) -> Table:
     table = Table(title="servecast bench", title_justify="left")
     columns = ["policy", "replicas", "requests", "seconds", "requests_per_s", "steps_per_s", "tokens_per_s",
                "ratio_to_bare_loop", "ratio_to_eager_loop", "peak_mb"]
+    if any("ratio_to_plain" in line for line in rows):
+        columns.insert(-1, "ratio_to_plain")
     if any("most" in line for line in rows):
         columns += ["cpu_seconds", "ratio_to_imports", "cpu_ratio_to_imports", "most"]
     table.add_column("name")
@@ -77,6 +81,9 @@ def _measured(names: list[str], quick: bool, trace: Path | None) -> Iterator[Row
     for case in ENGINE_CASES:
         if case.name in names and not (quick and case.requests > 10**6):
             yield _alone(measure, _shortened(case) if quick else case, trace)
+    for name, feature in FEATURE_CASES.items():
+        if name in names:
+            yield _alone(measure_feature, feature, REQUESTS // (QUICK_SHARE if quick else 1))
     if "grid_1000" in names:
         yield _alone(grid, 500 if quick else 10_000)
     if any(name in names for name in FIRST_CASES):

@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 def bench(as_json: JsonOption = False, quick: QuickOption = False, trace: TraceOption = None,
           only: OnlyOption = None) -> None:
-    """Time the engine (chat-like load, a fleet), a 1,000-point grid and the quick start."""
+    """Time the engine (chat-like load, a fleet, each feature), a 1,000-point grid and the quick start."""
     from simulator.bench.bench import bench_table, run_bench
 
     file = trace or shared_trace()

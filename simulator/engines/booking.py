@@ -4,6 +4,8 @@ Event order at one tick: by phase (simulator/records.py), then by replica or req
 arrival at the same tick, and a step sees every arrival of its tick.
 """
 
+from typing import Final
+
 from policies.queues import held, take_out
 from simulator.cost.step import (
     Cost,
@@ -21,6 +23,8 @@ from simulator.records import Totals
 from simulator.state import FINISHED, FUTURE, RUNNING, WAITING, Column, Limits, Replica, Requests
 from simulator.units import NEVER
 from simulator.windows import counts
+
+SLOW_UNIT: Final = 1000
 
 
 @jitable
@@ -156,6 +160,8 @@ def _price(rep: Replica, cost: Cost, step: Column, kind: int) -> None:
                                          step.pairs)
         if cost.seen_pair_fp > 0:
             prefill += scaled(step.seen_pairs, cost.seen_pair_fp)
+    if rep.c.slow > 0:
+        dense, decode, prefill = slowed(rep, dense), slowed(rep, decode), slowed(rep, prefill)
     gpu = dense + decode + prefill + rep.c.copy_ns
     stats.copies += rep.c.copy_ns
     rep.c.copy_ns = 0
@@ -167,6 +173,12 @@ def _price(rep: Replica, cost: Cost, step: Column, kind: int) -> None:
     stats.prefill += step.prefill_tokens
     stats.pad_rows += rep.c.pad_rows
     stats.pad_tokens += rep.c.pad_tokens
+
+
+@jitable
+def slowed(rep: Replica, ns: int) -> int:
+    """[ns] of GPU time on a slow replica, exact for steps of up to reach.LONGEST_STEP_NS."""
+    return ns // SLOW_UNIT * rep.c.slow + ns % SLOW_UNIT * rep.c.slow // SLOW_UNIT
 
 
 @jitable

@@ -3,8 +3,10 @@
 A crash ends every request at the replica: what it held is gone, and the gateway submits the request again, from its
 prompt, after `retry` ns. Until a health check finds the replica gone the router goes on choosing it, and what it sends
 there fails at once (a refused connection). A drained replica gets no new requests and is restarted when its last one
-has ended, as in a rolling update of Kubernetes with connection draining. Requests that find no replica in service wait
-at the gateway. Autoscaling is in `scaling`, who is in the fleet in `members`.
+has ended, as in a rolling update of Kubernetes with connection draining; one that is reclaimed (spot capacity) is too,
+but what has not ended when its notice is over is lost. A replica that hangs makes no step until a health check finds
+that out, and is restarted then; a slow one takes longer for each step that it plans from then on. Requests that find no
+replica in service wait at the gateway. Autoscaling is in `scaling`, who is in the fleet in `members`.
 """
 
 from typing import Final
@@ -39,13 +41,16 @@ from simulator.engines.scaling import poll, sync
 from simulator.engines.world import Changes, World
 from simulator.jit import jitable
 from simulator.prefix import disown, forget_all
-from simulator.records import ARRIVE, CONTROL, TIMER
+from simulator.records import ARRIVE, COMPLETE, CONTROL, TIMER, Front
 from simulator.state import Column, Replica, Requests
 from simulator.units import NEVER
 
 CRASH: Final = 0
 DRAIN: Final = 1
-"""What a change is."""
+SLOW: Final = 2
+HANG: Final = 3
+RECLAIM: Final = 4
+"""What a change is: SLOW multiplies GPU times from now on by `lasts` / booking.SLOW_UNIT, 0 ends it."""
 
 
 @jitable
@@ -79,21 +84,31 @@ def replica_of(changes: Changes, code: int) -> int:
 
 @jitable
 def change(world: World, rep: Replica, r: int, fronts: Column, counters: Column, tick: int, code: int) -> bool:
-    """A CONTROL event at replica r; True when it has crashed."""
+    """A CONTROL event at replica r; True when it has crashed, or hangs."""
     front, changes, clients, what = rep.front, world.changes, world.clients, what_of(code)
     crashed = False
     if what == BEGIN:
         k = index_of(code)
-        if changes.kind[k] == CRASH and (front.state == UP or front.state == DRAINING):
+        if changes.kind[k] == SLOW:
+            rep.c.slow = changes.lasts[k]
+        elif changes.kind[k] == HANG and (front.state == UP or front.state == DRAINING) and front.hung == NEVER:
+            crashed = True
+            _hang(changes, clients, front, r, tick, changes.lasts[k])
+        elif changes.kind[k] == CRASH and (front.state == UP or front.state == DRAINING):
             crashed = True
             _crashed(world, rep, r, tick, changes.lasts[k])
-        elif changes.kind[k] == DRAIN and front.state == UP:
+        elif (changes.kind[k] == DRAIN or changes.kind[k] == RECLAIM) and front.state == UP:
             enter(changes, clients.ctl, front, r, DRAINING, tick)
             front.rest = changes.lasts[k]
             front.listed = 0
-            drained(changes, clients, front, rep.c, r, tick)
+            if not drained(changes, clients, front, rep.c, r, tick) and changes.kind[k] == RECLAIM:
+                push(clients.future, clients.ctl, tick + changes.notice, event_code(CONTROL, r, EXPIRE))
     elif what == FOUND:
-        if front.state == DOWN and tick - front.since >= changes.found_after:  # not one that was back in between
+        if front.hung < NEVER and tick - front.hung >= changes.found_after:
+            crashed = True
+            front.listed = 0
+            _crashed(world, rep, r, tick, front.repair)
+        elif front.state == DOWN and tick - front.since >= changes.found_after:  # not one that was back in between
             front.listed = 0
     elif what == BACK:
         if front.state == DOWN and front.rest == tick:
@@ -103,10 +118,10 @@ def change(world: World, rep: Replica, r: int, fronts: Column, counters: Column,
         if front.state == STARTING and tick - front.since == changes.scaling.scalers[scaler_of(changes, r)].start:
             _serves(world, rep, r, tick)
     elif what == EXPIRE:
-        if front.state == DRAINING and front.rest == NEVER and tick - front.since >= _grace(changes, r):
+        due = changes.notice if front.rest < NEVER else _grace(changes, r)
+        if front.state == DRAINING and tick - front.since == due:
             crashed = True
-            _lose(world, rep, tick)
-            gone(changes, clients, front, r, tick)
+            _crashed(world, rep, r, tick, front.rest)
     elif what == LEFT:
         drained(changes, clients, front, rep.c, r, tick)
     elif what == SYNC:
@@ -119,6 +134,7 @@ def change(world: World, rep: Replica, r: int, fronts: Column, counters: Column,
 
 @jitable
 def _grace(changes: Changes, r: int) -> int:
+    """[ns] that a released replica has; no replica without an autoscaler is released."""
     return int(changes.scaling.scalers[scaler_of(changes, r)].grace)
 
 
@@ -129,6 +145,17 @@ def _serves(world: World, rep: Replica, r: int, tick: int) -> None:
     enter(world.changes, world.clients.ctl, rep.front, r, UP, tick)
     rep.front.listed = 1
     let_in(world.req, world.clients, tick)
+
+
+@jitable
+def _hang(changes: Changes, clients: Clients, front: Front, r: int, tick: int, repair: int) -> None:
+    """Replica r makes no step any more; the router goes on choosing it until a health check finds that out."""
+    front.hung = tick
+    front.repair = repair
+    front.event_tick = NEVER
+    front.event_phase = COMPLETE  # nothing wakes it
+    front.bound = 0
+    push(clients.future, clients.ctl, tick + changes.found_after, event_code(CONTROL, r, FOUND))
 
 
 @jitable
@@ -176,6 +203,7 @@ def _lose(world: World, rep: Replica, tick: int) -> None:
     front.outstanding = 0
     front.work = 0
     front.bound = 0
+    front.hung = NEVER
     front.event_tick = NEVER
     front.event_phase = TIMER
 

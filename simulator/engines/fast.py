@@ -131,7 +131,7 @@ def _advance(complete: Callable[..., None], plan: Callable[..., bool]) -> Callab
                 complete(world, rep, r)
                 front.event_phase = SCHEDULE
             else:
-                most = steps_alike(rep, lim) if mode.quiet else 0
+                most = steps_alike(rep, lim) if mode.quiet and c.slow == 0 else 0
                 if most > 0 and run_quietly(world, rep, r, most, limit, mode.until):
                     if c.lane_steps == c.lane_end:
                         depart(world, rep)

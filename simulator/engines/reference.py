@@ -101,9 +101,11 @@ class _Run:
             act(job.req, job.cost, self.clients, tick, code)
 
     def replica(self, r: int) -> Steps:
-        """A replica's life, begun anew after each crash."""
+        """A replica's life, begun anew after each crash; one that hangs does nothing."""
         while True:
             with suppress(simpy.Interrupt):
+                if self.job.reps[r].front.hung < NEVER:
+                    yield self.env.event()  # until it is restarted
                 yield from self.serve(r)
 
     def serve(self, r: int) -> Steps:

@@ -38,14 +38,15 @@ class Changes(NamedTuple):
     """What happens to replicas (engines/changes.py); empty where nothing does."""
 
     tick: Column             # (E,) [tick] when change k begins
-    kind: Column             # (E,) CRASH or DRAIN
+    kind: Column             # (E,) CRASH, DRAIN, ...
     replica: Column          # (E,)
-    lasts: Column            # (E,) [ns] from a crash, or from the end of the last request, until it is back
+    lasts: Column            # (E,) [ns] from a crash, or from the last request, until it is back; or a factor
     roster: Column           # `routing` as it is when all are in service
     fleet: Column            # records.FleetRow, Control.fleet_rows of them written; empty where nothing changes
     scaling: Scaling
     groups: int = 0          # groups in the roster
     found_after: int = 0     # [ns] from a crash to the health check that finds it
+    notice: int = 0          # [ns] that a replica has which is reclaimed
     retry: int = 0           # [ns] from the loss of a request until it is submitted again
 
 

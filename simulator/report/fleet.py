@@ -32,6 +32,8 @@ Int64s = npt.NDArray[np.int64]
 SHOWN: Final = ((UP, "serving", REQUESTS[0]), (STARTING, "starting", REQUESTS[1]), (DRAINING, "draining", REQUESTS[3]),
                 (DOWN, "down", HELD_LINE))
 """State, its name, its colour; from the bottom up."""
+MARKED: Final = 12
+"""Events up to which each is marked."""
 ATTAINED_BINS: Final = 80
 METRIC_NAMES: Final = {"waiting": "waiting requests a replica", "running": "running requests a replica",
                        "requests": "requests a replica", "kv": "share of KV blocks held", "ttft": "mean TTFT [s]"}
@@ -94,9 +96,22 @@ def _replicas(ax: "Axes", result: Result, found: Stays, unit: float) -> None:
         ax.step((tick - edges[0]) / NS_PER_S / unit, wanted, where="post", color=INK, linewidth=1.0,
                 linestyle=(0, (3, 2)), label="wanted")
     ax.set_ylim(0, 1.3 * max(float(below.max()), float(wanted.max(initial=1))))
+    _mark_events(ax, result, unit)
     ax.set_title("replicas")
     ax.legend(loc="upper right", ncols=5, handlelength=1.2, borderaxespad=0.1)
     ax.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+
+
+def _mark_events(ax: "Axes", result: Result, unit: float) -> None:
+    """What the scenario lets happen: a line each at its beginning, where they are few."""
+    events = result.scenario.cluster.events
+    if len(events) > MARKED:
+        return
+    for event in events:
+        at = (event.at_s - start_tick(result) / NS_PER_S) / unit
+        ax.axvline(at, color=MUTED, linewidth=0.8, linestyle=(0, (1, 2)))
+        ax.annotate(event.kind, (at, 0), xycoords=("data", "axes fraction"), xytext=(2, 2), fontsize=7.5, color=INK,
+                    textcoords="offset points", rotation=90, va="bottom")
 
 
 def wanted_over_time(result: Result) -> tuple[Int64s, Int64s]:

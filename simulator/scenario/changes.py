@@ -1,9 +1,10 @@
 """What happens to replicas, as the engines take it: cluster.events and autoscalers, pools and replicas counted out."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from simulator.engines.changes import CRASH, DRAIN
+from simulator.engines.booking import SLOW_UNIT
+from simulator.engines.changes import CRASH, DRAIN, HANG, RECLAIM, SLOW
 from simulator.engines.clients import Habits, Talks
 from simulator.engines.plans import Plans
 from simulator.errors import ConfigError
@@ -11,24 +12,29 @@ from simulator.records import Scaler, Shift
 from simulator.scenario.autoscale import AutoscaleSpec, scaler, shifts
 from simulator.scenario.sections import ClusterSpec, EventSpec
 from simulator.state import Limits
-from simulator.units import to_ticks
+from simulator.units import NS_PER_S, to_ticks
+from simulator.workload.streams import stream
 
 if TYPE_CHECKING:
     from simulator.scenario.setup import Setup
 
-KINDS = {"crash": CRASH, "drain": DRAIN}
+KINDS = {"crash": CRASH, "drain": DRAIN, "hang": HANG}
+MOST_RECLAIMS: Final = 100_000
+Row = tuple[int, int, int, int]
 
 
-def plans_of(setup: "Setup", limits: list[Limits], habits: Habits, talks: Talks) -> Plans | None:
-    """What is to happen to the replicas, None for a fleet that stays as it is; `limits` of each pool.
+def plans_of(setup: "Setup", limits: list[Limits], habits: Habits, talks: Talks, end: int,
+             replication: int) -> Plans | None:
+    """What is to happen to the replicas, None for a fleet that stays as it is; `limits` of each pool, `end` [tick] up
+    to which spot capacity is reclaimed.
 
     Raises ConfigError for what is not modelled.
     """
     cluster = setup.scenario.cluster
     scaled = list(autoscaled(cluster))
-    if not cluster.events and not scaled:
+    if not cluster.events and not scaled and not cluster.spots:
         return None
-    key = "cluster.events" if cluster.events else "cluster.autoscale"
+    key = "cluster.events" if cluster.events else "cluster.autoscale" if scaled else "spot"
     policy, specs = setup.policy, [spec for _, _, spec, _ in scaled]
     if not policy.streams:
         raise ConfigError(f"{key} needs a policy that sends tokens as they come, got {policy.name}")
@@ -53,7 +59,23 @@ def plans_of(setup: "Setup", limits: list[Limits], habits: Habits, talks: Talks)
         plan += shifts(spec, len(scalers))
         scalers.append(scaler(spec, pool, first, count))
     rows = [row for k, event in enumerate(cluster.events) for row in _rows(cluster, k, event)]
-    return Plans(rows, to_ticks(cluster.health_check_s), to_ticks(cluster.retry_s), scalers, plan)
+    rows += reclaims(cluster, setup.scenario.seed, replication, end)
+    notice = max((to_ticks(spot.notice_s) for spot in cluster.spots.values()), default=0)
+    return Plans(rows, to_ticks(cluster.health_check_s), to_ticks(cluster.retry_s), notice, scalers, plan)
+
+
+def reclaims(cluster: ClusterSpec, seed: int, replication: int, end: int) -> list[Row]:
+    """When spot replicas get their notice. Raises ConfigError for too many."""
+    rows: list[Row] = []
+    for name, spot in cluster.spots.items():
+        ns = 3600 * NS_PER_S / spot.reclaims_per_hour
+        for r in cluster.ranges[name] if name else range(cluster.size):
+            draw, at = stream(seed, f"spot {r}", replication), 0.0
+            while (at := at + draw.exponential(ns)) < end:
+                rows.append((round(at), RECLAIM, r, to_ticks(spot.replace_s)))
+                if len(rows) > MOST_RECLAIMS:
+                    raise ConfigError(f"spot.reclaims_per_hour: over {MOST_RECLAIMS} replicas would be reclaimed")
+    return rows
 
 
 def autoscaled(cluster: ClusterSpec) -> Iterator[tuple[int, int, AutoscaleSpec, int]]:
@@ -69,14 +91,16 @@ def autoscaled(cluster: ClusterSpec) -> Iterator[tuple[int, int, AutoscaleSpec, 
 
 def _unsure(cluster: ClusterSpec, specs: list[AutoscaleSpec]) -> str:
     """Key of what may lose requests or leave nobody to serve them; empty where nothing does."""
-    if cluster.events:
+    if any(event.kind != "slow" for event in cluster.events):
         return "cluster.events"
+    if cluster.spots:
+        return "spot"
     if any(spec.min == 0 for spec in specs):
         return "cluster.autoscale.min: 0"
     return "cluster.autoscale.grace_s" if any(spec.grace_s for spec in specs) else ""
 
 
-def _rows(cluster: ClusterSpec, k: int, event: EventSpec) -> list[tuple[int, int, int, int]]:
+def _rows(cluster: ClusterSpec, k: int, event: EventSpec) -> list[Row]:
     chosen, where = range(cluster.size), f"cluster.events[{k}]"
     if event.pool is not None:
         if event.pool not in cluster.pools:
@@ -87,5 +111,9 @@ def _rows(cluster: ClusterSpec, k: int, event: EventSpec) -> list[tuple[int, int
         if event.replica >= len(chosen):
             raise ConfigError(f"{where}.replica must be < {len(chosen)}, got {event.replica}")
         chosen = chosen[event.replica : event.replica + 1]
-    return [(to_ticks(event.at_s + n * event.apart_s), KINDS[event.kind], r, to_ticks(event.for_s))
-            for n, r in enumerate(chosen)]
+    begins = [(to_ticks(event.at_s + n * event.apart_s), r) for n, r in enumerate(chosen)]
+    lasts = to_ticks(event.for_s)
+    if event.factor is not None:
+        steps = [(0, round(SLOW_UNIT * event.factor)), (lasts, 0)]
+        return [(at + after, SLOW, r, slow) for at, r in begins for after, slow in steps]
+    return [(at, KINDS[event.kind], r, lasts) for at, r in begins]

@@ -28,7 +28,8 @@ def pool_scenario(scenario: Scenario, name: str) -> Scenario:
     """The scenario of one pool: its own keys over those of the whole. Raises ConfigError naming the pool."""
     pool: PoolSpec = scenario.cluster.pools[name]
     data = scenario.model_dump(mode="python", exclude_unset=True)
-    given = pool.model_dump(mode="python", exclude_unset=True, exclude={"replicas", "serves", "role", "autoscale"})
+    own = {"replicas", "serves", "role", "autoscale", "spot"}
+    given = pool.model_dump(mode="python", exclude_unset=True, exclude=own)
     for key, value in given.items():
         data[key] = {**data.get(key, {}), **value} if isinstance(value, dict) else value
     data["cluster"] = {"replicas": pool.replicas, "router": scenario.cluster.router}

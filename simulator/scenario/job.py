@@ -67,7 +67,8 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
                setup.policy.aux + setup.policy.aux_per_tenant * len(tenants_of(trace)))
     weigh_tenants(scenario, trace, job)
     job.links = links(scenario.cluster, _token_bytes(setup), trace, len(groups) // 2, compiled)
-    plans = plans_of(setup, [pool.lim for pool in pools], habits, talks)
+    end = int(trace.arrival_ns[-1]) if scenario.horizon_s is None else to_ticks(scenario.horizon_s)
+    plans = plans_of(setup, [pool.lim for pool in pools], habits, talks, end, replication)
     if plans is not None:
         add_changes(job, plans, compiled)
     job.router = ROUTERS[scenario.cluster.router]

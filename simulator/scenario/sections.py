@@ -84,11 +84,17 @@ class PolicySpec(Section):
     watermark: float | None = Field(default=None, ge=0, lt=1)
     reserve_full_prompt: bool | None = None
     batch_window_s: float | None = Field(default=None, ge=0, le=1e6)
+    preferred_batch_sizes: list[Annotated[int, Field(ge=1, le=65536)]] | None = Field(
+        default=None, min_length=1, max_length=3, description="sizes of batches that need not wait for batch_window_s")
     length_bucket: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
     stream: bool | None = None
     padding: Literal["naive", "fastertransformer", "removed"] | None = None
     aging_s: float | None = Field(default=None, gt=0, le=1e6)
     prediction_error: float | None = Field(default=None, ge=0, le=5)
+    waiting_served_ratio: float | None = Field(default=None, ge=0, le=1000,
+                                               description="default 0.3, as the launcher's")
+    max_waiting_tokens: int | None = Field(default=None, ge=0, le=LARGEST_COUNT,
+                                           description="default 20, as the launcher's")
     tbt_s: float | None = Field(default=None, gt=0, le=1e6, description="[s] between two tokens of an answer that no "
                                 "step may exceed")
     tenant_weights: dict[str, Annotated[float, Field(ge=1e-3, le=1e3)]] | None = None
@@ -124,6 +130,15 @@ class ServesSpec(Section):
 
 
 
+class SpotSpec(Section):
+    """Capacity that the provider takes back: times drawn, exponential, for each replica on its own."""
+
+    reclaims_per_hour: float = Field(gt=0, le=1000, description="of each replica")
+    notice_s: float = Field(default=120.0, gt=0, le=LONGEST_S, description="from the notice until it is gone")
+    replace_s: float = Field(gt=0, le=LONGEST_S, description="from its end until another one serves")
+
+
+
 class PoolSpec(Section):
     """Replicas that are alike. Sections and keys not given are those of the scenario."""
 
@@ -131,6 +146,7 @@ class PoolSpec(Section):
     role: Literal["both", "prefill", "decode"] = Field(default="both", description="prefill: hands requests over to a "
                                                        "decode pool with their first token")
     serves: ServesSpec = ServesSpec()
+    spot: SpotSpec | None = None
     autoscale: AutoscaleSpec | None = Field(default=None, description="replicas is then the most there can be")
     model: str | None = None
     hardware: HardwareSpec | None = None
@@ -159,13 +175,19 @@ class EventSpec(Section):
     """What happens to a replica, to those of a pool, or to all."""
 
     at_s: float = Field(ge=0, le=LONGEST_S)
-    kind: Literal["crash", "drain"]
-    for_s: float = Field(gt=0, le=LONGEST_S, description="until it is back: from the crash, or from the end of the "
-                         "last request of a drained replica")
+    kind: Literal["crash", "drain", "slow", "hang"]
+    for_s: float = Field(gt=0, le=LONGEST_S, description="until it is back: from the crash, from the end of the last "
+                         "request of a drained replica, from the health check that finds a hanging one; slow: how long")
+    factor: float | None = Field(default=None, ge=1, le=100, description="kind: slow, of GPU times")
     pool: str | None = None
     replica: int | None = Field(default=None, ge=0, lt=4096, description="its number in the pool or fleet, from 0")
     apart_s: float = Field(default=0.0, ge=0, le=LONGEST_S, description="from one replica to the next: rolling restart")
 
+    @model_validator(mode="after")
+    def _factor_of_slow(self) -> "EventSpec":
+        if (self.factor is None) == (self.kind == "slow"):
+            raise ValueError(f"factor belongs to kind: slow, which needs it; got {self.kind} and {self.factor}")
+        return self
 
 
 class ClusterSpec(Section):
@@ -179,6 +201,7 @@ class ClusterSpec(Section):
         default=None, ge=1, le=LARGEST_COUNT,
         description="shorter prompts are served whole, by pools with role: both if there are any")
     autoscale: AutoscaleSpec | None = Field(default=None, description="replicas is then the most there can be")
+    spot: SpotSpec | None = None
     events: list[EventSpec] = Field(default=[], max_length=10_000, description="crashes and restarts")
     health_check_s: float = Field(default=0.0, ge=0, le=LONGEST_S, description="until the router knows of a crash")
     retry_s: float = Field(default=1.0, ge=1e-3, le=LONGEST_S, description="until a lost request is submitted again")
@@ -193,7 +216,7 @@ class ClusterSpec(Section):
         losing = any(spec is not None and spec.grace_s for spec in (self.autoscale, *(
             pool.autoscale for pool in self.pools.values())))
         for key in ("health_check_s", "retry_s"):
-            used = self.events or (losing and key == "retry_s")
+            used = self.events or ((losing or self.spots) and key == "retry_s")
             if not used and getattr(self, key) != type(self).model_fields[key].default:
                 raise ValueError(f"cluster.{key} has no effect without cluster.events")
         return self
@@ -216,8 +239,13 @@ class ClusterSpec(Section):
 
     @model_validator(mode="after")
     def _room_to_scale(self) -> "ClusterSpec":
-        if self.autoscale is not None and self.pools:
-            raise ValueError("cluster.autoscale has no effect beside cluster.pools; give it in a pool")
+        for key in ("autoscale", "spot"):
+            if getattr(self, key) is not None and self.pools:
+                raise ValueError(f"cluster.{key} has no effect beside cluster.pools; give it in a pool")
+        if len({spot.notice_s for spot in self.spots.values()}) > 1:
+            raise ValueError("cluster.pools: one spot.notice_s for all pools is modelled")
+        if not self.health_check_s and any(event.kind == "hang" for event in self.events):
+            raise ValueError("cluster.health_check_s must be > 0 for kind: hang: nothing else ends it")
         for where, spec, most in (("cluster", self.autoscale, self.replicas), *(
                 (f"cluster.pools.{name}", pool.autoscale, pool.replicas) for name, pool in self.pools.items())):
             if spec is not None:
@@ -230,6 +258,12 @@ class ClusterSpec(Section):
         sizes = [pool.replicas for pool in self.pools.values()]
         return {name: range(end - size, end)
                 for name, size, end in zip(self.pools, sizes, accumulate(sizes), strict=True)}
+
+    @property
+    def spots(self) -> dict[str, SpotSpec]:
+        """Spot capacity by pool, "" for a fleet of one kind."""
+        found = {"": self.spot} | {name: pool.spot for name, pool in self.pools.items()}
+        return {name: spot for name, spot in found.items() if spot is not None}
 
     @property
     def size(self) -> int:

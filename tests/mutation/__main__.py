@@ -1,4 +1,4 @@
-"""Plant each bug of planted.py and beyond.py in a copy of the tree and see whether the tests named for it fail.
+"""Plant each bug of planted.py, beyond.py and fleets.py in a copy of the tree and see whether its tests fail.
 
     python -m tests.mutation [WORD ...] [--jobs N]
 
@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mutation.beyond import BUGS as BEYOND
 from mutation.bug import Bug
+from mutation.fleets import BUGS as FLEETS
 from mutation.planted import BUGS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -102,7 +103,7 @@ def main() -> int:
     options.add_argument("words", nargs="*")
     options.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     given = options.parse_args()
-    bugs = [bug for bug in (*BEYOND, *BUGS)
+    bugs = [bug for bug in (*BEYOND, *FLEETS, *BUGS)
             if not given.words or any(word in bug.name or word in bug.file for word in given.words)]
     verdicts: list[tuple[str, str]] = []
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.jobs) as pool:

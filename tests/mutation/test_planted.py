@@ -5,13 +5,14 @@ from pathlib import Path
 
 from mutation.beyond import BUGS as BEYOND
 from mutation.bug import Bug
+from mutation.fleets import BUGS as FLEETS
 from mutation.planted import BUGS
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def bugs() -> tuple[Bug, ...]:
-    return (*BUGS, *BEYOND)
+    return (*BUGS, *BEYOND, *FLEETS)
 
 
 def test_each_bug_has_one_place_and_leaves_valid_python() -> None:

@@ -21,6 +21,7 @@ class Replica:
         self.asleep, self.naps = True, 0
         self.swapped: deque[Seq] = deque()
         self.host: dict[Seq, int] = {}
+        self.since, self.decodes_next = 0, False
         self.copied = 0
         self.alarm: int | None = None
         self.longest = 0
@@ -224,6 +225,36 @@ def _inflight(rep: Replica, room: Callable[[Seq], int]) -> Work:
     return work
 
 
+def tgi(rep: Replica, now: int) -> Work:
+    """Enough new requests, or any after a while, have their prompts computed; else all that run get a token."""
+    lim, running = rep.lim, len(rep.running)
+    if rep.waiting and (not running or not rep.decodes_next):
+        least = 1 if not running or rep.since >= lim.max_waiting_tokens else running * lim.served_ratio // 2**16
+        budget = -(-lim.max_num_batched_tokens // lim.block_size) * lim.block_size
+        free, batch = rep.memory.free, list[Seq]()
+        for seq in list(rep.waiting)[: lim.max_num_seqs - running]:
+            budget -= seq.prompt
+            free -= rep.memory.need(seq, seq.prompt + seq.limit - 1)
+            if budget < 0 or free < 0:
+                break
+            batch.append(seq)
+        work = Work()
+        for seq in batch if len(batch) >= least else ():
+            if not rep.memory.take(seq, seq.prompt + seq.limit - 1):
+                break
+            rep.waiting.remove(seq)
+            rep.admit(seq, rep.hit(seq, seq.prompt))
+            work.rows.append((seq, seq.prompt - seq.computed))
+        if work.rows:
+            rep.since, rep.decodes_next = 1, running > 0
+            return work
+    work = Work([(seq, 1) for seq in rep.running if seq.missing])
+    if work.rows:
+        rep.since += 1
+        rep.decodes_next = False
+    return work
+
+
 def static(rep: Replica, now: int) -> Work:
     """A batch runs until its longest answer ends; what is computed for nobody until then is `padding`:
 
@@ -242,9 +273,12 @@ def _static_start(rep: Replica, now: int) -> Work:
         return seq.prompt // lim.length_bucket if lim.length_bucket else 0
 
     batch: list[Seq] = []
-    candidates = [seq for seq in rep.waiting if bucket(seq) == bucket(head)][: lim.max_num_seqs]
+    candidates = [seq for seq in rep.waiting if bucket(seq) == bucket(head)]
+    preferred = (lim.preferred_sizes % 2**20, lim.preferred_sizes // 2**20)
+    liked = [size for size in preferred if 0 < size <= len(candidates)]
+    candidates = candidates[: max(liked, default=lim.max_num_seqs)][: lim.max_num_seqs]
     assert head.queued is not None
-    if len(candidates) < lim.max_num_seqs and now < head.queued + lim.batch_window:
+    if not liked and len(candidates) < lim.max_num_seqs and now < head.queued + lim.batch_window:
         rep.alarm = head.queued + lim.batch_window
         return Work()
     for seq in candidates:

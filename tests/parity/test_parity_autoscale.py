@@ -1,12 +1,14 @@
 """Autoscaled fleets, alone and with crashes, conversations, impatient clients and hand-overs: the engines agree, and no
 request and no block is lost."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
 from parity.cases import COMMON, SEEDS, Case, as_told, job, outcome, ran
 
+from simulator.engines.changes import SLOW
 from simulator.engines.job import Job
 from simulator.engines.members import ABSENT, DRAINING, STARTING, UP
 from simulator.engines.plans import Plans
@@ -56,22 +58,22 @@ def drawn(seed: int) -> tuple[Case, dict[str, Any]]:
     rows = []
     if kind == CRASHING:
         count = more.among(0, 2, 6)
-        rows = sorted(zip([t * tick for t in more.numbers(count, 0, 40)], more.numbers(count, 0, 1),
-                          more.numbers(count, 0, case.replicas - 1), more.numbers(count, tick, 20 * tick), strict=True))
-    plans = Plans(rows, more.among(0, 0, 4 * tick), more.among(tick, 3 * tick), [scaler], plan)
+        rows = sorted((at * tick, more.among(0, 1, 2, 3, 4), more.numbers(1, 0, case.replicas - 1)[0],
+                       more.numbers(1, tick, 20 * tick)[0]) for at in more.numbers(count, 0, 40))
+        rows = [(at, kind, r, 2500 if kind == SLOW else lasts) for at, kind, r, lasts in rows]
+    plans = Plans(rows, more.among(0, 0, 4 * tick), more.among(tick, 3 * tick), more.among(0, 9) * tick, [scaler], plan)
     if kind != HANDING:
         return case, {"plans": plans}
     decode = Pool(case.limits, case.cost, more.among(1, 3))
     second = some_scaler(more, tick, case.replicas, decode.replicas, False, False)
     second.pool = 1
     more_plans = plans._replace(scalers=[scaler, second])
-    return case, {"plans": more_plans, "others": [decode], "groups": [[0], [1]], "link": (2**20, tick)}
+    return replace(case, limits=case.limits._replace(hand_over=1), others=(decode,), groups=((0,), (1,)),
+                   link=(2**20, tick)), {"plans": more_plans}
 
 
 def scaled(seed: int, engine: str) -> Job:
     case, parts = drawn(seed)
-    if "link" in parts:
-        case = Case(**{**vars(case), "limits": case.limits._replace(hand_over=1)})
     made = job(case, engine != "reference", **parts)
     return ran(made, case.policy, engine)
 

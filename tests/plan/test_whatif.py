@@ -199,3 +199,22 @@ def test_factors_and_their_inverses_stand_as_far_from_the_base() -> None:
     svg = forest([Bar("half", 0.5, 0.5, 0.5, ""), Bar("same", 1, 1, 1, ""), Bar("twice", 2, 2, 2, "")], "t", "l")
     half, same, twice = (float(x) for x in re.findall(r'<circle cx="([0-9.]+)"', svg))
     assert same - half == pytest.approx(twice - same, abs=0.11)
+
+
+def test_fixed_or_autoscaled_says_what_each_costs() -> None:
+    """A fixed fleet is paid for from the first arrival to the last token, an autoscaled one as long as it is there: one
+    that never looks has one of its two replicas, and costs what one costs."""
+    data = run("""
+        replications: 2
+        overlays:
+          - {name: scaled, set: {cluster.autoscale: {metric: requests, target: 1, sync_s: 3600, start: {weights_s: 1}}}}
+          - {name: one, set: {cluster.replicas: 1}}
+    """)
+    assert data["metrics"][-2:] == ["replica hours", "USD/M output"]
+    two, scaled, one = (cells(data, name) for name in ("base", "scaled", "one"))
+    for key in ("replica hours", "USD/M output"):
+        assert scaled[key]["value"] == pytest.approx(one[key]["value"])
+        assert scaled[key]["value"] == pytest.approx(two[key]["value"] / 2, rel=0.1)
+    assert "USD/M output: best with" in " ".join(verdict_lines(data))
+    plain = run("overlays: [{name: one, set: {cluster.replicas: 1}}]")
+    assert "USD/M output" not in plain["metrics"] and not any("USD" in line for line in verdict_lines(plain))

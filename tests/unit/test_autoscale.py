@@ -43,7 +43,8 @@ def test_pods_without_metrics_dampen() -> None:
     assert recommended([200, 200], 100, missing=2) == 4
     assert recommended([20, 20], 100, missing=2) == 3                # 60 over four
     assert recommended([20, 20], 100, pending=2) == 1                # pending ones are left out: 20 over two
-    assert recommended([130], 100, missing=1) == 2                   # 65 over two would turn the direction
+    assert recommended([130, 130], 100, missing=3) == 5              # 52 over five would turn the direction
+    assert recommended([85, 85], 100, pending=2, missing=1) == 5     # 90 over three: near enough, five stay
 
 
 def fleet(auto: dict[str, Any], requests: dict[str, Any], replicas: int = 3, **more: Any) -> Scenario:

@@ -2,10 +2,13 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from simulator import Scenario, scenario_from, simulate
+from simulator.engines.members import DOWN, DRAINING, UP
 from simulator.errors import ConfigError
+from simulator.scenario.changes import reclaims
 from simulator.units import NS_PER_S
 
 
@@ -64,6 +67,51 @@ def test_a_rolling_restart_loses_nothing() -> None:
     assert done.summary["changes"]["down_s"] == 12
 
 
+def test_a_slow_replica_by_hand() -> None:
+    """Steps planned at 2 and 4 s take two seconds each; the one planned at 6 s, when that is over, takes one."""
+    done = simulate(fleet(1, [{"at_s": 2, "kind": "slow", "factor": 2, "for_s": 4}], ONE), "reference")
+    assert seconds(done.requests.first) == [1] and seconds(done.requests.last) == [7]
+    assert done.summary["time"]["gpu_s"] == 7
+
+
+def test_a_hanging_replica_by_hand() -> None:
+    """From 2.5 s on nothing moves, and who comes at 5 s is sent there all the same. Found at 6.5 s, both are submitted
+    again at 7.5 s and wait until it is back at 16.5 s, one after the other."""
+    two = {"arrival_s": [0.0, 5.0], "prompt": [1, 1], "output": [5, 5]}
+    done = simulate(fleet(1, [{"at_s": 2.5, "kind": "hang", "for_s": 10}], two, health_check_s=4), "reference")
+    assert seconds(done.requests.last) == [21.5, 26.5]
+    assert done.summary["changes"] == {"requests_failed": 2, "tokens_lost": 2, "down_s": 10}
+
+
+def test_spot_capacity_goes_after_its_notice() -> None:
+    """A busy replica has the notice and no longer, then another one comes; an idle one goes at once."""
+    busy = fleet(1, [], {"arrival_s": [0.0], "prompt": [1], "output": [90]}, retry_s=1,
+                 spot={"reclaims_per_hour": 200, "notice_s": 7, "replace_s": 5}).updated({"horizon_s": 400})
+    done = simulate(busy, "reference")
+    assert done.fleet is not None
+    rows = [(row["tick"], int(row["state"])) for row in done.fleet]
+    assert len(rows) >= 9 and [state for _, state in rows[:6]] == [DRAINING, DOWN, UP] * 2
+    times = [tick for tick, _ in rows]
+    for notice, gone, back in zip(times[::3], times[1::3], times[2::3], strict=False):
+        assert gone - notice in (0, 7 * NS_PER_S) and back - gone == 5 * NS_PER_S
+    assert done.summary["changes"]["requests_failed"] > 0
+
+
+def test_reclaims_are_poisson_and_of_each_replica_its_own() -> None:
+    """Of 400 replicas in ten hours at 1.5 an hour 6,000, within four standard deviations; gaps are exponential (mean
+    and deviation alike); a larger fleet changes nothing for the others."""
+    spot = {"reclaims_per_hour": 1.5, "replace_s": 60}
+    end = 36_000 * NS_PER_S
+    cluster = fleet(400, [], ONE, spot=spot).cluster
+    rows = reclaims(cluster, 3, 0, end)
+    assert abs(len(rows) - 6000) < 4 * 6000**0.5
+    times = {r: [at for at, _, own, _ in rows if own == r] for r in range(400)}
+    gaps = np.concatenate([np.diff([0, *own]) for own in times.values()]) / NS_PER_S
+    assert 0.9 < gaps.std() / gaps.mean() < 1.05
+    assert [row for row in rows if row[2] < 7] == reclaims(fleet(7, [], ONE, spot=spot).cluster, 3, 0, end)
+    assert rows != reclaims(cluster, 3, 1, end)
+
+
 CRASH = {"at_s": 1, "kind": "crash", "for_s": 1}
 
 
@@ -71,6 +119,9 @@ CRASH = {"at_s": 1, "kind": "crash", "for_s": 1}
     ([CRASH | {"pool": "x"}], {}, "unknown pool 'x'"),
     ([CRASH | {"replica": 1}], {}, r"cluster\.events\[0\]\.replica must be < 1, got 1"),
     ([CRASH], {"policy": {"name": "static"}}, "sends tokens as they come"),
+    ([CRASH | {"kind": "slow"}], {}, "factor belongs to kind: slow"),
+    ([CRASH | {"factor": 2}], {}, "factor belongs to kind: slow"),
+    ([CRASH | {"kind": "hang"}], {}, "health_check_s must be > 0 for kind: hang"),
     ([], {"cluster.retry_s": 2}, "has no effect without cluster.events"),
 ])
 def test_refused(events: list[dict[str, Any]], change: dict[str, Any], words: str) -> None:

@@ -16,7 +16,7 @@ from simulator.report.render import markdown_cell, render
 from simulator.text import bounded, share, stopped_lines
 
 Data = Mapping[str, Any]
-HEADLINE: Final = ("TTFT p99", "TPOT p99", "output tokens/s", "within SLO")
+HEADLINE: Final = ("TTFT p99", "TPOT p99", "output tokens/s", "within SLO", USD_PER_MILLION)
 """Metrics said of the base."""
 DRAWN: Final = ("TTFT p99", "TPOT p99", "E2E mean")
 """Metrics whose changes are said and drawn: times, smaller is better."""
@@ -78,12 +78,17 @@ def amount(cell: Data, key: str) -> str:
     return f"× {value:,.3g}" if 1 < value < 1000 else f"× {value:,.0f}" if value > 1 else f"1/{1 / value:,.3g}"
 
 
+def drawn(data: Data) -> list[str]:
+    """The metrics whose changes are said and drawn: times, and the cost where fleets change their size."""
+    return [metric for metric in (*DRAWN, USD_PER_MILLION) if metric in data["metrics"]]
+
+
 def verdict_lines(data: Data) -> list[str]:
     """The answer in plain words: how the base does, which change helps and hurts most, what cannot be compared."""
     base = data["rows"][0]
     said = ", ".join(f"{m} {value_text(m, base['cells'][m])}" for m in HEADLINE if m in base["cells"])
     lines = [f"The base {'is overloaded' if base['overloaded'] else 'keeps up'}: {said}."]
-    for metric in DRAWN:
+    for metric in drawn(data):
         found = [(row["cells"][metric], row["name"]) for row in data["rows"][1:] if not row["error"]]
         told = sorted(((cell["change"], name, cell) for cell, name in found
                        if cell["change"] is not None and cell["told_apart"] is not False), key=lambda each: each[0])
@@ -101,8 +106,8 @@ def verdict_lines(data: Data) -> list[str]:
 
 def pictures(data: Data) -> list[dict[str, Any]]:
     """For each metric drawn, the changes of all overlays with their intervals."""
-    drawn = []
-    for metric in DRAWN:
+    found = []
+    for metric in drawn(data):
         bars = []
         for row in data["rows"][1:]:
             cell = row["cells"].get(metric)
@@ -114,9 +119,9 @@ def pictures(data: Data) -> list[dict[str, Any]]:
             bars.append(Bar(row["name"], low, high, cell["change"], change_text(cell), colour))
         svg = forest(bars, f"{metric} against the base", f"{metric} against the base")
         if svg:
-            drawn.append({"svg": Markup(svg), "caption": f"{metric}: change against the base with its interval, on a "
-                          "logarithmic axis. Green is shorter, red longer, grey not told apart."})  # fmt: skip
-    return drawn
+            found.append({"svg": Markup(svg), "caption": f"{metric}: change against the base with its interval, on a "
+                          "logarithmic axis. Green is less, red more, grey not told apart."})  # fmt: skip
+    return found
 
 
 def whatif_tables(data: Data) -> Iterator[Any]:

@@ -148,7 +148,7 @@ def _no_answer(data: Data) -> list[str]:
         if near["traffic_share"]:
             lines.append(
                 f"Nearest feasible point: {near['replicas']} replicas of {near['label']} carry "
-                f"{near['traffic_share']:.0%} of the traffic. That is the cap on replicas, not an answer."
+                f"{100 * near['traffic_share']:.0f} % of the traffic. That is the cap on replicas, not an answer."
             )
         else:
             lines.append(

@@ -1,0 +1,48 @@
+"""Planted bugs of the fleet over time: autoscaling, crashes, hours and cost. All on SimPy: nothing to compile."""
+
+from mutation.bug import Bug
+
+SCALING, MEMBERS = "simulator/engines/scaling.py", "simulator/engines/members.py"
+CHANGES, BOOKING = "simulator/engines/changes.py", "simulator/engines/booking.py"
+FLEET, AUTOSCALER = "simulator/metrics/fleet.py", "simulator/report/autoscaler.py"
+HAND = ("tests/unit/test_autoscale.py",)
+EVENTS = ("tests/unit/test_changes.py",)
+REPORT = ("tests/unit/test_fleet_report.py",)
+DRAWN = ("tests/parity/test_parity_autoscale.py", "-k", "nothing_is_lost")
+
+BUGS = (
+    Bug("desired replicas rounded down", SCALING, "return -(-above // below)", "return above // below", HAND),
+    Bug("no tolerance", SCALING, "<= scaler.tolerance * target", "<= 0", HAND),
+    Bug("starting replicas are as busy as others", SCALING, "    pods = serving + missing\n", "    pods = serving\n",
+        HAND),
+    Bug("replicas without a metric count as idle before one goes", SCALING, "value += missing * scaler.target",
+        "value += 0", HAND),
+    Bug("pending ones count before one goes", SCALING, "    elif more:\n        pods += pending", "    pods += pending",
+        HAND),
+    Bug("the direction may turn", SCALING, "(more and again < scaler.target)", "(more and again < 0)", HAND),
+    Bug("the lowest recommendation goes down", SCALING, "down = max(down, past.recommended)",
+        "down = min(down, past.recommended)", HAND),
+    Bug("a window longer by a decision", SCALING, "past.tick > tick - scaler.down_window",
+        "past.tick >= tick - scaler.down_window", HAND),
+    Bug("no limit a period", SCALING, "max(least, min(asked, max(now, limit), scaler.count))",
+        "max(least, min(asked, scaler.count))", HAND),
+    Bug("KEDA does not see the gateway", SCALING, "total += MILLI * _at_gateway(world, scaler)", "total += 0", HAND),
+    Bug("no cool-down", SCALING, "tick - scaler.active > scaler.cool_down", "tick > 0", HAND),
+    Bug("first tokens of all time", SCALING, "or req.first[i] <= tick - scaler.ttft_window:\n            continue",
+        "or req.first[i] < 0:\n            continue", HAND),
+    Bug("the oldest goes first", SCALING, "fronts[r].since) >= (_rank(fronts[best].state)",
+        "-fronts[r].since) >= (_rank(fronts[best].state)", HAND),
+    Bug("a replica starts in no time", MEMBERS, "tick + scaler.start, event_code", "tick, event_code", HAND),
+    Bug("released in the middle of answers", MEMBERS, "front.outstanding > 0 or c.free_blocks < front.blocks",
+        "c.free_blocks < 0", DRAWN),
+    Bug("released ones stay members", SCALING, "        scaler.members -= 1\n", "        pass\n", HAND),
+    Bug("a hanging replica goes on", CHANGES, "    front.hung = tick\n", "    front.hung = NEVER\n", EVENTS),
+    Bug("slow steps as fast as others", BOOKING, "ns // SLOW_UNIT * rep.c.slow +", "ns +", EVENTS),
+    Bug("no notice", CHANGES, "tick + changes.notice, event_code", "tick, event_code", EVENTS),
+    Bug("absent replicas are paid for", FLEET, "- stays(result, begin, end).spent(ABSENT)",
+        "- 0 * stays(result, begin, end).spent(ABSENT)", HAND),
+    Bug("hours of before the first arrival", FLEET, "start, stop = np.clip(rows[:, 1], begin, end)",
+        "start, stop = rows[:, 1]", REPORT),
+    Bug("a manifest of the least replicas twice", AUTOSCALER, '"maxReplicas": most', '"maxReplicas": spec.min', REPORT),
+    Bug("a manifest in whole units", AUTOSCALER, 'else f"{milli}m"', "else str(milli)", REPORT),
+)  # fmt: skip
