@@ -150,7 +150,7 @@ def cost_on(setup: Setup, host: Host) -> Cost:
     """Step times of a scenario already looked up, on another host."""
     limits = setup.limits
     return _cost(setup.scenario, setup.gpu, setup.engine, host, setup.model, limits.max_num_seqs,
-                 setup.token_budget, limits.window > 0, setup.speculation)
+                 limits.max_num_batched_tokens, limits.window > 0, setup.speculation)
 
 
 def _host(scenario: Scenario) -> Host:
