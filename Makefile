@@ -1,4 +1,4 @@
-# make demo | test | test-all | soak | check | clean: everything goes into .venv, nothing else of the machine is touched.
+# make demo | test | test-all | soak | check | lock | clean: everything goes into .venv, nothing else of the machine is touched.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,14 +8,16 @@ MINUTES ?= 10
 SPREAD := -n auto --maxprocesses 8 --dist loadfile
 DEMO := scenarios/chat_static.yaml scenarios/chat.yaml
 DEV_STAMP := $(VENV)/.installed-dev
+LOCK := constraints-dev.txt
 
-.PHONY: help demo test test-all soak check clean
+.PHONY: help demo test test-all soak check lock clean
 help:
 	@echo "make demo      replay 2,000 chat-like requests under static and continuous batching; reports in out/demo"
 	@echo "make test      run the tests"
 	@echo "make test-all  run them all, the long ones too"
 	@echo "make soak      drawn runs through both engines and the oracle, MINUTES=10 of them"
 	@echo "make check     ruff and mypy --strict"
+	@echo "make lock      choose the versions of constraints-dev.txt anew (needs uv)"
 	@echo "make clean     remove what demo and the tools have left"
 
 $(BIN)/python:
@@ -29,8 +31,8 @@ $(RUN_STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 
-$(DEV_STAMP): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+$(DEV_STAMP): pyproject.toml constraints-dev.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[dev]'
 	@touch $@ $(RUN_STAMP)
 
 demo: $(RUN_STAMP)
@@ -50,6 +52,12 @@ test-all: $(DEV_STAMP)
 soak: $(DEV_STAMP)
 	$(BIN)/servecast selftest --minutes $(MINUTES) --jobs 2
 	$(BIN)/python -m tests.oracle --minutes $(MINUTES)
+
+lock:
+	@echo "# Versions of everything the tests were last run with, for Python 3.11 to 3.13: pip install -c $(LOCK) -e '.[dev]'" > $(LOCK)
+	@echo "# Made by make lock; pyproject.toml has the ranges that are accepted." >> $(LOCK)
+	uv pip compile --quiet --universal --python-version 3.11 --extra dev --no-emit-index-url --no-header --no-annotate \
+	  pyproject.toml >> $(LOCK)
 
 check: $(DEV_STAMP)
 	$(BIN)/ruff check .

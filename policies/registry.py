@@ -129,8 +129,8 @@ def _trtllm(module: Any) -> Policy:
 POLICIES: Final = {
     p.name: p
     for p in (
-        Policy("static", static, static.schedule, (_SEQS, "batch_window_s", "length_bucket", "stream", "padding"),
-               retire=static.retire, streams=False, aborts=False),
+        Policy("static", static, static.schedule, (_SEQS, "batch_window_s", "preferred_batch_sizes", "length_bucket",
+               "stream", "padding"), retire=static.retire, streams=False, aborts=False),
         Policy("orca", orca, orca.schedule, (_SEQS,)),
         Policy("vllm_v0", vllm_v0, vllm_v0.schedule, (_SEQS, _BUDGET, "watermark"), whole_prompt=True,
                watermark=0.01, swaps=True),  # vLLM 0.6 vllm/core/block_manager_v2.py, BlockSpaceManagerV2.__init__

@@ -6,6 +6,10 @@ it decodes until the last has ended. KV memory is set aside for the longest prom
 With `stream` off, the batch is returned whole at its end. `length_bucket` batches only prompts of one bucket
 (prompt // bucket); max_num_seqs = 1 serves one at a time.
 
+With `preferred_batch_sizes` a batch of the largest of them that enough wait for starts at once; only where too few wait
+for the smallest does the window count, and then all that wait go: the dynamic batcher of NVIDIA Triton Inference Server
+(preferred_batch_size, max_queue_delay_microseconds; user guide, "Batchers", 2025).
+
 `padding` says what is computed for nobody. "naive", the default: prompts are padded to the longest of the batch,
 and ended rows decode on, over a context as long as the longest. "removed": nothing; only the slots stay held.
 "fastertransformer" is between: its `remove_padding` ("Remove the padding of input ids or not in context phase",
@@ -29,6 +33,9 @@ from simulator.state import FINISHED, RUNNING, Column, Limits, Replica, Requests
 NAIVE, FASTER_TRANSFORMER, REMOVED = 0, 1, 2
 PADDINGS: Final = {"naive": NAIVE, "fastertransformer": FASTER_TRANSFORMER, "removed": REMOVED}
 """Values of the knob `padding`, as Limits has them."""
+SIZES: Final = 2**20
+"""Limits.preferred_sizes: sizes below this, the largest first, one digit each."""
+MOST_SIZES: Final = 3
 PADDED_PROMPT = 0
 """aux: longest prompt of the batch [tokens]."""
 
@@ -47,7 +54,10 @@ def schedule(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
 def _window_is_over(req: Requests, rep: Replica, lim: Limits) -> bool:
     """True when the batch is full or its first request has waited the window; else ask to be woken then."""
     deadline = req.queued[rep.c.head] + lim.batch_window
-    if deadline <= rep.c.now or _candidates(req, rep, lim) >= lim.max_num_seqs:
+    if deadline <= rep.c.now:
+        return True
+    count = _candidates(req, rep, lim)
+    if count >= lim.max_num_seqs or preferred(lim, count) > 0:
         return True
     rep.c.wake = deadline
     return False
@@ -69,13 +79,29 @@ def _candidates(req: Requests, rep: Replica, lim: Limits) -> int:
 
 
 @jitable
+def preferred(lim: Limits, count: int) -> int:
+    """The largest preferred size of a batch that `count` requests can form, 0 = none."""
+    packed = lim.preferred_sizes
+    while packed > 0:
+        size = packed % SIZES
+        if size <= count:
+            return size
+        packed //= SIZES
+    return 0
+
+
+@jitable
 def _start(req: Requests, rep: Replica, lim: Limits, aux: Column) -> None:
     """Admit the batch from the queue and plan its prefill."""
     first = rep.c.head
     before = -1
     longest = 0
     limit = 0
-    while rep.c.n_running < lim.max_num_seqs:
+    most = lim.max_num_seqs
+    if lim.preferred_sizes > 0:
+        size = preferred(lim, _candidates(req, rep, lim))
+        most = size if size > 0 else most
+    while rep.c.n_running < most:
         i = rep.c.head if before < 0 else req.next[before]
         if i < 0:
             break

@@ -70,5 +70,5 @@ def stopped_lines(data: Mapping[str, Any]) -> list[str]:
 def level_value(row: Mapping[str, Any], key: str) -> str:
     """A cell of a service level: a time, or a share where requests that miss are counted; unbounded where null."""
     if row["name"].startswith(("requests that miss", SHORT)):
-        return UNBOUNDED if row[key] is None else f"{row[key]:.2%}"
+        return UNBOUNDED if row[key] is None else f"{100 * row[key]:.2f} %"
     return bounded(row[key])

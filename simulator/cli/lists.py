@@ -168,8 +168,15 @@ def _by_memory(engine: "EngineProfile", key: str) -> str:
     return f"{small:,} (from {engine.large_memory_bytes / GIB:.0f} GiB {large:,})"
 
 
-def schema() -> None:
-    """JSON schema of a scenario file, for editors and checks."""
-    from simulator.cli.schema import scenario_schema
+KindArgument = Annotated[str, typer.Argument(
+    metavar="KIND", help="scenario, or a kind of JSON that is written: summary, plan, budget, capacity, load, whatif.")]
 
-    print_json(scenario_schema())
+
+def schema(kind: KindArgument = "scenario") -> None:
+    """JSON schema of a scenario file, or of the JSON that a command writes, for editors and checks."""
+    from simulator.cli.schema import scenario_schema
+    from simulator.report.schemas import KINDS, schema_for
+
+    if kind not in ("scenario", *KINDS):
+        raise UnknownNameError("schema", kind, ("scenario", *KINDS), "KIND")
+    print_json(scenario_schema() if kind == "scenario" else schema_for(kind))

@@ -131,12 +131,14 @@ def _silent(wanted: bool) -> Iterator[None]:
 
 
 def print_result(result: "Result") -> None:
-    """The summary table and, on a real GPU, where its memory goes."""
+    """The summary table and, on real GPUs, where the memory of one of each pool goes."""
     from simulator.metrics.hosts import host_sentences
     from simulator.metrics.reuse import reuse_sentences
+    from simulator.report.facts import fleet_lines
     from simulator.report.tables import summary_table
 
-    show(summary_table(result.summary), *host_sentences(result.host_sensitivity),
+    show(summary_table(result.summary), *fleet_lines(result.summary), *host_sentences(result.host_sensitivity),
          *reuse_sentences(result.prefix_reuse, result.summary["kv"]["prefix_cache"]["hit_rate"]))
-    if result.setup.capacity is not None:
-        show(result.setup.capacity.text())
+    for name, setup in result.setup.pools.items() or [("", result.setup)]:
+        if setup.capacity is not None:
+            show(*([f"pool {name}:"] if name else []), setup.capacity.text())

@@ -103,6 +103,8 @@ def run_quietly(world: World, rep: Replica, r: int, most: int, limit: int, until
             break
         taken = rep.phase[phase]
         if lim.window > 0:
+            if rep.frees[phase] > 0 and c.n_waiting > 0:
+                break  # there may be room now for who waits
             taken -= rep.frees[phase]
         pace = _launch(world, rep, rep.steps[place], alike, pace, taken)
         place = place + 1 if place < lim.schedule_ahead else 0

@@ -6,6 +6,7 @@ import numpy as np
 
 from simulator.metrics.latency import PERCENTILES, Fates, seconds
 from simulator.metrics.samples import needed, worst_window
+from simulator.text import share
 from simulator.units import NS_PER_S, to_seconds
 
 if TYPE_CHECKING:
@@ -32,10 +33,10 @@ def banner(summary: Block) -> dict[str, str]:
     failed = counts["rejected"] + counts["aborted"]
     if steady["verdict"] != "overloaded" and arrived and failed > FAILING * arrived:
         what = f"refused or given up ({counts['aborted']:,})" if counts["aborted"] else "refused"
-        why = f"{failed:,} of {arrived:,} requests were {what} ({failed / arrived:.1%})"
+        why = f"{failed:,} of {arrived:,} requests were {what} ({share(failed / arrived)})"
         return {"verdict": "rejecting", "reason": f"{why}; of the rest: {steady['reason']}"}
     if steady["verdict"] != "overloaded" and attained is not None and attained < 1 - FAILING:
-        why = f"{1 - attained:.1%} of the requests miss a target"
+        why = f"{share(1 - attained)} of the requests miss a target"
         return {"verdict": "missing its targets", "reason": f"{why}; {steady['reason']}"}
     return {"verdict": steady["verdict"], "reason": steady["reason"]}
 

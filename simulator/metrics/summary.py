@@ -21,6 +21,7 @@ from simulator.metrics.use import batch, kv, queue, ratio, time_spent, use
 from simulator.result import Result
 from simulator.state import NOT_SENT, REFUSALS, STATUS_NAMES
 from simulator.units import NEVER, NS_PER_S
+from simulator.version import schema_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +33,7 @@ def summarize(result: Result) -> Block:
     fate = fates(result)
     span = makespan_ns(result, fate)
     begin = int(result.requests.arrival[fate.arrived].min()) if fate.arrived.any() else 0
-    summary: Block = {"name": result.scenario.name}
+    summary: Block = {"schema": schema_of("summary"), "name": result.scenario.name}
     summary |= _counts(result, fate)
     summary["throughput"] = _throughput(result, fate, span)
     for name in ("ttft_s", "tpot_s", "itl_s", *TIMES[2:]):

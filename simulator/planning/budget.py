@@ -22,6 +22,7 @@ from simulator.planning.spec import MAX_REPLICAS, PlanSpec
 from simulator.planning.statistics import check_levels, check_prefixes, finite, level_rows, reason
 from simulator.planning.traffic import at_rate, mean_rate
 from simulator.units import NS_PER_S
+from simulator.version import schema_of
 
 NOT_FINISHED: Final = "not finished: the search was interrupted"
 
@@ -51,6 +52,7 @@ def spend(
     rows.sort(key=lambda row: _key(spec, row))
     best = rows[0] if rows and rows[0]["carries"] is not None else None
     data: dict[str, Any] = {
+        "schema": schema_of("budget"),
         "name": spec.name,
         "description": spec.description,
         "objective": spec.objective,

@@ -28,6 +28,7 @@ from simulator.run import simulate
 from simulator.scenario.setup import Setup, prepare
 from simulator.scenario.spec import Scenario
 from simulator.text import seconds, share
+from simulator.version import schema_of
 
 GROWTHS: Final = (2.0, 5.0, 10.0, 20.0)
 """[% a month] growth the step table is given for where none is named."""
@@ -148,6 +149,7 @@ def capacity(
     own = tried.edge(rate, replicas, by_mean)
     teller.known = f"{own.passes:.3g} requests/s"
     data: dict[str, Any] = {
+        "schema": schema_of("capacity"),
         "name": scenario.name,
         "traffic": rate,
         "replicas": replicas,

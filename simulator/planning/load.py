@@ -21,6 +21,7 @@ from simulator.run import Result, simulate
 from simulator.scenario.load import MOST
 from simulator.scenario.setup import Setup, prepare
 from simulator.scenario.spec import Scenario
+from simulator.version import schema_of
 from simulator.workload.trace import Trace
 
 Axis = Literal["rate", "concurrency"]
@@ -85,6 +86,7 @@ def load_curve(
             raise
         stopped = INTERRUPTED
     return {
+        "schema": schema_of("load"),
         "name": scenario.name,
         "description": scenario.description,
         "axis": axis,

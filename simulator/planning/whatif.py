@@ -34,6 +34,7 @@ from simulator.planning.traffic import Traffic, at_rate
 from simulator.run import Result, simulate
 from simulator.scenario.changes import autoscaled
 from simulator.scenario.spec import Scenario, load_scenario
+from simulator.version import schema_of
 from simulator.workload.trace import MAX_TOKENS, Trace, freeze
 
 METRICS: Final = (
@@ -214,6 +215,7 @@ def compare(asked: Asked, *, jobs: int | None = None, progress: Tell | None = No
     rows += [_row(o.name, base, group, level) for o, group in zip(asked.whatif.overlays, groups[1:], strict=False)]
     missing = [overlay.name for overlay in asked.whatif.overlays[len(groups) - 1 :]]
     return {
+        "schema": schema_of("whatif"),
         "name": asked.whatif.name,
         "description": asked.whatif.description,
         "base": asked.base.name,

@@ -165,7 +165,8 @@ def _slot_title(result: Result, name: str, spans: Spans, count: int) -> str:
     if use is not None:
         parts.append(f"slot use {100 * use:.4g} %")
     if result.scenario.cluster.size > 1:
-        parts.append(f"replica 0 of {result.scenario.cluster.size}")
+        pool = next((f", pool {name}" for name, own in result.scenario.cluster.ranges.items() if 0 in own), "")
+        parts.append(f"replica 0 of {result.scenario.cluster.size}{pool}")
     if limits.max_num_seqs > count:
         parts.append(f"first {count} of {limits.max_num_seqs} slots")
     if len(spans.row) < np.count_nonzero((result.requests.slot >= 0) & (result.requests.replica == 0)):

@@ -21,6 +21,8 @@ class HardwareSpec(Section):
     weight_dtype: str = "bf16"
     kv_dtype: str = "bf16"
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
+    pipeline_parallel: int = Field(default=1, ge=1, description="only 1: step times of pipeline stages are not "
+                                   "modelled; servecast kv --pp counts their memory")
     interconnect: Literal["pcie"] | None = Field(default=None, description="the GPUs of a host reach each other over "
                                                   "PCIe 5 x16 through host memory, whatever link the GPU could have")
     expert_parallel: bool = Field(default=False, description="deal whole experts out to the tensor-parallel GPUs "
@@ -82,6 +84,8 @@ class PolicySpec(Section):
     watermark: float | None = Field(default=None, ge=0, lt=1)
     reserve_full_prompt: bool | None = None
     batch_window_s: float | None = Field(default=None, ge=0, le=1e6)
+    preferred_batch_sizes: list[Annotated[int, Field(ge=1, le=65536)]] | None = Field(
+        default=None, min_length=1, max_length=3, description="sizes of batches that need not wait for batch_window_s")
     length_bucket: int | None = Field(default=None, ge=1, le=LARGEST_COUNT)
     stream: bool | None = None
     padding: Literal["naive", "fastertransformer", "removed"] | None = None

@@ -8,7 +8,7 @@ import numpy as np
 
 from policies import tgi
 from policies.registry import ORDERS, POLICIES, Policy
-from policies.static import PADDINGS
+from policies.static import PADDINGS, SIZES
 from simulator.cost.calibrated import calibrated_cost
 from simulator.cost.engine_times import EngineTimes
 from simulator.cost.moe import Routing
@@ -150,7 +150,7 @@ def cost_on(setup: Setup, host: Host) -> Cost:
     """Step times of a scenario already looked up, on another host."""
     limits = setup.limits
     return _cost(setup.scenario, setup.gpu, setup.engine, host, setup.model, limits.max_num_seqs,
-                 setup.token_budget, limits.window > 0, setup.speculation)
+                 limits.max_num_batched_tokens, limits.window > 0, setup.speculation)
 
 
 def _host(scenario: Scenario) -> Host:
@@ -261,11 +261,21 @@ def _limits(scenario: Scenario, engine: EngineProfile, model: ModelShape, policy
         prefix=int(_prefix_cache(scenario, engine, policy) and not limits_of_windows), **limits_of_windows,
         padding=PADDINGS[knobs.padding or "naive"], order=ORDERS.get(policy.name, 0),
         aging=to_ticks(knobs.aging_s or 0.0),
+        preferred_sizes=_preferred(scenario, seqs),
         served_ratio=round((0.3 if knobs.waiting_served_ratio is None else knobs.waiting_served_ratio) * tgi.ONE),
         max_waiting_tokens=20 if knobs.max_waiting_tokens is None else knobs.max_waiting_tokens,
         max_waiting=scenario.admission.max_waiting or 0,
         predicted_ttft=to_ticks(scenario.admission.predicted_ttft_s or 0.0),
         **swap_limits(scenario, model, policy, block_size))
+
+
+def _preferred(scenario: Scenario, seqs: int) -> int:
+    """policy.preferred_batch_sizes as one number. Raises ConfigError for a size beyond the batch."""
+    sizes = sorted(set(scenario.policy.preferred_batch_sizes or ()), reverse=True)
+    if sizes and sizes[0] > seqs:
+        raise ConfigError(f"{scenario.place('policy')}: policy.preferred_batch_sizes must be <= max_num_seqs ({seqs}), "
+                          f"got {sizes[0]}")
+    return sum(size * SIZES**k for k, size in enumerate(sizes))
 
 
 def _prefix_cache(scenario: Scenario, engine: EngineProfile, policy: Policy) -> bool:

@@ -5,7 +5,7 @@ where it belongs to the run or to the requests, its name in `Case`.
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from types import SimpleNamespace
 from typing import Any, Final, Protocol
@@ -66,6 +66,19 @@ class Case:
     pause: tuple[int, ...] = ()
     """[ns] that a client lets pass after the answer to each request; empty: none."""
     habits: Habits = PATIENT
+    others: tuple[Pool, ...] = ()
+    """Pools beside the one of `limits`, `cost` and `replicas`; this and what follows is drawn by fleets.py."""
+    groups: tuple[tuple[int, ...], ...] = ()
+    """Pools that requests may go to: requests belong to these groups in turn. With a link the second half of them is
+    for the second half of the way of those in the first."""
+    link: tuple[int, int] | None = None
+    """[2^-LINK_BITS ns] a token and [ns] latency of hand-overs."""
+    changes: tuple[tuple[int, int, int, int], ...] = ()
+    """What happens to replicas (engines.job.add_changes), when that is found and
+    tried again, and the notice before one is reclaimed [ns]."""
+    found_after: int = 0
+    retry: int = 1
+    notice: int = 0
 
 
 class Choose(Protocol):
@@ -139,11 +152,13 @@ TABLE: Final[tuple[Row, ...]] = (
     ("asks", lambda c, d: some_asks(c, d.policy, d.n, d.tick)),
     ("max_waiting", lambda c, d: c.among(0, 0, 0, 1, 3)),
     ("predicted_ttft", lambda c, d: 0 if POLICIES[d.policy].ordered else c.among(0, 0, 0, 4, 20) * d.tick),
+    ("preferred_sizes", lambda c, d: c.among(0, 0, 1, *(size + (size - 1) * 2**20 for size in (2, 3, 4)
+     if size <= d.max_num_seqs)) if d.policy == "static" else 0),
     ("served_ratio", lambda c, d: c.among(0, 2**15, 2**16, 3 * 2**16) if d.policy == "tgi" else 0),
     ("max_waiting_tokens", lambda c, d: c.among(0, 1, 3, 20) if d.policy == "tgi" else 0),
     ("swap_blocks", lambda c, d: c.among(0, 3, 12, 10**6) if POLICIES[d.policy].swaps and not d.contiguous else 0),
     ("swap_ns", lambda c, d: c.among(0, 1, 3) * d.tick if d.swap_blocks else 0),
-    ("hand_over", lambda c, d: 0),  # of pools that only tests/parity/test_parity_handover.py makes
+    ("hand_over", lambda c, d: 0),  # of fleets.handing_over
     # the run
     ("salts", lambda c, d: c.numbers(2, 0, 2**32 - 1) if d.draft_tokens else ()),
     ("chances", lambda c, d: sorted((c.among(0, 2**30, 2**31, 2**32) for _ in range(d.draft_tokens)), reverse=True)),
@@ -168,7 +183,7 @@ def some_case(choose: Choose, given: Mapping[str, Any] | None = None, most: int 
     for name, draw in TABLE:
         setattr(draft, name, given[name] if given and name in given else draw(choose, draft))
     draft.limits = Limits(*(getattr(draft, name) for name in Limits._fields))
-    drawn = {field.name: getattr(draft, field.name) for field in fields(Case)}
+    drawn = {field.name: getattr(draft, field.name) for field in fields(Case) if hasattr(draft, field.name)}
     columns: dict[str, Any] = {name: tuple(it) if isinstance(it, list) else it for name, it in drawn.items()}
     return Case(**columns)
 
@@ -245,27 +260,25 @@ def some_asks(choose: Choose, policy: str, n: int, tick: int) -> tuple[tuple[str
                  for name in ASKS if name in POLICIES[policy].needs)
 
 
-def job(case: Case, compiled: bool, log: bool = True, others: Sequence[Pool] = (),
-        groups: Sequence[Sequence[int]] = (), link: tuple[int, int] | None = None,
-        plans: Plans | None = None) -> Job:
-    """The case as a job of one of the engines, `others` the pools beside its own, `groups` who may use which: requests
-    belong to them in turn. `link`: [2^-LINK_BITS ns] a token and [ns] latency of hand-overs; the second half of
-    `groups` are then for the second half of the requests' way."""
+def job(case: Case, compiled: bool, log: bool = True, plans: Plans | None = None) -> Job:
+    """The case as a job of one of the engines; `plans`: in place of its changes."""
+    link, groups, policy = case.link, case.groups, POLICIES[case.policy]
     begin = len(groups) // 2 if link else len(groups)
     ends = np.cumsum([len(chain) for chain in case.chains]) if case.limits.prefix else None
     habits = case.habits
     restless = habits.ttft_ns > 0 or habits.total_ns > 0 or habits.attempts > 1
     req = request_columns(case.arrival, case.prompt, case.output, case.limit, case.cached, case.pick, ends,
                           np.arange(len(case.arrival)) % begin if groups else (),
-                          dict(case.asks), POLICIES[case.policy].ordered, link is not None,
-                          restless, case.limits.swap_blocks > 0)
+                          dict(case.asks), policy.ordered, link is not None, restless, case.limits.swap_blocks > 0)
     chain = [number for numbers in case.chains for number in numbers]
-    made = (array_job if compiled else list_job)(req, case.limits, case.cost, case.replicas, log, chain, others, groups,
-                                              POLICIES[case.policy].aux + 3 * POLICIES[case.policy].aux_per_tenant)
+    made = (array_job if compiled else list_job)(req, case.limits, case.cost, case.replicas, log, chain,
+                                                 case.others, groups, policy.aux + 3 * policy.aux_per_tenant)
     made.router, made.load, made.width = ROUTERS[case.router], LOADS[case.load], case.width
     made.until, made.habits = NEVER if case.until is None else case.until, habits
     talks = following(case)
     made.talks = talks if compiled else Talks(*(column.tolist() for column in talks))
+    if case.changes and plans is None:
+        plans = Plans(case.changes, case.found_after, case.retry, case.notice)
     if plans is not None:
         add_changes(made, plans, compiled)
     if case.salts:

@@ -12,7 +12,9 @@ from policies.routers import ROUTERS
 from simulator.config import Document, Section, placed, validate
 from simulator.cost.check import check_cost
 from simulator.cost.step import TABLES, Cost
+from simulator.engines.changes import RECLAIM, SLOW
 from simulator.engines.clients import Habits
+from simulator.engines.pools import Pool
 from simulator.errors import ConfigError, ServecastError
 from simulator.selftest.cases import PATIENT, Case
 from simulator.state import Limits
@@ -40,17 +42,29 @@ class RequestColumns(Section):
 
 
 OPTIONAL: Final = ("chains", "asks", "talk", "pause")
+LEAST_ONE: Final = ("max_num_seqs", "max_num_batched_tokens", "block_size", "num_blocks")
 
 
-class CaseFile(Section):
+class KindFile(Section):
+    """Replicas that are alike."""
+
+    limits: dict[str, Tick]
+    cost: dict[str, Annotated[int, Field(ge=0, le=2**40)] | list[list[Tick]]]
+    replicas: int = Field(default=1, ge=1, le=64)
+
+
+class PoolFile(KindFile):
+    """A pool beside the case's own."""
+
+    speed: int = Field(default=1, ge=1, le=MOST)
+
+
+class CaseFile(KindFile):
     """A case; limits, cost and habits are those of simulator.state.Limits, simulator.cost.step.Cost and
     simulator.engines.clients.Habits."""
 
     policy: str
     requests: RequestColumns
-    limits: dict[str, Tick]
-    cost: dict[str, Annotated[int, Field(ge=0, le=2**40)] | list[list[Tick]]]
-    replicas: int = Field(default=1, ge=1, le=64)
     router: str = "round_robin"
     load: Literal["open", "closed", "grouped"] = "open"
     width: int = Field(default=1, ge=1, le=MOST)
@@ -58,12 +72,17 @@ class CaseFile(Section):
     salts: list[Annotated[int, Field(ge=0, lt=2**32)]] = Field(default=[], max_length=2)
     chances: list[Annotated[int, Field(ge=0, le=2**32)]] = Field(default=[], max_length=64)
     habits: dict[str, Tick] = Field(default={})
+    others: list[PoolFile] = Field(default=[], max_length=8)
+    groups: list[list[Annotated[int, Field(ge=0, le=8)]]] = Field(default=[], max_length=64)
+    link: list[Tick] | None = Field(default=None, min_length=2, max_length=2)
+    changes: list[Annotated[list[Tick], Field(min_length=4, max_length=4)]] = Field(default=[], max_length=100)
+    found_after: Tick = 0
+    retry: Tick = 1
+    notice: Tick = 0
 
 
 def case_text(case: Case) -> str:
     """The case as YAML."""
-    cost = {name: value.tolist() if isinstance(value, np.ndarray) else int(value)
-            for name, value in case.cost._asdict().items()}
     columns: dict[str, Any] = {name: list(getattr(case, name)) for name in RequestColumns.model_fields
                                if name not in OPTIONAL}
     if case.limits.prefix:
@@ -71,14 +90,28 @@ def case_text(case: Case) -> str:
     if case.asks:
         columns["asks"] = {name: list(column) for name, column in case.asks}
     columns |= {name: list(column) for name in ("talk", "pause") if (column := getattr(case, name))}
-    limits = dict(case.limits._asdict())
-    data: dict[str, Any] = {"policy": case.policy, "requests": columns, "limits": limits, "cost": cost}
+    data: dict[str, Any] = {"policy": case.policy, "requests": columns, "limits": dict(case.limits._asdict()),
+                            "cost": _plain(case.cost)}
     data |= {name: getattr(case, name) for name in ("replicas", "router", "load", "width", "until")}
     if case.limits.draft_tokens:
         data["salts"], data["chances"] = list(case.salts), list(case.chances)
     if case.habits != PATIENT:
         data["habits"] = dict(case.habits._asdict())
+    if case.others:
+        data["others"] = [{"limits": dict(pool.lim._asdict()), "cost": _plain(pool.cost), "replicas": pool.replicas,
+                           "speed": pool.speed} for pool in case.others]
+        data["groups"] = [list(group) for group in case.groups]
+    if case.link:
+        data["link"] = list(case.link)
+    if case.changes:
+        data |= {"changes": [list(row) for row in case.changes], "found_after": case.found_after,
+                 "retry": case.retry, "notice": case.notice}
     return str(yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=110))
+
+
+def _plain(cost: Cost) -> dict[str, Any]:
+    return {name: value.tolist() if isinstance(value, np.ndarray) else int(value)
+            for name, value in cost._asdict().items()}
 
 
 def load_case(path: Path) -> Case:
@@ -95,8 +128,14 @@ def _case(given: CaseFile) -> Case:
     for what, name, known in (("policy", given.policy, POLICIES), ("router", given.router, ROUTERS)):
         if name not in known:
             raise ConfigError(f"{what}: unknown {name!r}; accepted: {', '.join(known)}")
-    _all_of("limits", given.limits, Limits)
-    _all_of("cost", given.cost, Cost)
+    kinds: list[KindFile] = [given, *given.others]
+    for k, pool in enumerate(kinds):
+        where = f"others.{k - 1}." if k else ""
+        _all_of(f"{where}limits", pool.limits, Limits)
+        _all_of(f"{where}cost", pool.cost, Cost)
+        if min(pool.limits[name] for name in LEAST_ONE) < 1:
+            raise ConfigError(f"{where}limits: {', '.join(LEAST_ONE)} must be at least 1")
+    _check_fleet(given)
     _all_of("habits", given.habits, Habits)
     columns: dict[str, Any] = given.requests.model_dump()
     chains, asks = columns.pop("chains"), columns.pop("asks")
@@ -109,20 +148,43 @@ def _case(given: CaseFile) -> Case:
     lengths |= {f"asks.{name}": len(column) for name, column in asks.items()}
     if len(set(lengths.values())) > 1:
         raise ConfigError(f"requests: columns must be of one length, got {lengths}")
-    if min(given.limits[name] for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "num_blocks")) < 1:
-        raise ConfigError("limits: max_num_seqs, max_num_batched_tokens, block_size, num_blocks must be at least 1")
     drafts = (given.limits.get("draft_tokens", 0), len(given.chances), len(given.salts))
     if drafts[0] != drafts[1] or drafts[2] != (2 if drafts[0] else 0):
         raise ConfigError("limits.draft_tokens needs as many chances, and two salts with them, got "
                           f"{drafts[0]}, {drafts[1]} and {drafts[2]}")
-    cost: dict[str, Any] = {name: np.array(value, dtype=np.int64)[()] for name, value in given.cost.items()}
     rest: dict[str, Any] = {name: tuple(column) for name, column in columns.items()}
     rest |= {name: getattr(given, name) for name in ("policy", "replicas", "router", "load", "width", "until")}
-    return Case(limits=Limits(**given.limits), cost=check_cost(Cost(**cost)),
+    own, *others = (Pool(Limits(**pool.limits), _cost(pool.cost), pool.replicas, getattr(pool, "speed", 1))
+                    for pool in kinds)
+    rest |= {"link": given.link and tuple(given.link)}
+    rest |= {name: getattr(given, name) for name in ("found_after", "retry", "notice")}
+    return Case(limits=own.lim, cost=own.cost, others=tuple(others),
+                changes=tuple((a, b, c, d) for a, b, c, d in given.changes),
+                groups=tuple(tuple(group) for group in given.groups),
                 chains=tuple(tuple(chain) for chain in chains), salts=tuple(given.salts),
                 chances=tuple(given.chances), asks=tuple((name, tuple(column)) for name, column in asks.items()),
                 habits=Habits(**given.habits),
                 **rest)
+
+
+def _cost(given: dict[str, Any]) -> Cost:
+    cost: dict[str, Any] = {name: np.array(value, dtype=np.int64)[()] for name, value in given.items()}
+    return check_cost(Cost(**cost))
+
+
+def _check_fleet(given: CaseFile) -> None:
+    """Raises ConfigError for pools, groups, links and changes that do not go together."""
+    pools, replicas = 1 + len(given.others), given.replicas + sum(pool.replicas for pool in given.others)
+    if any(p >= pools for group in given.groups for p in group):
+        raise ConfigError(f"groups: must be pools 0 to {pools - 1}")
+    if given.link is not None and (len(given.groups) < 2 or len(given.groups) % 2):
+        raise ConfigError(f"link: needs groups for both halves of the way, got {len(given.groups)}")
+    if given.link is None and not all(given.groups):
+        raise ConfigError("groups: each must have a pool")
+    for _, kind, replica, lasts in given.changes:
+        if kind > RECLAIM or replica >= replicas or (lasts < 1 and kind != SLOW):
+            raise ConfigError(f"changes: each must be [time, kind 0 to {RECLAIM}, replica 0 to {replicas - 1}, at "
+                              "least 1 ns long]")
 
 
 def _all_of(section: str, given: dict[str, Any], kind: Any) -> None:

@@ -12,12 +12,17 @@ import numpy as np
 from policies.by_key import KEYS
 from policies.registry import POLICIES
 from simulator import state as s
+from simulator.engines.changes import CRASH, HANG, RECLAIM, SLOW
 from simulator.engines.job import Job
+from simulator.engines.world import LINK_BITS
 from simulator.selftest.cases import Case
+from simulator.selftest.fleets import limits_of
 from simulator.units import NEVER
 
 OVER: Final = s.REJECTED_LENGTH
 """First status of a request that is over without an answer."""
+LOSING: Final = (CRASH, HANG, RECLAIM)
+"""Changes that may end steps under way."""
 Holds = Iterator[Any]
 """Truth values, all of which must be true."""
 Check = Callable[[Case, Job], Holds]
@@ -33,8 +38,8 @@ def requests_are_conserved(case: Case, done: Job) -> Holds:
     yield np.all(req.done[over & ~gone] == 0) and np.all(req.first[over & ~gone] == NEVER)
     yield np.all(req.done[gone] < req.output[gone]) and (habits.ttft_ns + habits.total_ns > 0 or not gone.any())
     yield np.all(req.queued[unsent] == NEVER) and (len(case.talk) > 0 or not unsent.any())
-    for code, limit in ((s.REJECTED_QUEUE, case.limits.max_waiting), (s.REJECTED_SLOW, case.limits.predicted_ttft)):
-        yield limit > 0 or not np.any(req.status == code)
+    for code, name in ((s.REJECTED_QUEUE, "max_waiting"), (s.REJECTED_SLOW, "predicted_ttft")):
+        yield _most(case, name) > 0 or not np.any(req.status == code)
     yield case.until is not None or np.all(over | ended)
     yield done.reps.front["outstanding"].sum() == np.isin(req.status, (s.WAITING, s.RUNNING)).sum()
 
@@ -42,13 +47,17 @@ def requests_are_conserved(case: Case, done: Job) -> Holds:
 def tokens_are_conserved(case: Case, done: Job) -> Holds:
     """Tokens in the step log, in the totals and at the requests are the same; prompts are computed once."""
     req, stats, rows = done.req, done.stats, done.logged
-    yield stats["output"].sum() >= req.done.sum()  # tokens of attempts before the last are at no request
-    yield case.habits.attempts > 1 or stats["output"].sum() == req.done.sum()
+    kept = stats["output"].sum() - stats["failed_tokens"].sum()
+    yield kept >= req.done.sum()  # tokens of attempts before the last are at no request
+    yield case.habits.attempts > 1 or kept == req.done.sum()
     yield rows["steps"].sum() == stats["steps"].sum()
-    if case.until is None:
+    lost = any(row[1] in LOSING for row in case.changes)  # steps under way: in the totals, not in the log
+    yield rows["prefill_tokens"].sum() <= stats["prefill"].sum()
+    if case.until is None and not lost:
         yield rows["prefill_tokens"].sum() == stats["prefill"].sum()
         recomputed = req.preempted.any() and case.limits.swap_blocks < 10**6  # with so much host memory nothing is
-        if not recomputed and not req.sent.size and not case.limits.prefix:
+        again = recomputed or req.sent.size or stats["failed"].any() or case.limits.prefix
+        if not again and len({lim.block_size for lim in limits_of(case)}) == 1:
             yield stats["prefill"].sum() == _prompts_to_compute(case, done)
 
 
@@ -61,9 +70,11 @@ def _prompts_to_compute(case: Case, done: Job) -> int:
 
 def blocks_are_conserved(case: Case, done: Job) -> Holds:
     """Every block is free or held by one request; when all is over, all are free and no slot is taken."""
-    c, req, total = done.reps.c, done.req, case.limits.num_blocks
+    c, req, total = done.reps.c, done.req, np.array([lim.num_blocks for lim in limits_of(case)])
     if case.limits.prefix == 0:
-        held = np.bincount(np.maximum(req.replica, 0), req.blocks, minlength=case.replicas)
+        held = np.bincount(np.maximum(req.replica, 0), req.blocks, minlength=done.replicas)
+        if case.link:  # some wait at the replica of the first half to be fetched
+            held += np.bincount(np.maximum(req.source, 0), req.held, minlength=done.replicas)
         yield np.all(c["free_blocks"] + held == total)
     if case.until is None:
         yield np.all(c["free_blocks"] == total) and np.all(c["largest_gap"] == total)
@@ -77,7 +88,8 @@ def gaps_are_conserved(case: Case, done: Job) -> Holds:
     if case.limits.stream == 0:
         return
     req = done.req
-    yield case.habits.attempts > 1 or done.itl.sum() == (req.done - 1)[req.done > 0].sum()
+    again = case.habits.attempts > 1 or done.stats["failed"].any()  # what was lost had gaps too
+    yield again or done.itl.sum() == (req.done - 1)[req.done > 0].sum()
     some = req.done > 0
     gaps, span, longest = req.done[some] - 1, (req.last - req.first)[some], req.itl_max[some]
     yield np.all(longest <= span) and np.all(span <= longest * gaps)
@@ -95,7 +107,7 @@ def clocks_only_go_forward(case: Case, done: Job) -> Holds:
     req = done.req
     released = req.queued != NEVER
     yield len(case.talk) > 0 or np.all(np.diff(req.arrival[released]) >= 0)
-    if case.habits.attempts == 1:  # of several the columns have the last
+    if case.habits.attempts == 1 and not case.changes:  # of several the columns have the last
         order = np.lexsort((req.queued[released], req.arrival[released]))  # within a tick in any order
         yield np.all(np.diff(req.queued[released][order]) >= 0)
     for rows in _of_each(done):
@@ -112,9 +124,10 @@ def busy_within_the_horizon(case: Case, done: Job) -> Holds:
     for r, rows in enumerate(_of_each(done)):
         if len(rows):
             yield stats["wall"][r] <= rows["end"][-1] - rows["start"][0]
-            if case.until is None:
+            yield rows["wall_ns"].sum() == stats["wall"][r] and rows["gpu_ns"].sum() <= stats["gpu"][r]
+            if case.until is None and not any(row[1] in LOSING and row[2] == r for row in case.changes):
                 yield stats["gpu"][r] <= rows["end"][-1] - rows["start"][0]
-                yield rows["wall_ns"].sum() == stats["wall"][r] and rows["gpu_ns"].sum() == stats["gpu"][r]
+                yield rows["gpu_ns"].sum() == stats["gpu"][r]
     if case.until is not None:
         times = np.concatenate([done.req.scheduled, done.req.first, done.req.last])
         yield np.all((times <= case.until + case.cost.frontend_out_ns) | (times == NEVER))
@@ -122,23 +135,23 @@ def busy_within_the_horizon(case: Case, done: Job) -> Holds:
 
 def steps_keep_the_limits(case: Case, done: Job) -> Holds:
     """Slots, blocks, KV tokens and the token budget, in every step."""
-    rows, lim = done.logged, case.limits
-    yield np.all(rows["running"] <= lim.max_num_seqs)
-    yield np.all(rows["decode"] + rows["prefill"] <= rows["running"])
-    yield np.all(rows["blocks"] <= lim.num_blocks)
-    if lim.prefix == 0 and lim.window == 0:  # a window gives blocks back whose tokens it has computed
-        yield np.all(rows["kv_tokens"] <= rows["blocks"] * lim.block_size)
-    if case.policy == "chunked" or case.policy in KEYS:
-        yield np.all(rows["decode"] + rows["drafts"] + rows["prefill_tokens"] <= lim.max_num_batched_tokens)
-        yield np.all(rows["drafts"] <= rows["decode"] * lim.draft_tokens)
-    yield done.stats["accepted"].sum() <= done.stats["drafts"].sum() <= rows["drafts"].sum()
+    for rows, lim in zip(_of_each(done), limits_of(case), strict=True):
+        yield np.all(rows["running"] <= lim.max_num_seqs)
+        yield np.all(rows["decode"] + rows["prefill"] <= rows["running"])
+        yield np.all(rows["blocks"] <= lim.num_blocks)
+        if lim.prefix == 0 and lim.window == 0:  # a window gives blocks back whose tokens it has computed
+            yield np.all(rows["kv_tokens"] <= rows["blocks"] * lim.block_size)
+        if case.policy == "chunked" or case.policy in KEYS:
+            yield np.all(rows["decode"] + rows["drafts"] + rows["prefill_tokens"] <= lim.max_num_batched_tokens)
+            yield np.all(rows["drafts"] <= rows["decode"] * lim.draft_tokens)
+    yield done.stats["accepted"].sum() <= done.stats["drafts"].sum() <= done.logged["drafts"].sum()
 
 
 def littles_law(case: Case, done: Job) -> Holds:
     """Slots held x time, summed over steps, is the time requests hold slots; waiting likewise, from below."""
-    if case.until is not None or case.limits.schedule_ahead or case.policy == "static" or done.req.preempted.any():
+    if case.until is not None or _most(case, "schedule_ahead") or case.policy == "static" or done.req.preempted.any():
         return
-    if done.req.sent.size:  # who gives up leaves no time of it
+    if done.req.sent.size or case.changes or case.link:  # who gives up, is lost or goes on elsewhere
         return
     req, rows = done.req, done.logged
     started = req.scheduled != NEVER
@@ -149,7 +162,7 @@ def littles_law(case: Case, done: Job) -> Holds:
 
 def work_is_conserved(case: Case, done: Job) -> Holds:
     """No replica is idle while one of its requests is there and not ended, but for a static batch's window."""
-    if case.limits.batch_window > 0 or case.until is not None:
+    if case.limits.batch_window > 0 or case.until is not None or case.changes or case.link:
         return
     req = done.req
     for r, rows in enumerate(_of_each(done)):
@@ -167,9 +180,12 @@ def nobody_is_overtaken(case: Case, done: Job) -> Holds:
     policy = POLICIES[case.policy]
     if case.limits.length_bucket > 0 or policy.ordered or policy.aux_per_tenant > 0:
         return
+    if done.stats["failed"].any():  # those start again at the end of a queue, with the time of their first
+        return
     req = done.req
-    for r in range(case.replicas):
-        here = (req.replica == r) & (req.status > s.FUTURE) & (req.status < OVER)
+    begun = np.where(req.source >= 0, req.source, req.replica) if case.link else req.replica
+    for r in range(done.replicas):
+        here = (begun == r) & (req.status > s.FUTURE) & (req.status < OVER)
         order = np.lexsort((req.scheduled[here], req.queued[here]))  # of one tick the events' order decides
         yield np.all(np.diff(req.scheduled[here][order]) >= 0)  # NEVER is the latest of all
 
@@ -178,6 +194,8 @@ def answers_take_steps(case: Case, done: Job) -> Holds:
     """A step gives a request one token at most and its drafts, and not more rows than it holds slots."""
     req, rows, most = done.req, done.logged, 1 + case.limits.draft_tokens
     steps = done.stats["steps"][np.maximum(req.replica, 0)]
+    if case.link:
+        steps = steps + done.stats["steps"][np.maximum(req.source, 0)]
     yield np.all(req.done <= steps * most)
     held = (rows["steps"] * rows["running"]).sum()
     yield done.stats["output"].sum() + most * done.stats["wasted"].sum() <= most * held
@@ -209,10 +227,42 @@ def clients_keep_their_habits(case: Case, done: Job) -> Holds:
         yield np.cumsum(change[np.argsort(edges, kind="stable")]).max(initial=0) <= habits.max_in_flight
 
 
+def what_is_handed_over_arrives(case: Case, done: Job) -> Holds:
+    """First token, then KV over the link, one request at a time, then the rest; only who has more to say goes."""
+    if case.link is None:
+        return
+    req, out, (rate, latency) = done.req, case.cost.frontend_out_ns, case.link
+    gone = req.landed < NEVER
+    yield np.all((req.source >= 0) == gone)
+    yield np.all(req.first[gone] - out + latency <= req.landed[gone]) and np.all((req.output > 1)[gone])
+    ended = gone & (req.status == s.FINISHED)
+    yield np.all(req.landed[ended] <= req.last[ended] - out) and np.all(req.replica[ended] >= case.replicas)
+    for r in range(case.replicas):
+        mine = np.flatnonzero(gone & (req.source == r))
+        at = np.sort(req.landed[mine]) - latency
+        sizes = np.where(req.carried[mine] > 0, req.prompt[mine], 0)[np.argsort(req.landed[mine], kind="stable")]
+        yield np.all(np.diff(at)[np.diff(at) > 0] >= (sizes[1:].astype(np.int64) * rate >> LINK_BITS)[np.diff(at) > 0])
+
+
+def the_dead_do_no_work(case: Case, done: Job) -> Holds:
+    """No step is under way when its replica crashes, and none begins before it is back."""
+    if not case.changes:
+        return
+    for r, rows in enumerate(_of_each(done)):
+        mine, back = [row for row in case.changes if row[2] == r and row[1] != SLOW], -1
+        if any(kind != CRASH for _, kind, _, _ in mine):
+            continue  # when it is down depends on the run, and a step planned ahead of the last answer's end runs out
+        for tick, _, _, lasts in mine:
+            if tick >= back:
+                back = tick + lasts
+                yield not np.any((rows["start"] < back) & (rows["end"] > tick))
+
+
 INVARIANTS: Final[tuple[Check, ...]] = (
     requests_are_conserved, tokens_are_conserved, blocks_are_conserved, gaps_are_conserved, causes_come_first,
     clocks_only_go_forward, busy_within_the_horizon, steps_keep_the_limits, littles_law, work_is_conserved,
-    nobody_is_overtaken, answers_take_steps, clients_keep_their_habits,
+    nobody_is_overtaken, answers_take_steps, clients_keep_their_habits, what_is_handed_over_arrives,
+    the_dead_do_no_work,
 )  # fmt: skip
 """Number 1 is the first; docs/invariants.md has the same order."""
 
@@ -222,6 +272,11 @@ def broken(case: Case, done: Job) -> Iterator[str]:
     for number, check in enumerate(INVARIANTS, 1):
         if not all(check(case, done)):
             yield f"{number} {check.__name__.replace('_', ' ')}"
+
+
+def _most(case: Case, limit: str) -> int:
+    """The largest value of a limit in any pool."""
+    return max(int(getattr(lim, limit)) for lim in limits_of(case))
 
 
 def _of_each(done: Job) -> Iterator[Any]:

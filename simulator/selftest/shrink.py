@@ -11,7 +11,8 @@ from simulator.selftest.cases import PATIENT, Case
 
 COLUMNS: Final = ("arrival", "prompt", "output", "limit", "cached", "pick", "chains", "talk", "pause")
 PLAIN: Final = {"replicas": 1, "router": "round_robin", "load": "open", "width": 1, "until": None,
-                "talk": (), "pause": (), "habits": PATIENT}
+                "talk": (), "pause": (), "habits": PATIENT, "found_after": 0, "retry": 1,
+                "notice": 0}
 PLAIN_LIMITS: Final = {
     "schedule_ahead": 0, "watermark_blocks": 0, "long_prefill_token_threshold": 0, "reserve_tokens": 0,
     "batch_window": 0, "length_bucket": 0, "stream": 1, "contiguous": 0, "num_blocks": 1000, "max_model_len": 10**6,
@@ -36,8 +37,10 @@ def shrunk(case: Case, fails: Callable[[Case], bool], seconds: float = 30.0) -> 
 def _smaller(case: Case) -> Iterator[Case]:
     """Cases one change simpler, the largest changes first."""
     yield from _fewer(case)
+    yield from _plainer_fleet(case)
     for name, value in PLAIN.items():
-        if getattr(case, name) != value and (name != "pause" or not case.talk):
+        needed = (name == "pause" and case.talk) or (name == "replicas" and case.changes)
+        if getattr(case, name) != value and not needed:
             change: dict[str, Any] = {name: value}
             yield replace(case, **change)
     for name, value in PLAIN_LIMITS.items():
@@ -70,14 +73,28 @@ def _fewer(case: Case) -> Iterator[Case]:
         size //= 2
 
 
+def _plainer_fleet(case: Case) -> Iterator[Case]:
+    """Fewer changes; no pools, where nothing is handed over and no change is for one of them."""
+    for k in range(len(case.changes)):
+        yield replace(case, changes=case.changes[:k] + case.changes[k + 1:])
+    if case.others and not case.link and all(row[2] < case.replicas for row in case.changes):
+        yield replace(case, others=(), groups=())
+    if case.groups and not case.link:
+        yield replace(case, groups=())
+    if case.link and case.link != (0, 0):
+        yield replace(case, link=(0, 0))
+
+
 def _plainer_cost(case: Case) -> Iterator[Case]:
+    """Times that are the same for all tokens, or none, in all pools at once: their front end is one."""
     for name, value in case.cost._asdict().items():
         plain: Any = np.full((2, 1), int(name == "dense_ns")) if isinstance(value, np.ndarray) else np.int64(0)
         if not np.array_equal(plain, value):
             changes: dict[str, Any] = {name: plain}
             if name == "cpu_ns":  # preparation is a part of it
                 changes["prep_ns"] = np.zeros((2, 1), dtype=np.int64)
-            yield replace(case, cost=case.cost._replace(**changes))
+            yield replace(case, cost=case.cost._replace(**changes), others=tuple(
+                pool._replace(cost=pool.cost._replace(**changes)) for pool in case.others))
 
 
 def _lower(case: Case, name: str) -> Iterator[Case]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from simulator.selftest.cases import Case, Uniform, outcome, run, some_case, unlike
+from simulator.selftest.fleets import KINDS, fleet_case
 from simulator.selftest.invariants import broken
 
 SIMPY_EACH: Final = 10
@@ -18,7 +19,8 @@ def case_of(seed: int) -> Case:
     """The case of a seed."""
     if seed % LONGER_EACH == 7:
         return some_case(Uniform(seed), most=8, longest=3000)
-    return some_case(Uniform(seed), longest=200 if seed % LONG_EACH == 3 else 25)
+    kind, longest = KINDS[seed // SIMPY_EACH % len(KINDS)], 200 if seed % LONG_EACH == 3 else 25
+    return some_case(Uniform(seed), longest=longest) if kind == "alike" else fleet_case(kind, seed, longest)
 
 
 def with_simpy(seed: int) -> bool:

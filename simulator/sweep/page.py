@@ -12,6 +12,7 @@ from simulator.report.render import render
 from simulator.report.svg import Picture
 from simulator.sweep.row import higher_is_better
 from simulator.sweep.show import best_points, number_text, value_text
+from simulator.text import seconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,16 +59,21 @@ def answer(means: pd.DataFrame, keys: Sequence[str], metric: str) -> list[str]:
         lines.append(f"No point has a finite {metric} and keeps up with its load.")
     else:
         row = best_points(sound, metric, 1).to_dict("records")[0]
-        lines.append(f"Best {metric} of the points that keep up with their load: {number_text(row['mean'])} at "
+        lines.append(f"Best {metric} of the points that keep up with their load: {_with_unit(metric, row['mean'])} at "
                      f"{_point(row, keys)}.")
         known = means[means["mean"].notna()]
         top = best_points(known, metric, 1).to_dict("records")[0]
         if top["point"] != row["point"] and top["mean"] != row["mean"]:
-            better = "higher" if higher_is_better(metric) else "lower"
-            lines.append(f"A {better} value, {number_text(top['mean'])} at {_point(top, keys)}, is {top['verdict']}.")
+            better, value = "higher" if higher_is_better(metric) else "lower", _with_unit(metric, top["mean"])
+            lines.append(f"A {better} value, {value} at {_point(top, keys)}, is {top['verdict']}.")
     counts = means["verdict"].replace("", "failed").value_counts()
     lines.append("Points: " + ", ".join(f"{count:,} {verdict}" for verdict, count in counts.items()) + ".")
     return lines
+
+
+def _with_unit(metric: str, value: float) -> str:
+    """A time with its unit, any other number as it is."""
+    return seconds(value) if metric.partition(".")[0].endswith("_s") else number_text(value)
 
 
 def _point(row: dict[Any, Any], keys: Sequence[str]) -> str:

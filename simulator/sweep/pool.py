@@ -59,8 +59,8 @@ def local_pool(jobs: int) -> Iterator[Executor]:
 
 
 @contextmanager
-def dask_pool(address: str) -> Iterator[tuple[Executor, int]]:
-    """Executor on the Dask cluster at `address` and its number of worker threads.
+def dask_pool(address: str) -> Iterator[tuple[Executor, int, Callable[[], int]]]:
+    """Executor on the Dask cluster at `address`, its number of worker threads, and how many there are now.
 
     A task whose worker dies is run again elsewhere by the scheduler. Raises ConfigError where one is missing.
     """
@@ -73,10 +73,12 @@ def dask_pool(address: str) -> Iterator[tuple[Executor, int]]:
     except (OSError, ValueError, TimeoutError) as error:
         raise ConfigError(f"--dask {address}: no scheduler answers: {error}") from error
     try:
-        threads = sum(client.nthreads().values())
-        if threads == 0:
+        def threads() -> int:
+            return sum(client.nthreads().values())
+
+        if threads() == 0:
             raise ConfigError(f"--dask {address}: it has no worker; start one: dask worker {address}")
-        yield client.get_executor(pure=False, retries=2), threads
+        yield client.get_executor(pure=False, retries=2), threads(), threads
     finally:
         client.close()
 

@@ -6,8 +6,9 @@ and a resumed sweep runs the rows that no part file holds. A point that fails is
 
 import json
 import shutil
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -28,6 +29,9 @@ from simulator.workload.files import file_sha256
 TASK_SECONDS: Final = 0.5
 TASK_ROWS: Final = 256
 
+LOOK_S: Final = 5.0
+ALONE_S: Final = 60.0
+"""[s] How often a silent cluster is asked for its workers, and how long it may be without any."""
 WORKER_DIED: Final = "the worker process died while running this point, twice (killed, or out of memory)"
 
 Task = Future[tuple[list[Record], float]]
@@ -108,13 +112,14 @@ class _Run:
         self._show()
         while self.todo or self.suspects:
             with ExitStack() as stack:
+                there: Callable[[], int] | None = None
                 if dask:
-                    executor, workers = stack.enter_context(dask_pool(dask))
+                    executor, workers, there = stack.enter_context(dask_pool(dask))
                 else:
                     executor, workers = stack.enter_context(local_pool(jobs)), jobs
-                self._hand_out(executor, workers, 2 * workers if workers > 1 else 1)
+                self._hand_out(executor, workers, 2 * workers if workers > 1 else 1, there)
 
-    def _hand_out(self, executor: Executor, workers: int, window: int) -> None:
+    def _hand_out(self, executor: Executor, workers: int, window: int, there: Callable[[], int] | None) -> None:
         flying: dict[Task, list[Row]] = {}
         while self.todo or self.suspects or flying:
             while self._may_fly(flying, window):
@@ -126,7 +131,7 @@ class _Run:
                     break
             if not flying:
                 return
-            for future in wait(flying, return_when=FIRST_COMPLETED).done:
+            for future in _some_done(flying, there):
                 if self._take(future, flying.pop(future)):
                     for rows in flying.values():
                         self._suspect(rows)
@@ -180,6 +185,23 @@ class _Run:
     def _show(self) -> None:
         if self.progress:
             self.progress(self.before + self.written, self.before + len(self.rows), self.failed)
+
+
+def _some_done(flying: Iterable[Task], there: Callable[[], int] | None) -> set[Task]:
+    """The tasks done, when there are some. `there` says how many workers of a cluster are left: a scheduler without any
+    keeps tasks for ever, so after ALONE_S that is an error. Raises ServecastError."""
+    alone_since = None
+    while True:
+        done = wait(flying, None if there is None else LOOK_S, FIRST_COMPLETED).done
+        if done or there is None:
+            return done
+        if there() > 0:
+            alone_since = None
+        elif alone_since is None:
+            alone_since = time.monotonic()
+        elif time.monotonic() - alone_since > ALONE_S:
+            raise ServecastError(f"the cluster has had no worker for {ALONE_S:.0f} s; what is done is kept: start "
+                                 "workers and go on with --resume")
 
 
 def _plain_base(base: Scenario) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from simulator.profiles.model import load_model
 from simulator.report.plan.charts import Series, chart
 from simulator.run import Result, simulate
 from simulator.scenario.spec import scenario_from
-from simulator.text import bounded
+from simulator.text import bounded, share
 
 REQUESTS: Final = 1500
 CURVE_REQUESTS: Final = 500
@@ -149,10 +149,10 @@ def _view(s: Settings, result: Result, pictures: bool) -> View:
         ("p99 TTFT", bounded(finite(ttft))),
         ("p99 TPOT", "whole batch" if tpot != tpot else bounded(finite(tpot))),
         ("median E2E", bounded(finite(values[key_of("e2e", None, 50.0)]))),
-        ("within both limits", f"{record['attained']:.1%}"),
-        ("refused", f"{record['rejected'] / record['arrived']:.1%}"),
-        ("slots in use", f"{record['slots_mean']:.0%}"),
-        ("KV memory in use", f"{record['kv_mean']:.0%}"),
+        ("within both limits", share(record["attained"])),
+        ("refused", share(record["rejected"] / record["arrived"])),
+        ("slots in use", share(record["slots_mean"])),
+        ("KV memory in use", share(record["kv_mean"])),
         ("cost", f"{hourly:.2f} USD/h"),
         ("cost a month", f"{hourly * HOURS_PER_MONTH:,.0f} USD"),
         ("per million output tokens", f"{per_million:.3g} USD"),

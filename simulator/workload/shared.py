@@ -6,6 +6,7 @@ conversations may have too. Blocks that no other request has get no number.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,14 @@ class Shared:
 
 def shared_blocks(trace: Trace, block_size: int) -> Shared:
     """The shared leading blocks of every request, in blocks of `block_size` tokens, in the trace's order."""
+    if not trace.extras:
+        return Shared(np.zeros(0, np.int64), np.zeros(len(trace), np.int64), 0)
+    return _shared_blocks(trace, block_size)
+
+
+@lru_cache(maxsize=1)
+def _shared_blocks(trace: Trace, block_size: int) -> Shared:
+    """As above; the run and its report ask for the same."""
     rows = len(trace)
     if trace.extras.hash_ids is not None and trace.extras.hash_ends is not None:
         keys, lengths = _of_hashes(trace, block_size)

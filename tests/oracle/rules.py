@@ -273,9 +273,12 @@ def _static_start(rep: Replica, now: int) -> Work:
         return seq.prompt // lim.length_bucket if lim.length_bucket else 0
 
     batch: list[Seq] = []
-    candidates = [seq for seq in rep.waiting if bucket(seq) == bucket(head)][: lim.max_num_seqs]
+    candidates = [seq for seq in rep.waiting if bucket(seq) == bucket(head)]
+    preferred = (lim.preferred_sizes % 2**20, lim.preferred_sizes // 2**20)
+    liked = [size for size in preferred if 0 < size <= len(candidates)]
+    candidates = candidates[: max(liked, default=lim.max_num_seqs)][: lim.max_num_seqs]
     assert head.queued is not None
-    if len(candidates) < lim.max_num_seqs and now < head.queued + lim.batch_window:
+    if not liked and len(candidates) < lim.max_num_seqs and now < head.queued + lim.batch_window:
         rep.alarm = head.queued + lim.batch_window
         return Work()
     for seq in candidates:

@@ -12,6 +12,7 @@ from parity.cases import COMMON, Case, cases, run
 
 from simulator.cost.unit import unit_cost
 from simulator.engines.job import Job
+from simulator.engines.pools import Pool
 from simulator.selftest.invariants import INVARIANTS, broken
 from simulator.state import Limits
 from simulator.units import NEVER
@@ -66,22 +67,28 @@ SPOILT = {
     9: lambda job: np.copyto(job.logged["running"], 0),
     10: lambda job: np.copyto(job.req.queued, 0), 11: lambda job: np.copyto(job.req.scheduled, job.req.scheduled[::-1]),
     12: lambda job: np.copyto(job.stats["wasted"], 10**9), 13: lambda job: one_more(job.req.arrival),
+    14: lambda job: np.copyto(job.req.landed, 1), 15: lambda job: np.copyto(job.logged["end"], 10**9),
 }  # fmt: skip
 
 
-def a_run() -> tuple[Case, Job]:
-    """Two bursts with an idle time between them."""
+def a_run(number: int) -> tuple[Case, Job]:
+    """Two bursts with an idle time between them; for the last two invariants a hand-over, a crash among them."""
     case = falling()
     limits = case.limits._replace(max_num_seqs=2, schedule_ahead=0)
     rows = {name: getattr(case, name)[:6] for name in ("prompt", "output", "limit", "cached", "pick")}
     talk, pause = (0, 1, 2, 3, 4, 0), (7, 0, 0, 0, 0, 0)
     case = replace(case, arrival=(5, 5, 6, 900, 900, 901), limits=limits, talk=talk, pause=pause, **rows)
+    if number == 14:
+        case = replace(case, limits=limits._replace(hand_over=1), others=(Pool(limits, case.cost, 1),),
+                       groups=((0,), (1,)), link=(2**20, 3), talk=(), pause=())
+    if number == 15:
+        case = replace(case, changes=((902, 0, 0, 50),), talk=(), pause=())
     return case, run(case, "fast")
 
 
 @pytest.mark.parametrize("number", range(1, len(INVARIANTS) + 1))
 def test_each_can_fail(number: int) -> None:
-    case, done = a_run()
+    case, done = a_run(number)
     assert list(broken(case, done)) == []
     SPOILT[number](done)
     assert any(found.startswith(f"{number} ") for found in broken(case, done))

@@ -1,6 +1,7 @@
 """Autoscaled fleets, alone and with crashes, conversations, impatient clients and hand-overs: the engines agree, and no
 request and no block is lost."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -67,13 +68,12 @@ def drawn(seed: int) -> tuple[Case, dict[str, Any]]:
     second = some_scaler(more, tick, case.replicas, decode.replicas, False, False)
     second.pool = 1
     more_plans = plans._replace(scalers=[scaler, second])
-    return case, {"plans": more_plans, "others": [decode], "groups": [[0], [1]], "link": (2**20, tick)}
+    return replace(case, limits=case.limits._replace(hand_over=1), others=(decode,), groups=((0,), (1,)),
+                   link=(2**20, tick)), {"plans": more_plans}
 
 
 def scaled(seed: int, engine: str) -> Job:
     case, parts = drawn(seed)
-    if "link" in parts:
-        case = Case(**{**vars(case), "limits": case.limits._replace(hand_over=1)})
     made = job(case, engine != "reference", **parts)
     return ran(made, case.policy, engine)
 

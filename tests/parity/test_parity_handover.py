@@ -2,51 +2,26 @@
 
 import numpy as np
 from hypothesis import given, settings
-from parity.cases import COMMON, SEEDS, Case, as_told, job, outcome, ran
+from parity.cases import COMMON, SEEDS, outcome, run
 
-from simulator.engines.job import Job
-from simulator.engines.pools import Pool
-from simulator.selftest.cases import Uniform, some_case
+from simulator.selftest.fleets import handing_over, limits_of
 from simulator.state import FINISHED, REJECTED_LENGTH
 from simulator.units import NEVER
-from simulator.windows import blocks_for
-
-GIVEN = {"policy": "chunked", "contiguous": 0, "prefix": 0, "window": 0, "draft_tokens": 0}
-
-
-def drawn(seed: int) -> tuple[Case, Pool, tuple[int, int]]:
-    """A case whose own pool hands over, a decode pool with room for the longest request, and a link."""
-    case = as_told(some_case(Uniform(seed), GIVEN))
-    lim, more = case.limits, Uniform(seed + 1)
-    longest = max(p + limit for p, limit in zip(case.prompt, case.limit, strict=True))
-    decode = lim._replace(num_blocks=blocks_for(longest, lim.block_size) + more.among(0, 1, 9),
-                          max_num_seqs=more.among(1, 2, 6), schedule_ahead=more.among(0, 1, 2))
-    tick = max(1, max(case.arrival, default=1) // 50)
-    link = more.among(0, 3 * tick << 20, tick << 18), more.among(0, tick, 5 * tick)
-    prefill = lim._replace(hand_over=1, reserve_prompt=1)
-    return Case(**{**vars(case), "limits": prefill}), Pool(decode, case.cost, more.among(1, 2)), link
-
-
-def handed(seed: int, engine: str) -> Job:
-    """Every other request is handed over; the others are served whole by the decode pool."""
-    case, decode, link = drawn(seed)
-    made = job(case, engine != "reference", others=(decode,), groups=((0,), (1,), (1,), ()), link=link)
-    return ran(made, "chunked", engine)
 
 
 @settings(max_examples=120, **COMMON)
 @given(seed=SEEDS)
 def test_engines_agree(seed: int) -> None:
-    wanted = outcome(handed(seed, "reference"))
-    assert wanted == outcome(handed(seed, "fast")) == outcome(handed(seed, "fast without leaps"))
+    wanted = outcome(run(handing_over(seed), "reference"))
+    assert wanted == outcome(run(handing_over(seed), "fast")) == outcome(run(handing_over(seed), "fast without leaps"))
 
 
 @settings(max_examples=120, **COMMON)
 @given(seed=SEEDS)
 def test_nothing_is_lost(seed: int) -> None:
-    case, decode, _ = drawn(seed)
-    done = handed(seed, "reference")
-    req, total = done.req, [case.limits.num_blocks] * case.replicas + [decode.lim.num_blocks] * decode.replicas
+    case = handing_over(seed)
+    done = run(case, "reference")
+    req, total = done.req, [lim.num_blocks for lim in limits_of(case)]
     held = np.zeros(len(total), dtype=np.int64)
     np.add.at(held, np.maximum(req.replica, 0), req.blocks)
     np.add.at(held, np.maximum(req.source, 0), req.held)
@@ -71,7 +46,7 @@ def test_cases_are_hard() -> None:
     """Memory runs out at both ends, and KV waits to be fetched."""
     seen = {"preempted": 0, "waited": 0, "sent": 0, "refused": 0}
     for seed in range(200):
-        done = handed(seed, "reference")
+        done = run(handing_over(seed), "reference")
         sent = done.req.source >= 0
         seen["sent"] += int(sent.sum())
         seen["preempted"] += int(done.req.preempted[sent].sum())

@@ -138,7 +138,9 @@ def test_folders_tables_and_measured_points(tmp_path: Path, capsys: pytest.Captu
     rows = (tmp_path / "load" / "load.csv").read_text().splitlines()
     assert len(rows) == 3 and rows[0].startswith("rate,requests_per_s,")
     assert (tmp_path / "load" / "curve.svg").is_file()
-    assert "llama8b-h100/conv_r5" in (tmp_path / "load" / "report.html").read_text()
+    page = (tmp_path / "load" / "report.html").read_text()
+    assert "llama8b-h100/conv_r5" in page
+    assert page.count("<figure><svg") == 4 and 'class="wide"' not in page  # none is cut off on a narrow screen
     small = ["--set", "workload.arrivals.requests=400", "--quick", "--out", str(tmp_path / "capacity")]
     assert main(["capacity", "chat", "--slo", "p90 ttft < 500 ms", *small]) == 0
     assert "requests/s" in capsys.readouterr().out and (tmp_path / "capacity" / "capacity.json").is_file()

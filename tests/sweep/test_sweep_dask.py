@@ -13,7 +13,8 @@ import pandas as pd
 import pytest
 from sweep_cases import base_of, make
 
-from simulator.errors import ConfigError
+from simulator.errors import ConfigError, ServecastError
+from simulator.sweep import sweep
 from simulator.sweep.show import load_table
 from simulator.sweep.sweep import run_sweep
 
@@ -69,6 +70,27 @@ def test_a_killed_dask_worker_loses_no_row(cluster: tuple[str, list["subprocess.
     assert workers[0].wait(10) == -signal.SIGKILL and workers[1].poll() is None
     run_sweep(spec, base, tmp_path / "local", jobs=1)
     pd.testing.assert_frame_equal(load_table(tmp_path / "out"), load_table(tmp_path / "local"))
+
+
+def test_a_cluster_that_loses_all_workers_is_an_error(cluster: tuple[str, list["subprocess.Popen[bytes]"]],
+                                                      tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done by then is kept; the sweep goes on with --resume, here without the cluster."""
+    address, workers = cluster
+    monkeypatch.setattr(sweep, "LOOK_S", 0.2)
+    monkeypatch.setattr(sweep, "ALONE_S", 1.0)
+
+    def progress(done: int, total: int, failed: int) -> None:
+        if done >= 3:
+            for worker in workers:
+                worker.send_signal(signal.SIGKILL)
+
+    spec = make([{"grid": {"policy.max_num_seqs": list(range(1, 31))}}], requests=3000)
+    with pytest.raises(ServecastError, match="has had no worker for 1 s; what is done is kept"):
+        run_sweep(spec, base_of(spec), tmp_path / "out", dask=address, progress=progress)
+    kept = len(load_table(tmp_path / "out"))
+    assert 3 <= kept < 30
+    outcome = run_sweep(spec, base_of(spec), tmp_path / "out", jobs=1, resume=True)
+    assert (outcome.resumed, outcome.rows, outcome.failed) == (kept, 30, 0)
 
 
 def test_no_scheduler_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

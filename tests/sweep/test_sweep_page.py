@@ -19,8 +19,8 @@ def means_of(rows: list[tuple[int, str, float, str]]) -> tuple[pd.DataFrame, pd.
 def test_the_best_sound_point_is_named_and_the_overloaded_one_beside_it() -> None:
     _, means = means_of([(0, "x", 0.5, "overloaded"), (1, "y", 0.7, "stable"), (2, "z", 0.9, "stable")])
     lines = answer(means, ["a"], P99)
-    assert lines[0].endswith("0.7 at a y.")
-    assert lines[1] == "A lower value, 0.5 at a x, is overloaded."
+    assert lines[0].endswith("load: 700 ms at a y.")
+    assert lines[1] == "A lower value, 500 ms at a x, is overloaded."
     assert lines[2] == "Points: 2 stable, 1 overloaded."
 
 

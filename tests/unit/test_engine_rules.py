@@ -313,6 +313,20 @@ def test_static_padding(padding: str, ends: list[int], engine: str) -> None:
 
 
 @ENGINES
+@pytest.mark.parametrize(("sizes", "waiting", "started"), [
+    ((2,), 5, [0, 0, 20, 20, 40]), ((3, 2), 5, [0, 0, 0, 20, 20]), ((4, 3), 5, [0, 0, 0, 0, 20]),
+    ((3,), 2, [7, 7]), ((3,), 3, [0, 0, 0])])
+def test_static_starts_the_largest_preferred_batch_or_waits(sizes: tuple[int, ...], waiting: int, started: list[int],
+                                                            engine: str) -> None:
+    """Answers of 2 tokens, all there at 0, a window of 7 ns: by twos a batch takes 20, and the last one, whose window
+    is long over, goes alone at 40; by threes or twos the last two are a batch. Two who are too few wait for 7."""
+    packed = sum(size * 2 ** (20 * k) for k, size in enumerate(sizes))
+    done = run(requests([0] * waiting, [1] * waiting, [2] * waiting, "static", batch_window=7, preferred_sizes=packed),
+               engine)
+    assert done.req.scheduled.tolist() == started
+
+
+@ENGINES
 def test_static_batch_is_full_within_its_bucket(engine: str) -> None:
     """Buckets of 4: the 9 does not fill the batch of the 1, which waits out its window of 25."""
     done = run(requests([0, 0], [1, 9], [1, 1], "static", batch_window=25, length_bucket=4, max_num_seqs=2), engine)
@@ -387,3 +401,10 @@ def test_a_policy_that_does_not_chunk_takes_prompts_up_to_max_model_len() -> Non
     assert done.requests.status.tolist() == [FINISHED]
     short = base | {"policy": {"name": "vllm_v0", "max_num_batched_tokens": 4000}}
     assert simulate(scenario_from(short), "reference").requests.status.tolist() == [REJECTED_BUDGET]
+
+
+def test_a_preferred_batch_beyond_the_slots_is_refused() -> None:
+    scenario = scenario_from({"workload": {"requests": {"output": [1]}}, "hardware": "unit",
+                              "policy": {"name": "static", "max_num_seqs": 4, "preferred_batch_sizes": [2, 8]}})
+    with pytest.raises(ServecastError, match=r"preferred_batch_sizes must be <= max_num_seqs \(4\), got 8"):
+        prepare(scenario)

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from simulator import scenario_from, simulate
+from simulator.cli.run import print_result
 from simulator.engines.members import DOWN, DRAINING, STARTING, UP
 from simulator.metrics.fleet import stays
 from simulator.report.autoscaler import manifests
@@ -71,6 +72,11 @@ def test_the_page_says_what_the_fleet_was_and_cost() -> None:
     assert "Replicas were out of service for 7 s in all" in page
     for title in ("replicas", "requests a replica, as the autoscaler read it", "requests that met every target"):
         assert title in page
+
+
+def test_the_terminal_says_what_the_fleet_was_and_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    print_result(result())
+    assert "The fleet had 1 to 3 replicas" in capsys.readouterr().out
 
 
 def test_a_fixed_fleet_has_no_such_picture() -> None:

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from simulator import Scenario, scenario_from, simulate
+from simulator.cli.run import print_result
 from simulator.errors import ConfigError
+from simulator.report.slots import slot_figure
 
 POOLS = {"long": {"replicas": 2, "serves": {"min_prompt_tokens": 100}},
          "short": {"replicas": 3, "policy": {"max_num_seqs": 2}, "serves": {"max_prompt_tokens": 99}}}
@@ -63,3 +65,13 @@ def test_replicas_beside_pools_are_refused() -> None:
 def test_affinity_needs_conversations() -> None:
     with pytest.raises(ConfigError, match="needs a workload with conversations"):
         simulate(fleet({}, cluster={"replicas": 3, "router": "session_affinity"}), "reference")
+
+
+def test_the_slot_picture_names_the_pool_and_every_pool_has_its_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    done = simulate(fleet(POOLS), "reference")
+    assert "replica 0 of 5, pool long" in slot_figure([done]).axes[0].get_title("left")
+    real = {"long": POOLS["long"], "short": POOLS["short"] | {"hardware": {"weight_dtype": "fp8"}}}
+    print_result(simulate(fleet(real, hardware="h100-sxm", max_model_len=4096), "reference"))
+    said = capsys.readouterr().out
+    assert said.index("pool long:") < said.index("-14.96 GiB") < said.index("pool short:")
+    assert said.count("left for KV") == 2 and said.count("-14.96 GiB") == 1  # fp8 weights are about half of that

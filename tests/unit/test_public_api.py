@@ -93,17 +93,38 @@ print(result.totals['steps'][0])
 """
 
 
-def test_an_edited_policy_never_runs_stale_machine_code(tmp_path: Path) -> None:
-    """Four slots: 10 steps. Edited to serve one at a time: the 36 tokens take 36 steps. Edited back: 10 again, from
-    the same cache folder, in which both versions lie side by side."""
+BLOCKS = """
+from simulator.jit import compiled
+from simulator.windows import blocks_for
+def run(tokens):
+    return blocks_for(tokens, 16)
+print(compiled(run, 'blocks')(17))
+"""
+
+
+def _versions(tmp_path: Path, file: str, before: str, after: str, script: str) -> list[str]:
+    """What the script prints with a source as it is, edited, and edited back; one cache folder for all three."""
     root, cache = copy_of_sources(tmp_path / "tree"), tmp_path / "cache"
-    policy = root / "policies" / "orca.py"
-    text = policy.read_text()
-    edited = text.replace("held(rep) < lim.max_num_seqs", "held(rep) < 1")
+    text = (root / file).read_text()
+    edited = text.replace(before, after)
     assert edited != text
     found = []
     for version in (text, edited, text):
-        policy.write_text(version)
-        found.append(python(FOUR_SLOTS, root, cache))
-    assert found == ["10", "36", "10"]
+        (root / file).write_text(version)
+        found.append(python(script, root, cache))
     assert len(list((cache / "compiled").iterdir())) == 2
+    return found
+
+
+def test_an_edited_source_never_runs_stale_machine_code(tmp_path: Path) -> None:
+    """17 tokens take two blocks of 16; edited to count whole ones, one. Edited back: two again, from the same cache
+    folder, in which both versions lie side by side."""
+    assert _versions(tmp_path, "simulator/windows.py", "(tokens + block_size - 1) // block_size",
+                     "tokens // block_size", BLOCKS) == ["2", "1", "2"]
+
+
+@pytest.mark.nightly
+def test_an_edited_policy_never_runs_stale_machine_code(tmp_path: Path) -> None:
+    """Four slots: 10 steps. Edited to serve one at a time: the 36 tokens take 36 steps."""
+    assert _versions(tmp_path, "policies/orca.py", "held(rep) < lim.max_num_seqs", "held(rep) < 1",
+                     FOUR_SLOTS) == ["10", "36", "10"]

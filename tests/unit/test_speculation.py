@@ -17,7 +17,7 @@ from simulator.profiles.engine import load_engine
 from simulator.profiles.gpu import load_gpu
 from simulator.profiles.model import load_model
 from simulator.profiles.speculation import Speculation, chances_of_length, constant_chances
-from simulator.scenario.setup import prepare
+from simulator.scenario.setup import cost_on, prepare
 from simulator.workload.build import build_trace
 
 ROOT = Path(__file__).parents[2]
@@ -117,6 +117,8 @@ def test_n_gram_is_synchronous_and_a_draft_model_keeps_tokens_back() -> None:
     found = prepare(scenario_from(base | {"engine": {"speculation": drafts}}))
     assert found.limits.max_num_batched_tokens == 2048 - 100 and found.token_budget == 2048
     assert (found.limits.lookahead, found.engine.schedule_ahead) == (3, 1)
+    again = cost_on(found, found.host)  # on the host it has, its own step times
+    assert all(np.array_equal(*both) for both in zip(again, found.cost, strict=True))
     found = prepare(scenario_from(base | {"engine": {"speculation": ngram(3, 0.6)}}))
     assert (found.limits.lookahead, found.engine.schedule_ahead, found.limits.max_num_batched_tokens) == (0, 0, 2048)
 

@@ -7,7 +7,7 @@ from typing import Any
 from markupsafe import Markup
 
 from simulator.report.folder import new_folder
-from simulator.report.load.picture import curve_figure
+from simulator.report.load.picture import curve_figure, panel_figures
 from simulator.report.load.words import (
     COLUMNS,
     capacity_lines,
@@ -19,21 +19,21 @@ from simulator.report.load.words import (
     step_rows,
 )
 from simulator.report.render import render
-from simulator.report.svg import Picture, to_png
+from simulator.report.svg import Picture, to_png, to_svg
 from simulator.report.write import json_text
 from simulator.text import gain, level_value, number, seconds
 
 Data = Mapping[str, Any]
 CAPTION = (
-    "Latency against throughput: every point is a run; filled ones are stable, hollow ones are not. Where a curve "
-    "turns up, more traffic buys waiting instead of tokens."
+    "Latency against throughput: every point is a run; filled ones are stable, hollow ones are not, diamonds are "
+    "measured; blue is the median, orange p99. Where a curve turns up, more traffic buys waiting instead of tokens."
 )
 
 
 def write_load(data: Data, out: Path, png: bool = False) -> None:
     """load.json, load.csv, the curve and report.html in `out`, whole or not at all."""
     picture = Picture(curve_figure(data))
-    page = render_load(data, picture)
+    page = render_load(data)
     with new_folder(out) as folder:
         (folder / "load.json").write_text(json_text(data), encoding="utf-8")
         (folder / "load.csv").write_text(csv_text(data["points"]), encoding="utf-8")
@@ -42,7 +42,7 @@ def write_load(data: Data, out: Path, png: bool = False) -> None:
         (folder / "report.html").write_text(page, encoding="utf-8")
 
 
-def render_load(data: Data, picture: Picture) -> str:
+def render_load(data: Data) -> str:
     """The page of a load test."""
     carries = next((row for row in data["points"] if row[data["axis"]] == data["carries"]), None)
     return render(
@@ -55,7 +55,8 @@ def render_load(data: Data, picture: Picture) -> str:
         cell_text=cell_text,
         offered_text=offered_text,
         cards=_cards(carries, data) if carries else [],
-        picture=Markup(picture.in_page(f"{data['name']}: latency against throughput", "curve-")),
+        pictures=[Markup(to_svg(fig, f"{data['name']}: {title}", f"curve{k}-"))
+                  for k, (title, fig) in enumerate(panel_figures(data))],
         caption=CAPTION,
     )
 

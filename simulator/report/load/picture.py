@@ -35,6 +35,21 @@ def curve_figure(data: Data) -> Figure:
     return fig
 
 
+def panel_figures(data: Data) -> list[tuple[str, Figure]]:
+    """The panels one by one, with their titles: a page lays them side by side, or one below the other."""
+    measured: Sequence[Data] = data.get("measured") or ()
+    drawn = []
+    for k in range(len(PANELS) + 1):
+        with style():
+            fig, axes = figure(4.6, 3.1)
+            if k < len(PANELS):
+                _latency(axes[0], data, measured, *PANELS[k])
+            else:
+                _speeds(axes[0], data, measured)
+        drawn.append((axes[0].get_title(), fig))
+    return drawn
+
+
 def _latency(ax: Axes, data: Data, measured: Sequence[Data], metric: str, title: str) -> None:
     """One latency over output tokens/s, logarithmic upwards."""
     for mark, colour in MARKS:

@@ -26,6 +26,12 @@ def budget_text(data: Data) -> str:
     return f"{count} {'GPUs' if what == 'gpus' else 'replica' if count == 1 else 'replicas'}"
 
 
+def _buys(data: Data) -> str:
+    """`16 GPUs buy`, `40 USD/h buys`."""
+    text = budget_text(data)
+    return f"{text} {'buy' if text.endswith('s') else 'buys'}"
+
+
 def carries_text(row: Data) -> str:
     """`118 requests/s (101 to 130)`."""
     if row["carries"] is None:
@@ -45,7 +51,7 @@ def budget_lines(data: Data) -> list[str]:
     """The answer in plain words, most important first."""
     best = data["best"]
     if best is None:
-        none = f"{budget_text(data)} buys no fleet that meets the levels at any rate: {data['rows'][0]['reason']}."
+        none = f"{_buys(data)} no fleet that meets the levels at any rate: {data['rows'][0]['reason']}."
         return stopped_lines(data) or [none]
     cost = f"{fleet_words(best | {'spare': data['survive']})}, {best['usd_per_hour']:.2f} USD/h{example_price(best)}"
     if data["objective"] == "best_slo":
@@ -82,7 +88,7 @@ def budget_tables(data: Data) -> Iterator[Any]:
         reason = row["breaks"]["level"] if row["breaks"] else row["reason"]
         carried = "-" if row["carries"] is None else number(row["carries"])
         count = (str(row["replicas"]), str(row["gpus"]), f"{row['usd_per_hour']:.2f}")
-        of_best = f"{row['carries'] / best:.0%}" if row["carries"] and best else "-"
+        of_best = f"{100 * row['carries'] / best:.0f} %" if row["carries"] and best else "-"
         table.add_row(row["label"], *count, carried, of_best, reason)
     yield table
     if data["steps"]:
@@ -103,7 +109,7 @@ def render_budget(data: Data) -> str:
     """The page of a budget."""
     return render(
         "budget.html",
-        title=f"{data['name']}: what {budget_text(data)} buys",
+        title=f"{data['name']}: what {_buys(data)}",
         data=data,
         answer=budget_lines(data),
         steps=step_rows(data),

@@ -16,6 +16,7 @@ from simulator.planning.statistics import Judgement, finite, mean_of
 from simulator.planning.traffic import mean_rate
 from simulator.report.plan.deploy import command_notes, kubernetes, no_command, vllm_command
 from simulator.scenario.length import kv_tokens, safe_tokens
+from simulator.version import schema_of
 
 NOT_MODELLED = (
     "network and load-balancer latency between client and replica, and time to start a replica",
@@ -31,6 +32,7 @@ def plain(plan: Plan) -> dict[str, Any]:
     """JSON-safe: infinities are null, no wall-clock time, no paths."""
     spec = plan.spec
     data: dict[str, Any] = {
+        "schema": schema_of("plan"),
         "name": spec.name,
         "description": spec.description,
         "question": question(plan),
