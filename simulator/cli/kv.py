@@ -32,6 +32,7 @@ def kv(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A shipped model, or a config.json.")],
     gpus: Annotated[list[str], typer.Argument(metavar="GPU...", help="Shipped GPUs or profile files.")],
     tensor_parallel: Annotated[int, typer.Option("--tp", min=1, help="GPUs a replica is spread over.")] = 1,
+    stages: Annotated[int, typer.Option("--pp", min=1, max=256, help="Pipeline stages; the fullest is shown.")] = 1,
     weight_dtype: Annotated[str, typer.Option(
         "--weight-dtype", help="auto (the checkpoint's own), bf16, fp8, int8, int4, fp4.")] = "auto",
     kv_dtype: Annotated[str, typer.Option("--kv-dtype", help="bf16 or fp8.")] = "bf16",
@@ -64,7 +65,7 @@ def kv(
         except ConfigError as error:
             raise ConfigError(f"--max-model-len: {error}") from None
     options = (tensor_parallel, weight_dtype, kv_dtype, max_num_seqs, max_num_batched_tokens, utilization,
-               block_size, max_model_len, load_model(draft) if draft else None, draft_tokens)
+               block_size, max_model_len, load_model(draft) if draft else None, draft_tokens, None, stages)
     found, refused = [], []
     for gpu in [load_gpu(name) for name in gpus]:
         try:
@@ -87,7 +88,7 @@ def kv(
         print_json([_facts(each, request_tokens) for each in found])
     else:
         formula = f"{FORMULA.rpartition(chr(10))[0]}\n{WINDOWED}" if any(found[0].groups.windows) else FORMULA
-        show(_table(found, shape, request_tokens), "", formula)
+        show(_table(found, shape, request_tokens, stages), "", formula)
     if shape.not_counted:
         note(f"{shape.name}: {shape.not_counted} is not counted: its size does not follow from the config")
 
@@ -98,14 +99,14 @@ def _facts(capacity: "KvCapacity", tokens: int) -> dict[str, Any]:
             "requests_at_once": capacity.requests_at_once(tokens)}
 
 
-def _table(found: list["KvCapacity"], model: "ModelShape", tokens: int) -> "Table":
+def _table(found: list["KvCapacity"], model: "ModelShape", tokens: int, stages: int) -> "Table":
     from rich.table import Table
 
     from simulator.units import GIB
 
     first = found[0]
     table = Table(title=f"{first.model}, weights {first.weight_format}, tensor parallel {first.tensor_parallel}, "
-                  "per GPU")
+                  f"{f'the fullest of {stages} pipeline stages, ' if stages > 1 else ''}per GPU")
     table.add_column("part")
     for each in found:
         table.add_column(each.gpu, justify="right")

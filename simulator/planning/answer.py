@@ -10,6 +10,8 @@ from simulator.planning.bounds import RELIEF, gains
 from simulator.planning.candidate import Candidate
 from simulator.planning.edge import RATE_STEP
 from simulator.planning.loss import lost
+from simulator.planning.mix import mixed
+from simulator.planning.names import gpu_name
 from simulator.planning.points import Point
 from simulator.planning.price import Fleet, price_of
 from simulator.planning.search import NEARBY, Outcome, Search
@@ -243,7 +245,15 @@ class Explain:
             "constant_replica_hours": constant,
             "saving_pct": 100 * (1 - sum(sized) / constant),
             "usd_per_day_saved": (constant - sum(sized)) * price * 24 / hours,
+            "mix": self.mix(sized, price),
         }
+
+    def mix(self, sized: list[int], on_demand: float) -> dict[str, Any] | None:
+        """What reserving some of the replicas costs; None where the plan has no price for that."""
+        given = {gpu_name(name): price for name, price in self.search.spec.reserved_prices.items()}
+        if self.candidate.gpu not in given:
+            return None
+        return mixed(sized, given[self.candidate.gpu] * self.candidate.tensor_parallel, on_demand)
 
     def _hour(self, rows: tuple[int, int], busiest: int) -> int:
         """Fewest replicas for one hour, not more than the constant fleet; slower step times, means."""

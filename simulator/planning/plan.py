@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from simulator.planning.answer import PARTS, Answer, Explain
+from simulator.errors import ConfigError
+from simulator.planning.answer import DAY_HOURS, PARTS, Answer, Explain
 from simulator.planning.bounds import Ready, fewest_replicas
 from simulator.planning.cache import PointCache
 from simulator.planning.candidate import candidates_of
@@ -19,7 +20,7 @@ from simulator.planning.price import Fleet, bound_key, fleet_of, rank_key
 from simulator.planning.search import Outcome, OutOfBudget, Search
 from simulator.planning.spec import PlanSpec
 from simulator.planning.statistics import check_levels, check_prefixes
-from simulator.planning.traffic import at_rate, mean_rate
+from simulator.planning.traffic import HOUR_NS, at_rate, mean_rate
 from simulator.workload.trace import Trace
 
 BUDGET: Final = "search.max_simulations"
@@ -86,6 +87,8 @@ def plan(
     trace = runner.bench.traffic.trace(0)
     check_levels(spec, at_rate(trace, spec.growth))
     check_prefixes(spec.candidates.prefix_caching, trace)
+    if spec.reserved_prices:
+        _check_mix(spec, trace)
     search = Search(spec, runner)
     found = [runner.bench.ready(candidate) for candidate in candidates]
     outcomes, stopped = _search_all(search, found, trace)
@@ -122,6 +125,17 @@ def plan(
         runner.requests,
         stopped,
     )
+
+
+def _check_mix(spec: PlanSpec, trace: Trace) -> None:
+    """Raise ConfigError where no fleet can be resized by the hour, so that there is nothing to mix."""
+    hours = trace.span_ns / HOUR_NS
+    if hours < DAY_HOURS:
+        raise ConfigError(f"reserved_prices has no effect: the requests span {hours:.1f} h; accepted: {DAY_HOURS} h of "
+                          "them and more")
+    if any(target.window_s for target in spec.slo.targets):
+        raise ConfigError("reserved_prices has no effect: fleets are not resized by the hour where slo has limits on "
+                          "the worst window")
 
 
 def _search_all(search: Search, found: Sequence[Ready], trace: Trace) -> tuple[list[Outcome], str]:

@@ -140,6 +140,8 @@ class PlanSpec(Section):
     slo: SloSpec
     candidates: Candidates = Candidates()
     prices: dict[str, float] = Field(default_factory=dict, description="USD per GPU and hour, by GPU name")
+    reserved_prices: dict[str, float] = Field(default_factory=dict, description="USD per GPU and hour, of GPUs that "
+                                              "are paid for every hour; prices are then on demand")
     survive: int = Field(default=0, ge=0, description="replicas that may fail with the SLO still met")
     objective: Literal["min_cost", "min_gpus", "max_goodput_per_gpu", "min_energy", "max_traffic", "best_slo"] = (
         "min_cost"
@@ -167,13 +169,15 @@ class PlanSpec(Section):
             raise ValueError(f"objective {self.objective} {wants}")
         if self.growth_pct_per_month and (self.budget is None or min(self.growth_pct_per_month) <= 0):
             raise ValueError("growth_pct_per_month must be > 0, and belongs to a budget")
-        for gpu, price in self.prices.items():
-            if gpu_name(gpu) not in self.candidates.gpu:
-                raise ValueError(
-                    f"prices.{gpu} has no effect: no such GPU among candidates.gpu ({', '.join(self.candidates.gpu)})"
-                )
-            if not price > 0:
-                raise ValueError(f"prices.{gpu} must be > 0, got {price}")
+        for key in ("prices", "reserved_prices"):
+            for gpu, price in getattr(self, key).items():
+                if gpu_name(gpu) not in self.candidates.gpu:
+                    known = ", ".join(self.candidates.gpu)
+                    raise ValueError(f"{key}.{gpu} has no effect: no such GPU among candidates.gpu ({known})")
+                if not price > 0:
+                    raise ValueError(f"{key}.{gpu} must be > 0, got {price}")
+        if self.reserved_prices and self.budget is not None:
+            raise ValueError("reserved_prices has no effect with a budget")
         for key, metric, limit in self.slo.written():
             question = asked_back(key, metric, limit)
             if question and "unit" not in self.candidates.gpu:
@@ -239,7 +243,9 @@ def _finish(document: Document, base: Path) -> PlanSpec:
 
 def _drop_prices(document: Document) -> None:
     """`--set candidates.gpu=...` leaves prices of the other GPUs in the file: they are not asked for then."""
-    candidates, prices = document.data.get("candidates"), document.data.get("prices")
-    if ("candidates", "gpu") in document.overridden and isinstance(candidates, dict) and isinstance(prices, dict):
-        wanted = {gpu_name(str(name)) for name in _listed(candidates["gpu"]) or ()}
-        document.data["prices"] = {k: v for k, v in prices.items() if gpu_name(str(k)) in wanted}
+    candidates = document.data.get("candidates")
+    for key in ("prices", "reserved_prices"):
+        prices = document.data.get(key)
+        if ("candidates", "gpu") in document.overridden and isinstance(candidates, dict) and isinstance(prices, dict):
+            wanted = {gpu_name(str(name)) for name in _listed(candidates["gpu"]) or ()}
+            document.data[key] = {k: v for k, v in prices.items() if gpu_name(str(k)) in wanted}

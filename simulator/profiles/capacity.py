@@ -21,6 +21,7 @@ from simulator.profiles.gpu import Gpu
 from simulator.profiles.kv_groups import KvGroups, kv_groups
 from simulator.profiles.quantisation import ACTIVATION_BYTES
 from simulator.profiles.shape import ModelShape
+from simulator.profiles.stages import largest_stage
 from simulator.units import GIB
 
 
@@ -106,11 +107,13 @@ def kv_capacity(
     draft: ModelShape | None = None,
     draft_tokens: int = 0,
     lora: Lora | None = None,
+    stages: int = 1,
 ) -> KvCapacity:
     """Memory breakdown and number of KV blocks. None takes the engine's default on this GPU, the model's length.
 
     A `lora` adds its slots to the weights; a `draft` model proposing `draft_tokens` tokens a step adds its weights, its
     layers' KV and larger graphs.
+    Of a pipeline of `stages` it is the memory of the GPU that has most to hold.
     Raises CapacityError when the weights or the parts kept back leave no block, ConfigError for a bad limit.
     """
     seqs, budget = engine.default_limits(gpu)
@@ -121,6 +124,7 @@ def kv_capacity(
         engine.block_size if block_size is None else block_size,
         model.max_positions if max_model_len is None else max_model_len)
     _check(limits)
+    model = largest_stage(model, stages)
     layers = model.layers + (draft.layers if draft else 0)
     parts = {
         "weight_bytes": model.weight_bytes(weight_dtype, tp) + (draft.weight_bytes("auto", tp) if draft else 0)

@@ -21,6 +21,8 @@ class HardwareSpec(Section):
     weight_dtype: str = "bf16"
     kv_dtype: str = "bf16"
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
+    pipeline_parallel: int = Field(default=1, ge=1, description="only 1: step times of pipeline stages are not "
+                                   "modelled; servecast kv --pp counts their memory")
     interconnect: Literal["pcie"] | None = Field(default=None, description="the GPUs of a host reach each other over "
                                                   "PCIe 5 x16 through host memory, whatever link the GPU could have")
     expert_parallel: bool = Field(default=False, description="deal whole experts out to the tensor-parallel GPUs "

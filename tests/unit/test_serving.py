@@ -13,6 +13,7 @@ from simulator.cost.calibrated import calibrated_cost
 from simulator.cost.collective import through_host_s
 from simulator.errors import ConfigError
 from simulator.profiles.adapters import Lora
+from simulator.profiles.capacity import kv_capacity
 from simulator.profiles.engine import load_engine
 from simulator.profiles.gpu import load_gpu, without_nvlink
 from simulator.profiles.model import load_model
@@ -74,6 +75,21 @@ def test_all_reduce_through_host_memory_moves_what_a_ring_moves() -> None:
     assert float(through_host_s(gpu, 2, np.array([8192.0]))[0]) == pytest.approx(16.4e-6)
 
 
+def test_pipeline_stages_leave_the_blocks_that_the_engine_counted() -> None:
+    """120,034 for two stages of the 8B on H200 (llama8b-h200-pp2); one GPU alone had 56,105 blocks of twice the size.
+    Weights: half the layers and one table of 128,256 x 4,096."""
+    h200, vllm = load_gpu("h200-sxm"), load_engine("vllm-0.24")
+    two = kv_capacity(h200, vllm, MODEL, 1, "bf16", "bf16", 128, 2048, 0.9, 16, 9216, stages=2)
+    assert two.num_gpu_blocks == pytest.approx(120_034, rel=0.01)
+    whole = kv_capacity(h200, vllm, MODEL, 1, "bf16", "bf16", 128, 2048, 0.9, 16, 9216)
+    assert two.block_bytes * 2 == whole.block_bytes
+    assert 2 * two.weight_bytes == pytest.approx(whole.weight_bytes, abs=2 * 4096)
+    with pytest.raises(ConfigError, match=r"pipeline stages must be 1 to 32, the layers of .*, got 33"):
+        kv_capacity(h200, vllm, MODEL, stages=33)
+    with pytest.raises(ConfigError, match="layers that are not alike"):
+        kv_capacity(h200, vllm, load_model("gemma-2-27b"), stages=2)
+
+
 @pytest.mark.parametrize(("changes", "message"), [
     ({"engine": {"lora": {"rank": 64}}}, "rank must be <= 16, the rank that was measured, got 64"),
     ({"engine": {"lora": {}}, "hardware": {"tensor_parallel": 2}}, "adapters are modelled on one GPU"),
@@ -82,6 +98,7 @@ def test_all_reduce_through_host_memory_moves_what_a_ring_moves() -> None:
     ({"engine": {"name": "sglang", "sampling": "top_p"}}, "modelled for engine vllm-0.24, where it was .*, got sglang"),
     ({"engine": {"sampling": "top_k"}, "hardware": {"gpu": "unit"}}, "engine.sampling has no effect on gpu: unit"),
     ({"engine": {"lora": {}}, "cost_model": "roofline"}, "engine.lora has no effect with cost_model: roofline"),
+    ({"hardware": {"pipeline_parallel": 2}}, r"hardware.pipeline_parallel must be 1: step times .*, got 2"),
     ({"hardware": {"interconnect": "pcie"}}, "hardware.interconnect has no effect with tensor_parallel 1"),
 ])
 def test_what_is_not_modelled_is_refused_by_its_key(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from markupsafe import Markup
 
 from simulator.report.plan.charts import Series, chart, columns
-from simulator.report.plan.words import answer_lines, example_price, fleet_words
+from simulator.report.plan.words import answer_lines, example_price, fleet_words, mix_words
 from simulator.report.render import markdown_cell, render
 from simulator.text import bounded, gain, level_value
 
@@ -45,6 +45,7 @@ def render_markdown(data: Data) -> str:
         duration=bounded,
         gain=gain,
         fleet_words=fleet_words,
+        mix_words=mix_words,
         cell=markdown_cell,
     )
 
@@ -194,4 +195,5 @@ def _hours(data: Data) -> tuple[str, str]:
     return svg, (
         f"Replicas if the fleet is resized every hour: {day['saving_pct']:.0f} % fewer replica hours, "
         f"{day['usd_per_day_saved']:.2f} USD a day. Starting and draining replicas is not counted."
+        f"{mix_words(day)}"
     )

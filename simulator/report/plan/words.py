@@ -123,6 +123,16 @@ def _length(best: Data, question: Data) -> list[str]:
     return []
 
 
+def mix_words(day: Data) -> str:
+    """How many replicas to reserve, and what that costs a day; empty where the plan has no price for it."""
+    mix = day["mix"]
+    if mix is None:
+        return ""
+    return (f" Reserved and on demand: {mix['reserved']} of {mix['most']} replicas reserved, the rest by the hour, "
+            f"{mix['usd_per_day']:.2f} USD a day; all by the hour {mix['usd_per_day_on_demand']:.2f}, all reserved "
+            f"{mix['usd_per_day_reserved']:.2f}.")
+
+
 def _next_change(answer: Data) -> list[str]:
     best = next(iter(answer["changes"]), None)
     if best is not None and best["per_dollar_gain_pct"] is None:
@@ -188,7 +198,7 @@ def plan_tables(data: Data) -> Iterator[Any]:
             day = answer["hourly"]
             yield Text(
                 f"Resized every hour: {day['saving_pct']:.0f} % fewer replica hours, "
-                f"{day['usd_per_day_saved']:.2f} USD a day."
+                f"{day['usd_per_day_saved']:.2f} USD a day.{mix_words(day)}"
             )
     yield from (Text(line) for line in export_lines(data["export"]))
 
