@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.installed
 MINUTES ?= 10
-# a process a core, at most eight; a test file stays in one process, so that what it compiled or ran is there for all its tests
-SPREAD := -n auto --maxprocesses 8 --dist loadfile
+# a process a core, at most eight; each takes neighbouring tests, and from another what that has not reached when its own are done
+SPREAD := -n auto --maxprocesses 8 --dist worksteal
 DEMO := scenarios/chat_static.yaml scenarios/chat.yaml
 DEV_STAMP := $(VENV)/.installed-dev
 LOCK := constraints-dev.txt
