@@ -9,10 +9,10 @@ from simulator.engines.clients import Habits, Talks
 from simulator.engines.plans import Plans
 from simulator.errors import ConfigError
 from simulator.records import Scaler, Shift
-from simulator.scenario.autoscale import AutoscaleSpec, scaler, shifts
+from simulator.scenario.autoscale import WEEK_S, AutoscaleSpec, scaler, shifts
 from simulator.scenario.sections import ClusterSpec, EventSpec
 from simulator.state import Limits
-from simulator.units import NS_PER_S, to_ticks
+from simulator.units import LONGEST_S, NS_PER_S, to_ticks
 from simulator.workload.streams import stream
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ def plans_of(setup: "Setup", limits: list[Limits], habits: Habits, talks: Talks,
                           "wait for answers is not modelled")
     if setup.scenario.horizon_s is None and any(spec.activation for spec in specs):
         raise ConfigError("cluster.autoscale.activation needs horizon_s: requests too few to activate wait for ever")
+    if scaled:
+        _check_waits(cluster)
     scalers: list[Scaler] = []
     plan: list[Shift] = []
     for pool, first, spec, count in scaled:
@@ -62,6 +64,17 @@ def plans_of(setup: "Setup", limits: list[Limits], habits: Habits, talks: Talks,
     rows += reclaims(cluster, setup.scenario.seed, replication, end)
     notice = max((to_ticks(spot.notice_s) for spot in cluster.spots.values()), default=0)
     return Plans(rows, to_ticks(cluster.health_check_s), to_ticks(cluster.retry_s), notice, scalers, plan)
+
+
+def _check_waits(cluster: ClusterSpec) -> None:
+    """Raise ConfigError for waits in which an autoscaler would decide without end."""
+    waits = {"cluster.health_check_s": cluster.health_check_s, "cluster.retry_s": cluster.retry_s}
+    waits |= {f"cluster.events[{k}].for_s": event.for_s for k, event in enumerate(cluster.events)}
+    waits |= {f"spot.replace_s{f' of pool {name}' if name else ''}": spot.replace_s
+              for name, spot in cluster.spots.items()}
+    for key, value in waits.items():
+        if value > WEEK_S:
+            raise ConfigError(f"{key} must be <= {WEEK_S:g} beside cluster.autoscale, got {value:g}")
 
 
 def reclaims(cluster: ClusterSpec, seed: int, replication: int, end: int) -> list[Row]:
@@ -111,6 +124,10 @@ def _rows(cluster: ClusterSpec, k: int, event: EventSpec) -> list[Row]:
         if event.replica >= len(chosen):
             raise ConfigError(f"{where}.replica must be < {len(chosen)}, got {event.replica}")
         chosen = chosen[event.replica : event.replica + 1]
+    last_s = event.at_s + (len(chosen) - 1) * event.apart_s
+    if last_s > LONGEST_S:
+        raise ConfigError(f"{where}: the last of {len(chosen)} replicas must have its turn by {LONGEST_S:.0f} s, got "
+                          f"{last_s:g}")
     begins = [(to_ticks(event.at_s + n * event.apart_s), r) for n, r in enumerate(chosen)]
     lasts = to_ticks(event.for_s)
     if event.factor is not None:
