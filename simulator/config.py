@@ -178,6 +178,7 @@ def _problem(model: type[BaseModel], error: Any, key: Key) -> str:
         return message if message.startswith(name) else f"{name}: {message}"
     message = message.replace("Input should be", "must be").replace("greater than or equal to", ">=")
     message = message.replace("less than or equal to", "<=").replace("greater than", ">").replace("less than", "<")
+    message = re.sub(r"List should (have at \w+ \d+ items?) after validation, not \d+", r"must \1", message)
     message = re.sub(r"a valid dictionary( or instance of \w+)?", "a mapping of keys", message)
     return f"{name} {message}, got {shown(value)}"
 
