@@ -74,7 +74,7 @@ class Case:
     link: tuple[int, int] | None = None
     """[2^-LINK_BITS ns] a token and [ns] latency of hand-overs."""
     changes: tuple[tuple[int, int, int, int], ...] = ()
-    """What happens to replicas (engines.job.add_changes), when that is found and
+    """What happens to replicas (engines.plans.Plans), when that is found and
     tried again, and the notice before one is reclaimed [ns]."""
     found_after: int = 0
     retry: int = 1

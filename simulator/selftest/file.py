@@ -74,7 +74,7 @@ class CaseFile(KindFile):
     habits: dict[str, Tick] = Field(default={})
     others: list[PoolFile] = Field(default=[], max_length=8)
     groups: list[list[Annotated[int, Field(ge=0, le=8)]]] = Field(default=[], max_length=64)
-    link: list[Tick] | None = Field(default=None, min_length=2, max_length=2)
+    link: list[Annotated[int, Field(ge=0, le=2**50)]] | None = Field(default=None, min_length=2, max_length=2)
     changes: list[Annotated[list[Tick], Field(min_length=4, max_length=4)]] = Field(default=[], max_length=100)
     found_after: Tick = 0
     retry: Tick = 1

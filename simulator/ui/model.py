@@ -45,6 +45,7 @@ class Settings:
     prompt: int = 1150  # [tokens] mean
     output: int = 210  # [tokens] mean
     model: str = "llama-3.1-8b"
+    tensor_parallel: int = 1
     price: float | None = None  # [USD per GPU and hour], None = the profile's example
 
 
@@ -83,7 +84,8 @@ def settings_from(path: Path | None) -> tuple[Settings, PlanSpec | None]:
         max_num_seqs=c.max_num_seqs[0] or start.max_num_seqs,
         prompt=max(1, round(trace.prompt.mean())),
         output=max(1, round(trace.output.mean())),
-        model=spec.model,
+        model=c.model[0] or spec.model,
+        tensor_parallel=c.tensor_parallel[0],
         price=spec.prices.get(c.gpu[0]),
     ), spec
 
@@ -100,7 +102,7 @@ def _simulated(s: Settings, rate: float, requests: int) -> Result:
                 "name": f"{s.gpu}, {s.policy}",
                 "seed": 1,
                 "model": s.model,
-                "hardware": s.gpu,
+                "hardware": {"gpu": s.gpu, "tensor_parallel": s.tensor_parallel},
                 "max_model_len": min(LENGTH, load_model(s.model).max_positions),
                 "workload": {
                     "arrivals": {"kind": "poisson", "rate": rate / s.replicas, "requests": requests},
@@ -131,7 +133,7 @@ def evaluate(s: Settings, pictures: bool = True) -> View:
 
 
 def _check(s: Settings) -> None:
-    for name in ("rate", "ttft_ms", "tpot_ms", "replicas", "max_num_seqs", "prompt", "output"):
+    for name in ("rate", "ttft_ms", "tpot_ms", "replicas", "max_num_seqs", "prompt", "output", "tensor_parallel"):
         value = getattr(s, name)
         if value is None or not 0 < value < float("inf"):
             raise ConfigError(f"{name} must be a number > 0, got {value!r}")
@@ -142,7 +144,7 @@ def _view(s: Settings, result: Result, pictures: bool) -> View:
     values = record["values"]
     ttft, tpot = values[key_of("ttft", None, PERCENTILE)], values[key_of("tpot", None, PERCENTILE)]
     price = load_gpu(s.gpu).price_usd_h if s.price is None else s.price
-    hourly = price * s.replicas
+    hourly = price * s.replicas * s.tensor_parallel
     per_million = hourly / max(1e-9, s.rate * s.output * 3600 / 1e6)
     meets = not record["overloaded"] and ttft <= s.ttft_ms / 1000 and tpot <= s.tpot_ms / 1000
     lines = (

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from simulator.errors import ConfigError
 from simulator.profiles.gpu import list_gpus
+from simulator.profiles.model import list_models
 from simulator.report.svg import css_variables
 from simulator.ui.model import SLOT_REQUESTS, SLOTS_SHOWN, Settings, View, evaluate, settings_from
 
@@ -21,6 +22,7 @@ SLIDERS: Final = (
     ("ttft_ms", "limit on p99 TTFT [ms]", 50, 5000, 50),
     ("tpot_ms", "limit on p99 TPOT [ms]", 5, 200, 1),
     ("replicas", "replicas", 1, 64, 1),
+    ("tensor_parallel", "GPUs of a replica (tensor parallel)", 1, 8, 1),
     ("max_num_seqs", "max_num_seqs", 1, 256, 1),
     ("prompt", "prompt tokens, mean", 50, 6000, 50),
     ("output", "output tokens, mean", 10, 1500, 10),
@@ -112,7 +114,7 @@ class Page:
             f"--bad: #ff8a80; }} }}" + _STYLE
         )
         with ui.column().classes("plan-page"):
-            ui.label(f"servecast: {self.settings.model}").classes("text-h5")
+            ui.label("servecast").classes("text-h5")
             self._parts["verdict"] = ui.label("Simulating ...").classes("text-h6").mark("verdict").props('id="verdict"')
             with ui.row().classes("w-full items-start no-wrap max-md:flex-wrap"):
                 self._controls(ui)
@@ -122,9 +124,12 @@ class Page:
     def _controls(self, ui: Any) -> None:
         from policies.registry import POLICIES
 
+        models = list(dict.fromkeys([self.settings.model, *list_models()]))
         with ui.card().classes("w-80 max-md:w-full shrink-0"):
             gpus = [gpu.path.stem for gpu in list_gpus() if gpu.name != "unit"]
-            for name, label, options in (("gpu", "GPU", gpus), ("policy", "policy", list(POLICIES))):
+            for name, label, options in (
+                ("model", "model", models), ("gpu", "GPU", gpus), ("policy", "policy", list(POLICIES))
+            ):
                 ui.select(
                     options, value=getattr(self.settings, name), label=label, on_change=self._setter(name)
                 ).classes("w-full").props(f'data-testid="{name}"')
@@ -149,7 +154,7 @@ class Page:
 
     def _setter(self, name: str, shown: Any = None, label: str = "") -> Any:
         async def changed(event: Any) -> None:
-            whole = name in ("replicas", "max_num_seqs", "prompt", "output")
+            whole = name in ("replicas", "max_num_seqs", "prompt", "output", "tensor_parallel")
             value: Any = int(event.value) if whole else event.value
             changes: dict[str, Any] = {name: value}
             if name == "gpu":

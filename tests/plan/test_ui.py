@@ -29,6 +29,16 @@ def test_more_replicas_cost_more_and_wait_less() -> None:
     assert four.ttft_s < one.ttft_s
 
 
+def test_a_model_that_one_gpu_does_not_hold_runs_on_several_which_all_cost() -> None:
+    """70 billion parameters of 2 bytes on 80 GB: not on one GPU, on four, at four times the price."""
+    one, four = (evaluate(Settings(rate=1, replicas=1, model="llama-3.1-70b", tensor_parallel=n), pictures=False)
+                 for n in (1, 4))  # fmt: skip
+    small = evaluate(Settings(rate=1, replicas=1), pictures=False)
+    assert one.error and not four.error
+    assert four.usd_per_hour == pytest.approx(4 * small.usd_per_hour)
+    assert settings_from(SCENARIOS / "plan_classes.yaml")[0].model == "qwen2.5-14b"
+
+
 def test_pictures_are_there_and_a_setting_that_cannot_run_is_a_message() -> None:
     view = evaluate(Settings())
     assert view.curve.startswith("<svg") and view.slots.startswith("<svg")

@@ -17,7 +17,7 @@ from simulator.selftest.shrink import shrunk
 from simulator.selftest.trial import case_of, faults
 from simulator.state import Limits
 
-SEEDS = range(0, 200, 7)
+SEEDS = range(0, 500, 7)
 
 
 def same(one: Case, other: Case) -> bool:
