@@ -122,7 +122,7 @@ def fleet_lines(summary: dict[str, Any]) -> list[str]:
         return []
     own, lost = summary["fleet"], summary["changes"]
     lines = []
-    if own["usd"] < own["usd_fixed"] or own["replicas_started"]:
+    if own["mean_replicas"] is not None and (own["usd"] < own["usd_fixed"] or own["replicas_started"]):
         cheaper = 1 - own["usd"] / own["usd_fixed"] if own["usd_fixed"] else None
         lines.append(
             f"The fleet had {own['least_replicas']} to {own['peak_replicas']} replicas, {own['mean_replicas']:.3g} on "

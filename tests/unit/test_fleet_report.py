@@ -84,6 +84,15 @@ def test_a_fixed_fleet_has_no_such_picture() -> None:
     assert "fleet" not in fixed.summary and "as the autoscaler read it" not in render_report(fixed)
 
 
+def test_a_fleet_that_nobody_was_sent_to_has_a_page() -> None:
+    auto = {"formula": "keda", "min": 0, "metric": "requests"}
+    none = result(auto).scenario.updated({"workload": {"requests": {"output": [1, 1], "prompt": [200, 200]}}})
+    done = simulate(none, "reference")
+    assert done.summary["requests"]["rejected"] == 2
+    page = render_report(done)
+    assert "The fleet had" not in page and "2 requests" in page
+
+
 def test_files(tmp_path: Path) -> None:
     done = result()
     write_result(done, tmp_path / "out", report=False)
