@@ -45,7 +45,7 @@ class RateSpec(Section):
 
     pods: int = Field(default=0, ge=0, le=4096)
     percent: int = Field(default=100, ge=0, le=100_000)
-    period_s: float = Field(default=15.0, ge=1e-3, le=1800)
+    period_s: float = Field(default=15.0, ge=1, le=1800)
 
 
 class ShiftSpec(Section):
@@ -79,11 +79,11 @@ class AutoscaleSpec(Section):
     scale_down_window_s: float = Field(default=300.0, ge=0, le=3600)
     scale_up: RateSpec = RateSpec(pods=4)
     scale_down: RateSpec = RateSpec()
-    grace_s: float | None = Field(default=None, ge=1e-3, le=LONGEST_S, description="for the last requests of a replica "
+    grace_s: float | None = Field(default=None, ge=1, le=LONGEST_S, description="for the last requests of a replica "
                                   "that is released, then they are lost; default: as long as they take")
-    ttft_window_s: float = Field(default=60.0, ge=1e-3, le=3600, description="of the mean time to first token")
+    ttft_window_s: float = Field(default=60.0, ge=1, le=3600, description="of the mean time to first token")
     schedule: list[ShiftSpec] = Field(default=[], max_length=1000)
-    polling_s: float | None = Field(default=None, ge=0.1, le=3600)
+    polling_s: float | None = Field(default=None, ge=1, le=3600)
     cool_down_s: float | None = Field(default=None, ge=0, le=LONGEST_S)
     activation: float | None = Field(default=None, ge=0, le=1e6)
 

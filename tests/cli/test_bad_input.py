@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator import load_scenario
+from simulator import load_scenario, scenario_from
 from simulator.errors import ConfigError
 
 GOOD = """\
@@ -313,3 +313,9 @@ def test_full_disk_names_the_folder_and_leaves_nothing(servecast, tmp_path, monk
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err == f"{tmp_path / 'out'}: No space left on device\n"
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_plain_data_has_a_name_in_messages_and_no_line() -> None:
+    data = {"name": "mine", "workload": {"requests": {"output": [2]}}, "policy": {"name": "chunked", "tbt_s": 1.0}}
+    with pytest.raises(ConfigError, match=r"^scenario: policy\.tbt_s has no effect under chunked"):
+        scenario_from(data)
