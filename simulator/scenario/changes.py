@@ -34,7 +34,7 @@ def plans_of(setup: "Setup", limits: list[Limits], habits: Habits, talks: Talks,
     scaled = list(autoscaled(cluster))
     if not cluster.events and not scaled and not cluster.spots:
         return None
-    key = "cluster.events" if cluster.events else "cluster.autoscale" if scaled else "spot"
+    key = "cluster.events" if cluster.events else "cluster.autoscale" if scaled else spot_key(cluster)
     policy, specs = setup.policy, [spec for _, _, spec, _ in scaled]
     if not policy.streams:
         raise ConfigError(f"{key} needs a policy that sends tokens as they come, got {policy.name}")
@@ -70,11 +70,17 @@ def _check_waits(cluster: ClusterSpec) -> None:
     """Raise ConfigError for waits in which an autoscaler would decide without end."""
     waits = {"cluster.health_check_s": cluster.health_check_s, "cluster.retry_s": cluster.retry_s}
     waits |= {f"cluster.events[{k}].for_s": event.for_s for k, event in enumerate(cluster.events)}
-    waits |= {f"spot.replace_s{f' of pool {name}' if name else ''}": spot.replace_s
+    waits |= {f"cluster.{f'pools.{name}.' if name else ''}spot.replace_s": spot.replace_s
               for name, spot in cluster.spots.items()}
     for key, value in waits.items():
         if value > WEEK_S:
             raise ConfigError(f"{key} must be <= {WEEK_S:g} beside cluster.autoscale, got {value:g}")
+
+
+def spot_key(cluster: ClusterSpec) -> str:
+    """The first key that says of spot capacity."""
+    pool = next(iter(cluster.spots))
+    return f"cluster.pools.{pool}.spot" if pool else "cluster.spot"
 
 
 def reclaims(cluster: ClusterSpec, seed: int, replication: int, end: int) -> list[Row]:
@@ -87,7 +93,8 @@ def reclaims(cluster: ClusterSpec, seed: int, replication: int, end: int) -> lis
             while (at := at + draw.exponential(ns)) < end:
                 rows.append((round(at), RECLAIM, r, to_ticks(spot.replace_s)))
                 if len(rows) > MOST_RECLAIMS:
-                    raise ConfigError(f"spot.reclaims_per_hour: over {MOST_RECLAIMS} replicas would be reclaimed")
+                    raise ConfigError(f"{spot_key(cluster)}.reclaims_per_hour: over {MOST_RECLAIMS} replicas would be "
+                                      "reclaimed")
     return rows
 
 
@@ -107,7 +114,7 @@ def _unsure(cluster: ClusterSpec, specs: list[AutoscaleSpec]) -> str:
     if any(event.kind != "slow" for event in cluster.events):
         return "cluster.events"
     if cluster.spots:
-        return "spot"
+        return spot_key(cluster)
     if any(spec.min == 0 for spec in specs):
         return "cluster.autoscale.min: 0"
     return "cluster.autoscale.grace_s" if any(spec.grace_s for spec in specs) else ""

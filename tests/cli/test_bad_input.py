@@ -72,6 +72,10 @@ SCENARIOS = {
         GOOD + "policy: vllm_v0\nkv: {swap: {gib: 1, gb_per_s: 25}}\n"
         "cluster: {autoscale: {metric: requests, target: 1, start: {}}}\n",
         ["in.yaml:8: cluster.autoscale with preemption by swap"]),
+    "spot capacity that swaps": (
+        GOOD + "policy: vllm_v0\nkv: {swap: {gib: 1, gb_per_s: 25}}\n"
+        "cluster: {spot: {reclaims_per_hour: 1, replace_s: 60}}\n",
+        ["in.yaml:8: cluster.spot with preemption by swap"]),
     "found twice": (GOOD.replace("  arrivals", "  prefix: {groups: 2, length: 5}\n  cached: 3\n  arrivals"),
                     ["workload", "cached has no effect beside prefix"]),
     "nothing in it": ("", ["in.yaml:1", "workload is missing"]),

@@ -182,7 +182,7 @@ def test_refused(change: dict[str, Any], words: str | None) -> None:
 @pytest.mark.parametrize(("beside", "words"), [
     ({"events": [{"at_s": 1, "kind": "crash", "for_s": 1e9}]}, r"cluster\.events\[0\]\.for_s must be <= 604800"),
     ({"events": [{"at_s": 1, "kind": "drain", "for_s": 1}], "retry_s": 1e9}, r"retry_s must be <= 604800"),
-    ({"spot": {"reclaims_per_hour": 1000, "replace_s": 1e9}}, r"spot\.replace_s must be <= 604800"),
+    ({"spot": {"reclaims_per_hour": 1000, "replace_s": 1e9}}, r"cluster\.spot\.replace_s must be <= 604800"),
     ({"events": [{"at_s": 1e9, "kind": "drain", "for_s": 1, "apart_s": 1e9}]}, "last of 3 replicas must have its turn"),
 ])
 def test_waits_in_which_an_autoscaler_decides_without_end_are_refused(beside: dict[str, Any], words: str) -> None:
