@@ -35,6 +35,7 @@ class Document:
         self.path = Path(path)
         self.name = str(path)
         self.overridden: set[Key] = set()
+        self.in_file = True
         try:
             self.node, data = parse_yaml(read_text(path) if text is None else text)
         except ReadError as error:
@@ -56,7 +57,7 @@ class Document:
     def of_data(cls, data: Mapping[str, Any], name: str) -> "Document":
         """Plain data, e.g. a dict written in Python; `name` stands in messages where a file would."""
         document = cls(name, text="{}")
-        document.data = dict(data)
+        document.data, document.in_file = dict(data), False
         return document
 
     def line(self, key: Key) -> int | None:
@@ -72,7 +73,9 @@ class Document:
         return line
 
     def where(self, key: Key) -> str:
-        """`file:line` or `--set`, for the start of a message."""
+        """`file:line`, `--set` or, of plain data, its name, for the start of a message."""
+        if not self.in_file:
+            return self.name
         line = self.line(key)
         return "--set" if line is None else f"{self.name}:{line}"
 
@@ -178,6 +181,7 @@ def _problem(model: type[BaseModel], error: Any, key: Key) -> str:
         return message if message.startswith(name) else f"{name}: {message}"
     message = message.replace("Input should be", "must be").replace("greater than or equal to", ">=")
     message = message.replace("less than or equal to", "<=").replace("greater than", ">").replace("less than", "<")
+    message = re.sub(r"List should (have at \w+ \d+ items?) after validation, not \d+", r"must \1", message)
     message = re.sub(r"a valid dictionary( or instance of \w+)?", "a mapping of keys", message)
     return f"{name} {message}, got {shown(value)}"
 

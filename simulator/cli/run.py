@@ -141,4 +141,6 @@ def print_result(result: "Result") -> None:
          *reuse_sentences(result.prefix_reuse, result.summary["kv"]["prefix_cache"]["hit_rate"]))
     for name, setup in result.setup.pools.items() or [("", result.setup)]:
         if setup.capacity is not None:
-            show(*([f"pool {name}:"] if name else []), setup.capacity.text())
+            given = setup.scenario.kv.num_gpu_blocks
+            show(*([f"pool {name}:"] if name else []), setup.capacity.text(),
+                 *([f"  {given:,} blocks were set in the scenario instead"] if given else []))

@@ -69,7 +69,7 @@ def fleet(result: Result, parts: list[Result], begin: int, span: int) -> dict[st
     usd = cost_usd(result, parts, begin, span)
     fixed = sum(span * len(part.totals) / HOUR_NS * usd_per_replica_hour(part) for part in parts)
     tokens = int(result.totals["output"].sum()) - int(result.totals["failed_tokens"].sum())
-    counts = _paid_replicas(found)
+    counts = _paid_replicas(found, begin, end)
     ordered = 0
     if result.fleet is not None:
         ordered = int(((result.fleet["replica"] >= 0) & (result.fleet["state"] == STARTING)).sum())
@@ -78,7 +78,7 @@ def fleet(result: Result, parts: list[Result], begin: int, span: int) -> dict[st
         "hours": {name: found.spent(code) / HOUR_NS for code, name in enumerate(STATES) if code != ABSENT},
         "mean_replicas": paid / span if span else None,
         "peak_replicas": int(counts.max(initial=0)),
-        "least_replicas": int(counts.min(initial=len(result.totals))),
+        "least_replicas": int(counts.min(initial=len(result.totals))) if counts.size else 0,
         "replicas_started": ordered,
         "usd": usd,
         "usd_fixed": fixed,
@@ -87,11 +87,12 @@ def fleet(result: Result, parts: list[Result], begin: int, span: int) -> dict[st
     }
 
 
-def _paid_replicas(found: Stays) -> Int64s:
-    """Replicas paid for at every change."""
+def _paid_replicas(found: Stays, begin: int, end: int) -> Int64s:
+    """Replicas paid for from `begin` and from every change after it, up to `end` [tick]."""
     rows = found.state != ABSENT
-    ticks = np.concatenate([found.start[rows], found.end[rows]])
-    change = np.concatenate([np.ones(rows.sum(), dtype=np.int64), -np.ones(rows.sum(), dtype=np.int64)])
+    ticks = np.concatenate([[begin, end], found.start[rows], found.end[rows]])
+    ones = np.ones(rows.sum(), dtype=np.int64)
+    change = np.concatenate([np.zeros(2, dtype=np.int64), ones, -ones])
     order = np.argsort(ticks, kind="stable")
     ticks, level = ticks[order], np.cumsum(change[order])
     last = np.append(ticks[1:] > ticks[:-1], True)

@@ -105,7 +105,8 @@ def curve_of(shared: Shared, order: Int64s, asked: Int64s, used: Int64s) -> Curv
 
 
 def curve(result: Result) -> tuple[Curve, int] | None:
-    """Hits of all replicas against KV blocks of each, and the prompt tokens asked for; None where nothing is reused."""
+    """Hits of all replicas against KV blocks of each, and the prompt tokens asked for; None where nothing is reused
+    or nobody was served."""
     req, block = result.requests, result.setup.limits.block_size
     if not req.found.size or result.setup.pools:
         return None
@@ -114,6 +115,8 @@ def curve(result: Result) -> tuple[Curve, int] | None:
         return None
     order = np.argsort(req.scheduled, kind="stable")
     order = order[req.scheduled[order] != NEVER][:MOST].astype(np.int64)
+    if not order.size:
+        return None
     asked = (np.asarray(req.prompt, np.int64) - 1) // block
     used = np.maximum(np.asarray(req.prompt, np.int64) + req.done - 1, req.prompt) // block
     parts = [curve_of(shared, order[req.replica[order] == r], asked, used) for r in range(len(result.totals))]

@@ -194,7 +194,9 @@ class Search:
         counts = [n for n in allowed if n >= bound]
         error = found.error.relative
         if not allowed:
-            return Outcome(candidate, "infeasible", "no layout of exactly the number of GPUs asked for", bound=bound)
+            why = "no layout of exactly the number of GPUs asked for" if spec.candidates.total_gpus else (
+                f"fewer replicas are allowed than it takes beside the {candidate.prefill_replicas} for prompts")
+            return Outcome(candidate, "infeasible", why, bound=bound)
         if not counts:
             needs = f"needs at least {bound} replicas to keep up, {allowed[-1]} are allowed"
             return self._failed(candidate, allowed[-1], rate, bound, error, needs)

@@ -122,12 +122,14 @@ def fleet_lines(summary: dict[str, Any]) -> list[str]:
         return []
     own, lost = summary["fleet"], summary["changes"]
     lines = []
-    if own["usd"] < own["usd_fixed"] or own["replicas_started"]:
+    if own["mean_replicas"] is not None and (own["usd"] < own["usd_fixed"] or own["replicas_started"]):
         cheaper = 1 - own["usd"] / own["usd_fixed"] if own["usd_fixed"] else None
+        least, most = own["least_replicas"], own["peak_replicas"]
+        had = f"{least} to {most} replicas, {own['mean_replicas']:.3g} on average" if least < most else (
+            f"{most} replica{'s' * (most != 1)} all the time")
         lines.append(
-            f"The fleet had {own['least_replicas']} to {own['peak_replicas']} replicas, {own['mean_replicas']:.3g} on "
-            f"average ({own['replica_hours']:.3g} replica hours, {own['hours']['starting']:.2g} of them starting): "
-            f"{own['usd']:,.2f} USD, {share(cheaper)} less than all of them all the time.")
+            f"The fleet had {had} ({own['replica_hours']:.3g} replica hours, {own['hours']['starting']:.2g} of them "
+            f"starting): {own['usd']:,.2f} USD, {share(cheaper)} less than all of them all the time.")
     if lost["requests_failed"] or lost["down_s"]:
         lines.append(f"Replicas were out of service for {seconds(lost['down_s'])} in all; {lost['requests_failed']:,} "
                      f"requests failed and were submitted again, after {lost['tokens_lost']:,} tokens.")

@@ -12,6 +12,8 @@ from simulator.scenario.limits import LONGEST_S
 from simulator.units import to_ticks
 
 DAY_S: Final = 86_400.0
+WEEK_S: Final = 7 * DAY_S
+"""Longest wait beside an autoscaler, which decides again and again all the while."""
 SCALE_TO_ZERO: Final = ("waiting", "requests")
 """Metrics that tell of requests when there is no replica."""
 POLLING_S: Final = 30.0
@@ -22,10 +24,10 @@ COOL_DOWN_S: Final = 300.0
 class StartSpec(Section):
     """How long a replica takes from its order until it serves, in parts."""
 
-    node_s: float = Field(default=0.0, ge=0, le=LONGEST_S, description="until there is a machine with GPUs")
-    image_s: float = Field(default=0.0, ge=0, le=LONGEST_S, description="pulling the image")
-    weights_s: float = Field(default=0.0, ge=0, le=LONGEST_S, description="reading the weights")
-    compile_s: float = Field(default=0.0, ge=0, le=LONGEST_S, description="compiling, capturing graphs, warming up")
+    node_s: float = Field(default=0.0, ge=0, le=WEEK_S, description="until there is a machine with GPUs")
+    image_s: float = Field(default=0.0, ge=0, le=WEEK_S, description="pulling the image")
+    weights_s: float = Field(default=0.0, ge=0, le=WEEK_S, description="reading the weights")
+    compile_s: float = Field(default=0.0, ge=0, le=WEEK_S, description="compiling, capturing graphs, warming up")
 
     @property
     def pending_s(self) -> float:
@@ -43,7 +45,7 @@ class RateSpec(Section):
 
     pods: int = Field(default=0, ge=0, le=4096)
     percent: int = Field(default=100, ge=0, le=100_000)
-    period_s: float = Field(default=15.0, gt=0, le=1800)
+    period_s: float = Field(default=15.0, ge=1, le=1800)
 
 
 class ShiftSpec(Section):
@@ -52,7 +54,7 @@ class ShiftSpec(Section):
     from_s: float = Field(ge=0, le=LONGEST_S)
     to_s: float = Field(gt=0, le=LONGEST_S)
     replicas: int = Field(ge=0, le=4096)
-    every_s: float = Field(default=DAY_S, gt=0, le=LONGEST_S)
+    every_s: float = Field(default=DAY_S, ge=1e-3, le=LONGEST_S)
 
     @model_validator(mode="after")
     def _in_order(self) -> "ShiftSpec":
@@ -77,11 +79,11 @@ class AutoscaleSpec(Section):
     scale_down_window_s: float = Field(default=300.0, ge=0, le=3600)
     scale_up: RateSpec = RateSpec(pods=4)
     scale_down: RateSpec = RateSpec()
-    grace_s: float | None = Field(default=None, gt=0, le=LONGEST_S, description="for the last requests of a replica "
+    grace_s: float | None = Field(default=None, ge=1, le=LONGEST_S, description="for the last requests of a replica "
                                   "that is released, then they are lost; default: as long as they take")
-    ttft_window_s: float = Field(default=60.0, gt=0, le=3600, description="of the mean time to first token")
+    ttft_window_s: float = Field(default=60.0, ge=1, le=3600, description="of the mean time to first token")
     schedule: list[ShiftSpec] = Field(default=[], max_length=1000)
-    polling_s: float | None = Field(default=None, gt=0, le=3600)
+    polling_s: float | None = Field(default=None, ge=1, le=3600)
     cool_down_s: float | None = Field(default=None, ge=0, le=LONGEST_S)
     activation: float | None = Field(default=None, ge=0, le=1e6)
 

@@ -9,10 +9,10 @@ from simulator.engines.clients import Habits, Talks
 from simulator.engines.plans import Plans
 from simulator.errors import ConfigError
 from simulator.records import Scaler, Shift
-from simulator.scenario.autoscale import AutoscaleSpec, scaler, shifts
+from simulator.scenario.autoscale import WEEK_S, AutoscaleSpec, scaler, shifts
 from simulator.scenario.sections import ClusterSpec, EventSpec
 from simulator.state import Limits
-from simulator.units import NS_PER_S, to_ticks
+from simulator.units import LONGEST_S, NS_PER_S, to_ticks
 from simulator.workload.streams import stream
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def plans_of(setup: "Setup", limits: list[Limits], habits: Habits, talks: Talks,
     scaled = list(autoscaled(cluster))
     if not cluster.events and not scaled and not cluster.spots:
         return None
-    key = "cluster.events" if cluster.events else "cluster.autoscale" if scaled else "spot"
+    key = "cluster.events" if cluster.events else "cluster.autoscale" if scaled else spot_key(cluster)
     policy, specs = setup.policy, [spec for _, _, spec, _ in scaled]
     if not policy.streams:
         raise ConfigError(f"{key} needs a policy that sends tokens as they come, got {policy.name}")
@@ -53,6 +53,8 @@ def plans_of(setup: "Setup", limits: list[Limits], habits: Habits, talks: Talks,
                           "wait for answers is not modelled")
     if setup.scenario.horizon_s is None and any(spec.activation for spec in specs):
         raise ConfigError("cluster.autoscale.activation needs horizon_s: requests too few to activate wait for ever")
+    if scaled:
+        _check_waits(cluster)
     scalers: list[Scaler] = []
     plan: list[Shift] = []
     for pool, first, spec, count in scaled:
@@ -62,6 +64,23 @@ def plans_of(setup: "Setup", limits: list[Limits], habits: Habits, talks: Talks,
     rows += reclaims(cluster, setup.scenario.seed, replication, end)
     notice = max((to_ticks(spot.notice_s) for spot in cluster.spots.values()), default=0)
     return Plans(rows, to_ticks(cluster.health_check_s), to_ticks(cluster.retry_s), notice, scalers, plan)
+
+
+def _check_waits(cluster: ClusterSpec) -> None:
+    """Raise ConfigError for waits in which an autoscaler would decide without end."""
+    waits = {"cluster.health_check_s": cluster.health_check_s, "cluster.retry_s": cluster.retry_s}
+    waits |= {f"cluster.events[{k}].for_s": event.for_s for k, event in enumerate(cluster.events)}
+    waits |= {f"cluster.{f'pools.{name}.' if name else ''}spot.replace_s": spot.replace_s
+              for name, spot in cluster.spots.items()}
+    for key, value in waits.items():
+        if value > WEEK_S:
+            raise ConfigError(f"{key} must be <= {WEEK_S:g} beside cluster.autoscale, got {value:g}")
+
+
+def spot_key(cluster: ClusterSpec) -> str:
+    """The first key that says of spot capacity."""
+    pool = next(iter(cluster.spots))
+    return f"cluster.pools.{pool}.spot" if pool else "cluster.spot"
 
 
 def reclaims(cluster: ClusterSpec, seed: int, replication: int, end: int) -> list[Row]:
@@ -74,7 +93,8 @@ def reclaims(cluster: ClusterSpec, seed: int, replication: int, end: int) -> lis
             while (at := at + draw.exponential(ns)) < end:
                 rows.append((round(at), RECLAIM, r, to_ticks(spot.replace_s)))
                 if len(rows) > MOST_RECLAIMS:
-                    raise ConfigError(f"spot.reclaims_per_hour: over {MOST_RECLAIMS} replicas would be reclaimed")
+                    raise ConfigError(f"{spot_key(cluster)}.reclaims_per_hour: over {MOST_RECLAIMS} replicas would be "
+                                      "reclaimed")
     return rows
 
 
@@ -94,7 +114,7 @@ def _unsure(cluster: ClusterSpec, specs: list[AutoscaleSpec]) -> str:
     if any(event.kind != "slow" for event in cluster.events):
         return "cluster.events"
     if cluster.spots:
-        return "spot"
+        return spot_key(cluster)
     if any(spec.min == 0 for spec in specs):
         return "cluster.autoscale.min: 0"
     return "cluster.autoscale.grace_s" if any(spec.grace_s for spec in specs) else ""
@@ -111,6 +131,10 @@ def _rows(cluster: ClusterSpec, k: int, event: EventSpec) -> list[Row]:
         if event.replica >= len(chosen):
             raise ConfigError(f"{where}.replica must be < {len(chosen)}, got {event.replica}")
         chosen = chosen[event.replica : event.replica + 1]
+    last_s = event.at_s + (len(chosen) - 1) * event.apart_s
+    if last_s > LONGEST_S:
+        raise ConfigError(f"{where}: the last of {len(chosen)} replicas must have its turn by {LONGEST_S:.0f} s, got "
+                          f"{last_s:g}")
     begins = [(to_ticks(event.at_s + n * event.apart_s), r) for n, r in enumerate(chosen)]
     lasts = to_ticks(event.for_s)
     if event.factor is not None:

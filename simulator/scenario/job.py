@@ -68,7 +68,10 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
     weigh_tenants(scenario, trace, job)
     job.links = links(scenario.cluster, _token_bytes(setup), trace, len(groups) // 2, compiled)
     end = int(trace.arrival_ns[-1]) if scenario.horizon_s is None else to_ticks(scenario.horizon_s)
-    plans = plans_of(setup, [pool.lim for pool in pools], habits, talks, end, replication)
+    try:
+        plans = plans_of(setup, [pool.lim for pool in pools], habits, talks, end, replication)
+    except ConfigError as error:
+        raise scenario.placed(error) from None
     if plans is not None:
         add_changes(job, plans, compiled)
     job.router = ROUTERS[scenario.cluster.router]

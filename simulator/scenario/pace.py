@@ -9,11 +9,13 @@ from simulator.units import NS_PER_S, to_ticks
 
 
 def longest_step_ns(cost: Cost, lim: Limits, tokens: int) -> int:
-    """[ns] that no step of up to `tokens` tokens exceeds: every slot decodes, all KV memory is read, and each token is
-    that of a prompt chunk at the end of the longest request; the GPU waits for the CPU's preparation."""
+    """[ns] that no step of up to `tokens` tokens exceeds: every slot decodes, all KV memory that the slots can fill
+    is read, and each token is that of a prompt chunk at the end of the longest request; the GPU waits for the CPU's
+    preparation."""
     rows = lim.max_num_seqs
+    memory = min(lim.num_blocks, rows * -(-lim.max_model_len // lim.block_size)) * lim.block_size
     dense = max(dense_time(cost, 1, tokens), dense_time(cost, 0, min(tokens, rows)))
-    gpu = dense + decode_attention_time(cost, rows, lim.num_blocks * lim.block_size)
+    gpu = dense + decode_attention_time(cost, rows, memory)
     gpu += prefill_attention_time(cost, min(rows, tokens), tokens, tokens * lim.max_model_len)
     prep = max(table_at(cost.prep_ns, kind, tokens) for kind in (0, 1)) + rows * cost.prep_seq_ns
     cpu = max(table_at(cost.cpu_ns, kind, tokens) for kind in (0, 1)) + rows * cost.cpu_seq_ns
@@ -28,14 +30,14 @@ def paced(scenario: Scenario, cost: Cost, lim: Limits, needed: bool) -> Limits:
     target = scenario.policy.tbt_s
     if target is None:
         if needed:
-            raise ConfigError(f"{scenario.place('policy')}: policy.tbt_s is needed: the time between tokens to keep "
+            raise ConfigError(f"{scenario.place('policy.tbt_s')} is needed: the time between tokens to keep "
                               "[s]")
         return lim
     low, high = lim.max_num_seqs, lim.max_num_batched_tokens
     least = longest_step_ns(cost, lim, low)
     if high < low or least > to_ticks(target):
         raise ConfigError(
-            f"{scenario.place('policy')}: policy.tbt_s: {target} s cannot be kept: a step that gives each of "
+            f"{scenario.place('policy.tbt_s')}: {target} s cannot be kept: a step that gives each of "
             f"{low} sequences a token may take {seconds(least / NS_PER_S)}; accepted: more, or a smaller max_num_seqs "
             f"({low}), max_model_len ({lim.max_model_len}) or KV memory ({lim.num_blocks} blocks)")
     while low < high:

@@ -105,7 +105,7 @@ class SwapSpec(Section):
     """Host memory for the KV of preempted sequences, and the link to it."""
 
     gib: float = Field(gt=0, le=1e5, description="[GiB] for each GPU, vLLM's --swap-space")
-    gb_per_s: float = Field(gt=0, le=1e6, description="[10^9 bytes/s] of each GPU's link to host memory, either way")
+    gb_per_s: float = Field(ge=1e-3, le=1e6, description="[10^9 bytes/s] of each GPU's link to host memory, either way")
 
 
 class KvSpec(Section):

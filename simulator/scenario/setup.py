@@ -34,7 +34,7 @@ from simulator.scenario.handover import Kind, with_roles
 from simulator.scenario.length import check_fits, check_positions, kv_tokens, longest_that_fits, safe_tokens
 from simulator.scenario.pace import paced
 from simulator.scenario.serving import check_serving, lora_of
-from simulator.scenario.spec import Scenario
+from simulator.scenario.spec import Scenario, without_effect
 from simulator.scenario.swap import swap_limits
 from simulator.scenario.windowed import refuse_beside_windows, window_limits
 from simulator.state import LARGEST_COUNT, Limits
@@ -101,6 +101,9 @@ def _prepare_pool(scenario: Scenario, shorten: bool) -> Setup:
     host, model = _host(scenario), _model(scenario)
     check_serving(scenario, model)
     policy = scenario.chosen_policy(engine.policy)
+    idle = without_effect(scenario.policy, policy)
+    if idle:
+        raise scenario.placed(ConfigError(idle))
     default_seqs, default_budget = engine.default_limits(gpu)
     seqs = scenario.policy.max_num_seqs or default_seqs
     with _named(scenario, "engine.speculation"):
@@ -168,7 +171,8 @@ def _named(scenario: Scenario, key: str) -> Iterator[None]:
     except OSError as error:  # a name that cannot be a file's
         raise ConfigError(f"{scenario.place(key)}: cannot be read: {error.strerror or error}") from error
     except ServecastError as error:
-        error.args = (f"{scenario.place(key)}: {error}",)
+        if not scenario.has_place(str(error)):
+            error.args = (f"{scenario.place(key)}: {error}",)
         raise
 
 

@@ -25,8 +25,9 @@ from simulator.workload.spec import Inline, Workload, parse_workload
 LOOKED_UP = ("workload", "policy", "model", "engine.name", "engine.speculation", "host.name", "hardware.gpu",
              "hardware.weight_dtype", "hardware.kv_dtype", "hardware.tensor_parallel", "max_model_len",
              "hardware.expert_parallel", "hardware.expert_skew", "hardware.expert_shares", "kv.prefix_caching",
-             "kv.swap", "policy.file", "load.turns", "load.timeout_s", "load.ttft_timeout_s",
-             "admission.predicted_ttft_s")
+             "kv.swap", "hardware.pipeline_parallel", "hardware.interconnect", "engine.sampling", "engine.lora",
+             "policy.tbt_s", "cluster.autoscale", "cluster.events", "cluster.spot", "cluster.pools", "policy.file",
+             "load.turns", "load.timeout_s", "load.ttft_timeout_s", "admission.predicted_ttft_s")
 """Keys whose values are looked up or read later (setup.prepare, build_workload); their lines are kept for the
 messages."""
 
@@ -101,7 +102,8 @@ class Scenario(Section):
                     given[f"{section}.{key}"] = getattr(spec, key)
         for name, value in given.items():
             if value != plain[name]:
-                raise ValueError(f"{name} has no effect on gpu: unit, got {value!r}")
+                got = value.model_dump() if isinstance(value, Section) else value
+                raise ValueError(f"{name} has no effect on gpu: unit, got {got!r}")
 
     @property
     def base(self) -> Path:
@@ -111,6 +113,15 @@ class Scenario(Section):
     def place(self, key: str) -> str:
         """`file:line: key` of one of LOOKED_UP, for the start of a message; the key alone for plain data."""
         return f"{self._places[key]}: {key}" if key in self._places else key
+
+    def has_place(self, message: str) -> bool:
+        """Whether a message begins with the place of one of LOOKED_UP."""
+        return any(message.startswith(f"{place}: {key}") for key, place in self._places.items())
+
+    def placed(self, error: ConfigError) -> ConfigError:
+        """The error with `file:line: ` in front where it begins with one of LOOKED_UP or a key below it."""
+        place = next((place for key, place in self._places.items() if str(error).startswith(key)), "")
+        return ConfigError(f"{place}: {error}") if place else error
 
     def chosen_policy(self, default: str) -> Policy:
         """The policy named or, allowed when the scenario was loaded, read from a file; else the one called `default`.
@@ -194,7 +205,13 @@ def _check_policy(scenario: Scenario, document: Document, allow_code: bool) -> N
         policy = scenario.chosen_policy("")
     except UnknownNameError as error:
         raise ConfigError(f"{document.where(('policy', 'name'))}: policy.name: {error}") from None
-    for knob, value in scenario.policy.model_dump(exclude={"name", "file"}).items():
-        if value is not None and knob not in policy.knobs:
-            raise ConfigError(f"{document.where(('policy', knob))}: policy.{knob} has no effect under {policy.name}; "
-                              f"its knobs: {', '.join(policy.knobs)}")
+    idle = without_effect(scenario.policy, policy)
+    if idle:
+        raise ConfigError(f"{document.where(('policy', idle.split()[0].split('.')[1]))}: {idle}")
+
+
+def without_effect(spec: PolicySpec, policy: Policy) -> str:
+    """What to say of the first knob given that the policy has not; empty where there is none."""
+    given = spec.model_dump(exclude={"name", "file"}, exclude_none=True)
+    return next((f"policy.{knob} has no effect under {policy.name}; its knobs: {', '.join(policy.knobs)}"
+                 for knob in given if knob not in policy.knobs), "")

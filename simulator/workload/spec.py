@@ -162,6 +162,9 @@ def _lengths(data: Any, part: str, base: Path, where: str) -> Lengths:
         column = getattr(_sample(file, base, where), part)
         rest = {key: value for key, value in data.items() if key in ("kind", "min", "max")}
         return _make(Lengths, {**rest, "values": column}, where, "lengths")
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{where} must be a whole number or a mapping like {{kind: lognormal, mean: 200, cv: 1}}, "
+                          f"got {shown(data)}")
     return _make(Lengths, data, where, "lengths")
 
 

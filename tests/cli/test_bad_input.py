@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator import load_scenario
+from simulator import load_scenario, scenario_from
 from simulator.errors import ConfigError
 
 GOOD = """\
@@ -51,6 +51,31 @@ SCENARIOS = {
                          ["in.yaml:3", "workload.prefix.groups", "1..1000000", "0"]),
     "system prompts without length": (GOOD.replace("  arrivals", "  prefix: {groups: 2}\n  arrivals"),
                                       ["in.yaml:3", "workload.prefix.length", "needed"]),
+    "system prompts of a fraction": (GOOD.replace("  arrivals", "  prefix: {groups: 2, length: 4.5}\n  arrivals"),
+                                     ["workload.prefix.length must be a whole number or a mapping", "4.5"]),
+    "knob without effect under the engine's policy": (GOOD + "policy: {preferred_batch_sizes: [2]}\n",
+                                                      ["in.yaml:6", "policy.preferred_batch_sizes", "chunked"]),
+    "no sizes": (GOOD + "policy: {name: static, preferred_batch_sizes: []}\n",
+                 ["in.yaml:6", "policy.preferred_batch_sizes must have at least 1 item, got []"]),
+    "time between tokens missing": (GOOD + "policy: sarathi\n", ["in.yaml:6: policy.tbt_s is needed"]),
+    "link to host memory too slow": (GOOD + "policy: vllm_v0\nkv: {swap: {gib: 1, gb_per_s: 1.0e-300}}\n",
+                                     ["in.yaml:7", "kv.swap.gb_per_s must be >= 0.001", "1e-300"]),
+    "prefix cache of who has none": (GOOD + "kv: {prefix_caching: true}\npolicy: tgi\n",
+                                     ["in.yaml:6: kv.prefix_caching needs", "got paged and tgi"]),
+    "link of one GPU": (GOOD + "hardware: {interconnect: pcie}\n", ["in.yaml:6: hardware.interconnect has no effect"]),
+    "pipeline": (GOOD + "hardware: {pipeline_parallel: 2}\n", ["in.yaml:6: hardware.pipeline_parallel must be 1"]),
+    "adapters on two GPUs": (GOOD + "hardware: {tensor_parallel: 2}\nengine: {lora: {rank: 8}}\n",
+                             ["in.yaml:7: engine.lora: adapters are modelled on one GPU"]),
+    "adapters on the textbook GPU": (GOOD + "hardware: unit\nengine: {lora: {rank: 8}}\n",
+                                     ["in.yaml:7: engine.lora has no effect on gpu: unit, got {'max_loras': 1"]),
+    "autoscaled fleet that swaps": (
+        GOOD + "policy: vllm_v0\nkv: {swap: {gib: 1, gb_per_s: 25}}\n"
+        "cluster: {autoscale: {metric: requests, target: 1, start: {}}}\n",
+        ["in.yaml:8: cluster.autoscale with preemption by swap"]),
+    "spot capacity that swaps": (
+        GOOD + "policy: vllm_v0\nkv: {swap: {gib: 1, gb_per_s: 25}}\n"
+        "cluster: {spot: {reclaims_per_hour: 1, replace_s: 60}}\n",
+        ["in.yaml:8: cluster.spot with preemption by swap"]),
     "found twice": (GOOD.replace("  arrivals", "  prefix: {groups: 2, length: 5}\n  cached: 3\n  arrivals"),
                     ["workload", "cached has no effect beside prefix"]),
     "nothing in it": ("", ["in.yaml:1", "workload is missing"]),
@@ -292,3 +317,9 @@ def test_full_disk_names_the_folder_and_leaves_nothing(servecast, tmp_path, monk
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err == f"{tmp_path / 'out'}: No space left on device\n"
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_plain_data_has_a_name_in_messages_and_no_line() -> None:
+    data = {"name": "mine", "workload": {"requests": {"output": [2]}}, "policy": {"name": "chunked", "tbt_s": 1.0}}
+    with pytest.raises(ConfigError, match=r"^scenario: policy\.tbt_s has no effect under chunked"):
+        scenario_from(data)

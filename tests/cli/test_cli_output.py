@@ -100,3 +100,10 @@ def test_stopped_in_the_middle_of_writing_leaves_nothing(number, code, tmp_path)
     _, err = process.communicate(timeout=60)
     assert process.returncode == code and "Traceback" not in err
     assert sorted(tmp_path.iterdir()) == [waiting]
+
+
+def test_memory_says_that_another_number_of_blocks_was_set(servecast, tmp_path):
+    (tmp_path / "in.yaml").write_text("workload: {requests: {output: [2]}}\nmax_model_len: 64\n")
+    assert "were set" not in servecast("run", tmp_path / "in.yaml").out
+    told = servecast("run", tmp_path / "in.yaml", "--set", "kv.num_gpu_blocks=1000").out.splitlines()
+    assert told[-1] == "  1,000 blocks were set in the scenario instead"

@@ -28,7 +28,8 @@ SUMMARIES = {
     "chat": [FEW, "slo.ttft_s=0.2"], "chat_speculation": [FEW], "sessions": ["workload.sessions.arrivals.requests=10"],
     "agents": ["workload.sessions.arrivals.requests=10"], "fleet_length_split": [FEW], "fleet_prefill_decode": [FEW],
     "fleet_restart": [FEW], "policy_priority": [FEW], "model_window": [FEW], "wx_paged": [], "wx_four_slots": [],
-    "chat_static": [FEW, "horizon_s=5"],
+    "chat_static": [FEW, "horizon_s=5"], "swap_to_host": [FEW], "prefix_system_prompts": [FEW],
+    "code": [FEW, "load.max_in_flight=2"],
 }  # fmt: skip
 """Shipped scenarios of every kind, cut short."""
 TRAFFIC = {"arrivals": {"kind": "poisson", "rate": 40, "requests": 200}, "prompt": 1,

@@ -136,8 +136,8 @@ BUGS = (
         "req.prompt[i] + req.output[i] if", ("tests/policies/test_trtllm.py",)),
     Bug("a second interruption without a decode", "policies/tgi.py", "aux[DECODES_NEXT] = 1 if running > 0 else 0",
         "aux[DECODES_NEXT] = 0", ("tests/policies/test_tgi.py",)),
-    Bug("the pace forgets the memory that is read", "simulator/scenario/pace.py", "lim.num_blocks * lim.block_size",
-        "lim.num_blocks", ("tests/policies/test_sarathi.py",)),
+    Bug("the pace forgets the memory that is read", "simulator/scenario/pace.py", "lim.block_size)) * lim.block_size",
+        "lim.block_size))", ("tests/policies/test_sarathi.py",)),
     Bug("copies back from the host take no time", "policies/swap.py",
         "rep.c.copy_ns += req.swapped[i] * lim.swap_ns", "rep.c.copy_ns += 0", ("tests/unit/test_engine_rules.py",)),
     # steady state

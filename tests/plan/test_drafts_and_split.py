@@ -8,6 +8,7 @@ from simulator.errors import ConfigError
 from simulator.planning.bounds import RELIEF
 from simulator.planning.candidate import candidates_of
 from simulator.planning.fleets import relieved, resized
+from simulator.planning.plan import plan
 from simulator.planning.points import Bench, Point
 from simulator.planning.spec import PlanSpec, plan_from
 
@@ -81,3 +82,11 @@ def test_what_decides_a_point_is_in_its_key() -> None:
 def test_what_is_refused(candidates: dict[str, Any], more: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         textbook(candidates, **more)
+
+
+def test_more_for_prompts_than_replicas_allowed_is_said() -> None:
+    spec = textbook({"prefill_replicas": 5, "replicas": {"max": 3}}, link={"gb_per_s": 25},
+                    workload={"requests": {"prompt": [4, 4], "output": [9, 9]}})
+    (outcome,) = plan(spec).outcomes
+    assert (outcome.status, outcome.reason) == (
+        "infeasible", "fewer replicas are allowed than it takes beside the 5 for prompts")

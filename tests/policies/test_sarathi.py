@@ -44,6 +44,11 @@ def test_what_cannot_be_kept_or_is_not_given_is_refused() -> None:
         prepare(scenario(name="sarathi"))
 
 
+def test_no_more_memory_is_read_than_the_slots_can_fill() -> None:
+    """Of 1,000 blocks four requests of 30 tokens fill 8 each, 128 tokens: 10 + 128 + 2 n."""
+    assert longest_step_ns(COST, LIMITS._replace(num_blocks=1000), 5) == 148
+
+
 @pytest.mark.parametrize("tbt_s", [0.05, 0.1])
 def test_no_gap_between_tokens_exceeds_the_target_where_chunked_exceeds_it(tbt_s: float) -> None:
     """Long prompts in bursts on an H100; with the engine's own budget of 8,192 tokens answers stall far longer."""

@@ -7,6 +7,7 @@ import pytest
 
 from simulator import scenario_from, simulate
 from simulator.metrics.reuse import Curve, curve, curve_of, reuse
+from simulator.report.reuse import reuse_figure
 from simulator.workload.build import build_trace
 from simulator.workload.shared import Shared, shared_blocks
 from simulator.workload.trace import Trace
@@ -91,3 +92,12 @@ def test_hits_by_hand():
     shared = Shared(np.array([0, 1, 0, 1]), np.array([2, 2, 4]), 2)
     found = curve_of(shared, np.arange(3), np.array([2, 2, 2]), np.array([2, 2, 2]))
     assert [found.hits(size) for size in range(6)] == [0, 0, 0, 1, 2, 2]
+
+
+def test_no_picture_of_a_run_in_which_every_prompt_is_too_long():
+    done = simulate(scenario_from({
+        "workload": {"arrivals": {"kind": "burst", "requests": 3}, "prefix": {"groups": 1, "length": 95}, "prompt": 20,
+                     "output": 5},
+        "max_model_len": 100, "policy": "chunked"}), "reference")
+    assert done.summary["requests"]["rejected"] == 3
+    assert done.reuse_curve is None and reuse_figure(done) is None

@@ -162,6 +162,12 @@ AUTO = {"metric": "waiting", "target": 1, "start": {"weights_s": 1}}
     ({"scale_down_window_s": 3600, "sync_s": 0.1}, None),
     ({"schedule": [{"from_s": 5, "to_s": 4, "replicas": 1}]}, "to_s must be > from_s"),
     ({"formula": "keda", "min": 0, "activation": 3}, "needs horizon_s"),
+    ({"start": {"node_s": 1e9, "image_s": 1e9}}, r"start\.node_s must be <= 604800"),
+    ({"formula": "keda", "min": 0, "polling_s": 1e-9}, r"polling_s must be >= 1,"),
+    ({"grace_s": 1e-10}, r"grace_s must be >= 1,"),
+    ({"ttft_window_s": 1e-10}, r"ttft_window_s must be >= 1,"),
+    ({"scale_up": {"period_s": 1e-10}}, r"period_s must be >= 1,"),
+    ({"schedule": [{"from_s": 0, "to_s": 1e-10, "replicas": 1, "every_s": 1e-10}]}, r"every_s must be >= 0\.001"),
 ])
 def test_refused(change: dict[str, Any], words: str | None) -> None:
     auto = {key: value for key, value in {**AUTO, **change}.items() if value is not None}
@@ -171,3 +177,27 @@ def test_refused(change: dict[str, Any], words: str | None) -> None:
         return
     with pytest.raises(ConfigError, match=words):
         simulate(fleet(auto, one), "reference")
+
+
+@pytest.mark.parametrize(("beside", "words"), [
+    ({"events": [{"at_s": 1, "kind": "crash", "for_s": 1e9}]}, r"cluster\.events\[0\]\.for_s must be <= 604800"),
+    ({"events": [{"at_s": 1, "kind": "drain", "for_s": 1}], "retry_s": 1e9}, r"retry_s must be <= 604800"),
+    ({"spot": {"reclaims_per_hour": 1000, "replace_s": 1e9}}, r"cluster\.spot\.replace_s must be <= 604800"),
+    ({"events": [{"at_s": 1e9, "kind": "drain", "for_s": 1, "apart_s": 1e9}]}, "last of 3 replicas must have its turn"),
+])
+def test_waits_in_which_an_autoscaler_decides_without_end_are_refused(beside: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        simulate(fleet(AUTO, {"arrival_s": [0.0], "prompt": [1], "output": [1]}, **beside), "reference")
+
+
+def test_fleet_to_which_nothing_comes_is_told_as_empty() -> None:
+    """From zero replicas: one request that can never run orders nobody; for one that comes at 10 s the poll at 30 s
+    orders a replica, which is paid for 20 of the 50 s."""
+    zero = {"formula": "keda", "min": 0, "metric": "requests", "target": 1, "start": {"weights_s": 1}}
+    never = simulate(fleet(zero, {"arrival_s": [0.0], "prompt": [200], "output": [1]}), "reference").summary
+    assert never["requests"]["rejected"] == 1 and never["fleet"]["replica_hours"] == 0
+    assert (never["fleet"]["least_replicas"], never["fleet"]["peak_replicas"]) == (0, 0)
+    late = fleet(zero, {"arrival_s": [0.0, 10.0], "prompt": [200, 1], "output": [1, 40]}).updated({"horizon_s": 50})
+    done = simulate(late, "reference").summary["fleet"]
+    assert (done["least_replicas"], done["peak_replicas"]) == (0, 1)
+    assert done["replica_hours"] == pytest.approx(20 / 3600)

@@ -79,9 +79,22 @@ def test_the_terminal_says_what_the_fleet_was_and_cost(capsys: pytest.CaptureFix
     assert "The fleet had 1 to 3 replicas" in capsys.readouterr().out
 
 
+def test_a_fleet_that_stayed_as_it_was_is_said_to_have() -> None:
+    assert "The fleet had 1 replica all the time (" in render_report(result({"target": 1000}))
+
+
 def test_a_fixed_fleet_has_no_such_picture() -> None:
     fixed = simulate(result().scenario.updated({"cluster.autoscale": None}), "reference")
     assert "fleet" not in fixed.summary and "as the autoscaler read it" not in render_report(fixed)
+
+
+def test_a_fleet_that_nobody_was_sent_to_has_a_page() -> None:
+    auto = {"formula": "keda", "min": 0, "metric": "requests"}
+    none = result(auto).scenario.updated({"workload": {"requests": {"output": [1, 1], "prompt": [200, 200]}}})
+    done = simulate(none, "reference")
+    assert done.summary["requests"]["rejected"] == 2
+    page = render_report(done)
+    assert "The fleet had" not in page and "2 requests" in page
 
 
 def test_files(tmp_path: Path) -> None:
