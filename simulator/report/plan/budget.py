@@ -9,7 +9,7 @@ from rich.text import Text
 
 from simulator.report.folder import new_folder
 from simulator.report.load.words import csv_text, first_relief, growths_shown, step_rows, steps_table
-from simulator.report.plan.words import example_price, fleet_words
+from simulator.report.plan.words import example_price, fleet_words, replica_words
 from simulator.report.render import render
 from simulator.report.write import json_text
 from simulator.text import gain, level_value, number, stopped_lines
@@ -23,13 +23,13 @@ def budget_text(data: Data) -> str:
     if "usd_per_hour" in given:
         return f"{given['usd_per_hour']:g} USD/h"
     what, count = next(iter(given.items()))
-    return f"{count} {'GPUs' if what == 'gpus' else 'replica' if count == 1 else 'replicas'}"
+    return f"{count} {'GPU' if what == 'gpus' else 'replica'}{'' if count == 1 else 's'}"
 
 
-def _buys(data: Data) -> str:
+def _budget(data: Data, many: str, one: str) -> str:
     """`16 GPUs buy`, `40 USD/h buys`."""
     text = budget_text(data)
-    return f"{text} {'buy' if text.endswith('s') else 'buys'}"
+    return f"{text} {many if text.endswith('s') else one}"
 
 
 def carries_text(row: Data) -> str:
@@ -51,14 +51,16 @@ def budget_lines(data: Data) -> list[str]:
     """The answer in plain words, most important first."""
     best = data["best"]
     if best is None:
-        none = f"{_buys(data)} no fleet that meets the levels at any rate: {data['rows'][0]['reason']}."
+        buys = _budget(data, "buy", "buys")
+        none = f"{buys} no fleet that meets the levels at any rate: {data['rows'][0]['reason']}."
         return stopped_lines(data) or [none]
-    cost = f"{fleet_words(best | {'spare': data['survive']})}, {best['usd_per_hour']:.2f} USD/h{example_price(best)}"
+    words = replica_words if data["budget"].get("gpus") == best["gpus"] else fleet_words
+    cost = f"{words(best | {'spare': data['survive']})}, {best['usd_per_hour']:.2f} USD/h{example_price(best)}"
     if data["objective"] == "best_slo":
         lines = [f"{budget_text(data)} is best spent on {cost}: at {number(data['traffic'])} requests/s "
                  f"{level_words(best)}.", f"It carries {carries_text(best)} within the limits."]  # fmt: skip
     else:
-        bought = "" if "replicas" in data["budget"] else f"{budget_text(data)} carry most as "
+        bought = "" if "replicas" in data["budget"] else f"{_budget(data, 'carry', 'carries')} most as "
         lines = [f"{bought}{cost}: {carries_text(best)}."]
         lines.append(f"At the plan's {number(data['traffic'])} requests/s: {level_words(best)}.")
     if best["breaks"]:
@@ -109,7 +111,7 @@ def render_budget(data: Data) -> str:
     """The page of a budget."""
     return render(
         "budget.html",
-        title=f"{data['name']}: what {_buys(data)}",
+        title=f"{data['name']}: what {_budget(data, 'buy', 'buys')}",
         data=data,
         answer=budget_lines(data),
         steps=step_rows(data),

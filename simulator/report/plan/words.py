@@ -13,10 +13,15 @@ Data = Mapping[str, Any]
 
 def fleet_words(fleet: Data) -> str:
     """`16 GPUs: 8 replicas of h100-sxm, TP2, 1 replica of them spare`."""
+    gpus = f"{fleet['gpus']} GPUs" if fleet["gpus"] > 1 else "1 GPU"
+    return f"{gpus}: {replica_words(fleet)}"
+
+
+def replica_words(fleet: Data) -> str:
+    """`8 replicas of h100-sxm, TP2, 1 replica of them spare`."""
     spare = f", {fleet['spare']} {'replica' if fleet['spare'] == 1 else 'replicas'} of them spare"
     replicas = f"{fleet['replicas']} replicas" if fleet["replicas"] > 1 else "1 replica"
-    gpus = f"{fleet['gpus']} GPUs" if fleet["gpus"] > 1 else "1 GPU"
-    return f"{gpus}: {replicas} of {fleet['label']}{spare if fleet['spare'] else ''}"
+    return f"{replicas} of {fleet['label']}{spare if fleet['spare'] else ''}"
 
 
 def answer_lines(data: Data) -> list[str]:
