@@ -38,7 +38,7 @@ def test_what_is_asked_for_is_reserved_not_what_is_answered(policy: str, second:
     assert done.req.scheduled.tolist() == [0, second]
 
 
-@pytest.mark.parametrize("policy", ORDERS.keys() & {"guaranteed_no_evict", "max_utilization"})
+@pytest.mark.parametrize("policy", ["guaranteed_no_evict", "max_utilization"])
 def test_prompts_are_computed_whole_beside_those_that_decode(policy: str) -> None:
     """7 tokens a step: prompts of 4 and 3 fill it, the next of 6 goes beside one decode, a fourth of 7 with nobody; one
     of 8 can never run."""
