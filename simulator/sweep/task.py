@@ -101,7 +101,7 @@ def _run_row(work: Work, row: Row) -> Record:
         result = simulate(setup.scenario, setup=setup, trace=trace, replication=row.replication)
         return record_of(row.point, row.replication, result)
     except ServecastError as error:
-        return Record(row.point, row.replication, {}, str(error).removeprefix(f"{_WHERE}:1: "))
+        return Record(row.point, row.replication, {}, str(error).removeprefix(f"{_WHERE}: "))
     except Exception as error:  # one bad point must not end the sweep
         return Record(row.point, row.replication, {}, f"{type(error).__name__}: {error}")
 
