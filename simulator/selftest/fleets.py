@@ -77,7 +77,7 @@ def _with_pools(case: Case, choose: Choose) -> Case:
     for _ in range(count):
         seqs = choose.among(1, 2, 5)
         own = lim._replace(
-            max_num_seqs=seqs, max_num_batched_tokens=max(seqs, choose.among(1, 9, 50, 200)),
+            max_num_seqs=seqs, max_num_batched_tokens=max(seqs, choose.among(1, 9, 50, 200)), preferred_sizes=0,
             num_blocks=choose.among(4, 9, 30, 1000), schedule_ahead=choose.among(0, 1, 2),
             block_size=lim.block_size if lim.prefix or lim.window else choose.among(1, 3, 4, 16))
         others.append(Pool(own, choose.among(case.cost, _other_cost(case, choose)), choose.among(1, 2),

@@ -45,7 +45,9 @@ def _smaller(case: Case) -> Iterator[Case]:
             yield replace(case, **change)
     for name, value in PLAIN_LIMITS.items():
         if getattr(case.limits, name) != value:
-            yield replace(case, limits=case.limits._replace(**{name: value}))
+            others = case.others if name != "stream" else tuple(  # one policy: all pools stream or none does
+                pool._replace(lim=pool.lim._replace(stream=value)) for pool in case.others)
+            yield replace(case, limits=case.limits._replace(**{name: value}), others=others)
     if case.limits.prefix:
         yield replace(case, limits=case.limits._replace(prefix=0), chains=())
     for name, value in PATIENT._asdict().items():
