@@ -12,7 +12,7 @@ TRANSFORM, PARSE, ROWS = (f"simulator/workload/{name}.py" for name in ("transfor
 LENGTHS, ARRIVALS, DIURNAL = (f"simulator/workload/{name}.py" for name in ("lengths", "arrivals", "diurnal"))
 SHARED, INSPECT, FIT = "simulator/workload/shared.py", "simulator/workload/inspect.py", "calibration/fit.py"
 
-LIMITS = ("tests/unit/test_engine_rules.py", "-k", "share_of_all_blocks or keeps_one_block or defaults_to")
+LIMITS = ("tests/unit/test_default_limits.py",)
 LEVELS = ("tests/plan/test_plan_levels.py",)
 BY_HAND = ("tests/plan/test_plan_by_hand.py",)
 WHATIFS = ("tests/plan/test_plan_by_hand.py", "tests/plan/test_whatif.py")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from parity.cases import Case, run
-from unit.test_engine_rules import cost, requests
+from unit.steps import cost, requests
 
 from simulator.engines.clients import Habits
 from simulator.state import ABORTED, FINISHED, NOT_SENT, REJECTED_LENGTH, REJECTED_QUEUE, REJECTED_SLOW

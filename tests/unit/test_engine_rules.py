@@ -1,48 +1,18 @@
 """The rules of a step, one small run each, worked out by hand; ticks are ns."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
-from parity.cases import Case, run
+from parity.cases import run
+from unit.steps import ENGINES, cost, requests, times
 
-from policies.static import PADDINGS
-from simulator.cost.step import Cost
-from simulator.cost.unit import unit_cost
 from simulator.errors import NoProgressError, ServecastError
 from simulator.run import _check_progress, simulate
-from simulator.scenario.setup import prepare
 from simulator.scenario.spec import scenario_from
-from simulator.state import FINISHED, REJECTED_BUDGET, REJECTED_KV, REJECTED_LENGTH, Limits
+from simulator.state import REJECTED_BUDGET, REJECTED_KV, REJECTED_LENGTH
 from simulator.units import NEVER, NS_PER_S
 from simulator.workload.trace import make_trace
-
-ENGINES = pytest.mark.parametrize("engine", ["reference", "fast", "fast without leaps"])
-LIMITS = Limits(
-    max_num_seqs=4, max_num_batched_tokens=100, long_prefill_token_threshold=0, watermark_blocks=0, reserve_prompt=0,
-    block_size=4, num_blocks=100, max_model_len=1000, contiguous=0, reserve_tokens=0, batch_window=0,
-    length_bucket=0, stream=1, schedule_ahead=0, whole_prompt=0,
-)  # fmt: skip
-
-
-def requests(arrival: list[int], prompt: list[int], output: list[int], policy: str = "chunked", cost: Any = None,
-             limit: list[int] | None = None, more: dict[str, Any] | None = None, **limits: int) -> Case:  # fmt: skip
-    """A case of these requests; `limits` change LIMITS, `more` changes the case."""
-    n = len(arrival)
-    return Case(policy, tuple(arrival), tuple(prompt), tuple(output), tuple(limit or output), (0,) * n, (0,) * n,
-                LIMITS._replace(**limits), cost or unit_cost(10), **(more or {}))  # fmt: skip
-
-
-def cost(dense: int, cpu: int = 0, prep: int = 0, eager: int = 0, **more: int) -> Cost:
-    """Every step: GPU `dense`, CPU `cpu` of which `prep` before the GPU may start."""
-    one = np.ones((2, 1), dtype=np.int64)
-    return unit_cost(dense)._replace(cpu_ns=cpu * one, prep_ns=prep * one, eager=eager * one,
-                                     **{name: np.int64(value) for name, value in more.items()})  # fmt: skip
-
-
-def times(done: Any) -> tuple[list[int], list[int], list[int]]:
-    return done.req.scheduled.tolist(), done.req.first.tolist(), done.req.last.tolist()
 
 
 @ENGINES
@@ -284,66 +254,11 @@ def test_what_can_never_run_is_refused(policy: str, prompt: int, output: int, li
 
 
 @ENGINES
-def test_static_closed_client_waits_for_the_whole_batch(engine: str) -> None:
-    """Two clients; both answers come at 30 with the batch; only then do they go on."""
-    done = run(requests([0] * 3, [1] * 3, [1, 3, 1], "static", stream=0, max_num_seqs=2,
-                        more={"load": "closed", "width": 2}), engine)  # fmt: skip
-    assert done.req.arrival.tolist() == [0, 0, 30]
-    assert times(done) == ([0, 0, 30], [30, 30, 40], [30, 30, 40])
-
-
-@ENGINES
-def test_static_pads_to_its_own_longest(engine: str) -> None:
-    """1 ns a prefill token. The 8 does not fit beside the 2: the batch of the 2 is not padded for it."""
-    cheap = unit_cost(0)._replace(prefill_token_fp=np.int64(2**32))
-    done = run(requests([0, 0], [2, 8], [1, 1], "static", cheap, num_blocks=4), engine)
-    assert times(done)[1] == [2, 10]
-
-
-@ENGINES
-@pytest.mark.parametrize(("padding", "ends"), [("naive", [12030, 24108, 9018]), ("removed", [9019, 13045, 7013]),
-                                               ("fastertransformer", [10026, 22052, 7018])])  # fmt: skip
-def test_static_padding(padding: str, ends: list[int], engine: str) -> None:
-    """1000 ns a token, 1 ns a token of context and a pair. Prefill: 7 tokens, 13 pairs; padded 9 and 18. Step 2:
-    2 rows, contexts 2 + 4; padded 3 of 4, FasterTransformer 3 rows, 4 + 4. Then 1 row, contexts 5-8; padded 3 each."""
-    one = np.int64(2**32)
-    linear = unit_cost(0)._replace(slope_fp=1000 * one, decode_context_fp=one, prefill_pair_fp=one)
-    done = run(requests([0] * 3, [1, 3, 3], [2, 6, 1], "static", linear, padding=PADDINGS[padding]), engine)
-    assert times(done)[1:] == ([ends[2]] * 3, ends)
-
-
-@ENGINES
-@pytest.mark.parametrize(("sizes", "waiting", "started"), [
-    ((2,), 5, [0, 0, 20, 20, 40]), ((3, 2), 5, [0, 0, 0, 20, 20]), ((4, 3), 5, [0, 0, 0, 0, 20]),
-    ((3,), 2, [7, 7]), ((3,), 3, [0, 0, 0])])
-def test_static_starts_the_largest_preferred_batch_or_waits(sizes: tuple[int, ...], waiting: int, started: list[int],
-                                                            engine: str) -> None:
-    """Answers of 2 tokens, all there at 0, a window of 7 ns: by twos a batch takes 20, and the last one, whose window
-    is long over, goes alone at 40; by threes or twos the last two are a batch. Two who are too few wait for 7."""
-    packed = sum(size * 2 ** (20 * k) for k, size in enumerate(sizes))
-    done = run(requests([0] * waiting, [1] * waiting, [2] * waiting, "static", batch_window=7, preferred_sizes=packed),
-               engine)
-    assert done.req.scheduled.tolist() == started
-
-
-@ENGINES
-def test_static_batch_is_full_within_its_bucket(engine: str) -> None:
-    """Buckets of 4: the 9 does not fill the batch of the 1, which waits out its window of 25."""
-    done = run(requests([0, 0], [1, 9], [1, 1], "static", batch_window=25, length_bucket=4, max_num_seqs=2), engine)
-    assert done.req.scheduled.tolist() == [25, 35]
-
-
-@ENGINES
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_nothing_is_seen_after_the_horizon(ahead: int, engine: str) -> None:
     """A token every 10; at 1,005 there are 100, in the middle of a long undisturbed run."""
     done = run(requests([0], [1], [200], schedule_ahead=ahead, more={"until": 1005}), engine)
     assert (done.req.done[0], done.req.last[0], done.req.status[0]) == (100, 1000, 2)
-
-
-def test_static_answer_not_returned_by_the_horizon_is_unfinished() -> None:
-    done = run(requests([0, 0], [1, 1], [1, 9], "static", stream=0, more={"until": 50}), "fast")
-    assert done.req.first.tolist() == [NEVER, NEVER]
 
 
 def test_no_progress_is_told_with_a_diagnosis() -> None:
@@ -356,26 +271,6 @@ def test_no_progress_is_told_with_a_diagnosis() -> None:
     assert issubclass(NoProgressError, ServecastError)
 
 
-@pytest.mark.parametrize(("policy", "usable"), [("chunked", 999), ("vllm_v0", 1000)])
-def test_the_watermark_is_a_share_of_all_blocks(policy: str, usable: int) -> None:
-    """int(0.01 x 1,000) = 10 in both engines; V1 keeps one block (block_pool.null_block) to itself, v0 none."""
-    base = {"workload": {"requests": {"output": [2]}}, "hardware": "unit", "kv": {"num_gpu_blocks": 1000}}
-    limits = prepare(scenario_from(base | {"policy": {"name": policy, "watermark": 0.01}})).limits
-    assert (limits.num_blocks, limits.watermark_blocks) == (usable, 10)
-
-
-def test_the_watermark_of_a_share_of_all_blocks_is_rounded_down() -> None:
-    """vLLM 0.6 block_manager.py: self.watermark_blocks = int(watermark * num_gpu_blocks); 0.01 x 1,050 -> 10."""
-    base = {"workload": {"requests": {"output": [2]}}, "hardware": "unit", "kv": {"num_gpu_blocks": 1050}}
-    assert prepare(scenario_from(base | {"policy": {"name": "vllm_v0"}})).limits.watermark_blocks == 10
-
-
-def test_budget_of_v0_defaults_to_2048_for_a_shorter_model() -> None:
-    """vLLM 0.6 config.py, SchedulerConfig: max(max_model_len, 2048)."""
-    base = {"workload": {"requests": {"output": [2]}}, "hardware": "unit", "max_model_len": 600}
-    assert prepare(scenario_from(base | {"policy": "vllm_v0"})).limits.max_num_batched_tokens == 2048
-
-
 def test_closed_clients_submit_in_order_of_id() -> None:
     """A file in another order than its ids: with one client in flight, id 0 is served first, by its own length."""
     trace = make_trace([0, 1, 2], 1, [5, 3, 2], ids=[2, 0, 1])
@@ -384,27 +279,3 @@ def test_closed_clients_submit_in_order_of_id() -> None:
     done = simulate(scenario, "reference", trace=trace)
     assert done.requests.output.tolist() == [3, 2, 5]
     assert np.diff(done.requests.last).tolist() == [2 * NS_PER_S, 5 * NS_PER_S]
-
-
-@pytest.mark.parametrize(("policy", "blocks"), [("chunked", 0), ("vllm_v0", 10)])
-def test_default_watermarks(policy: str, blocks: int) -> None:
-    """vLLM 0.24 SchedulerConfig.watermark is 0; the block managers of v0 had 0.01."""
-    base = {"workload": {"requests": {"output": [2]}}, "hardware": "unit", "kv": {"num_gpu_blocks": 1000}}
-    assert prepare(scenario_from(base | {"policy": policy})).limits.watermark_blocks == blocks
-
-
-def test_a_policy_that_does_not_chunk_takes_prompts_up_to_max_model_len() -> None:
-    """vLLM v0 without chunked prefill: max_num_batched_tokens defaults to max(max_model_len, 2048)."""
-    base = {"workload": {"requests": {"output": [2], "prompt": 5000}}, "hardware": "unit", "max_model_len": 6000}
-    assert prepare(scenario_from(base | {"policy": "vllm_v0"})).limits.max_num_batched_tokens == 6000
-    done = simulate(scenario_from(base | {"policy": "vllm_v0"}), "reference")
-    assert done.requests.status.tolist() == [FINISHED]
-    short = base | {"policy": {"name": "vllm_v0", "max_num_batched_tokens": 4000}}
-    assert simulate(scenario_from(short), "reference").requests.status.tolist() == [REJECTED_BUDGET]
-
-
-def test_a_preferred_batch_beyond_the_slots_is_refused() -> None:
-    scenario = scenario_from({"workload": {"requests": {"output": [1]}}, "hardware": "unit",
-                              "policy": {"name": "static", "max_num_seqs": 4, "preferred_batch_sizes": [2, 8]}})
-    with pytest.raises(ServecastError, match=r"preferred_batch_sizes must be <= max_num_seqs \(4\), got 8"):
-        prepare(scenario)
