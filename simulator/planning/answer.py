@@ -14,9 +14,10 @@ from simulator.planning.mix import mixed
 from simulator.planning.names import gpu_name
 from simulator.planning.points import Point
 from simulator.planning.price import Fleet, price_of
-from simulator.planning.search import NEARBY, Outcome, Search
+from simulator.planning.search import Outcome, Search
 from simulator.planning.statistics import Judgement, value_of
 from simulator.planning.traffic import HOUR_NS, hours_of, mean_rate
+from simulator.planning.walls import NEARBY
 from simulator.profiles.gpu import load_gpu
 
 GROWTHS: Final = (1.5, 2.0, 4.0)

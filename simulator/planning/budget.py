@@ -17,10 +17,11 @@ from simulator.planning.edge import RATE_STEP
 from simulator.planning.news import INTERRUPTED, Tell, Teller
 from simulator.planning.points import Runner
 from simulator.planning.price import price_of
-from simulator.planning.search import LOWEST_RATE, NEARBY, Search
+from simulator.planning.search import Search
 from simulator.planning.spec import MAX_REPLICAS, PlanSpec
 from simulator.planning.statistics import check_levels, check_prefixes, finite, level_rows, reason
 from simulator.planning.traffic import at_rate, mean_rate
+from simulator.planning.walls import LOWEST_RATE, NEARBY
 from simulator.units import NS_PER_S
 from simulator.version import schema_of
 

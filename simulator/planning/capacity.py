@@ -20,10 +20,10 @@ from simulator.planning.measure import Wanted, measure, wanted_of
 from simulator.planning.news import INTERRUPTED, Tell, Teller
 from simulator.planning.offered import Offered
 from simulator.planning.passing import Passes, by_mean, clear, excess, possibly, surely
-from simulator.planning.search import NEARBY
 from simulator.planning.slo import SloSpec
 from simulator.planning.spec import SearchSpec
 from simulator.planning.statistics import Judgement, check_levels, finite, judge, level_rows, reason
+from simulator.planning.walls import NEARBY
 from simulator.run import simulate
 from simulator.scenario.setup import Setup, prepare
 from simulator.scenario.spec import Scenario

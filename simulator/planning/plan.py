@@ -14,10 +14,11 @@ from simulator.planning.answer import DAY_HOURS, PARTS, Answer, Explain
 from simulator.planning.bounds import Ready, fewest_replicas
 from simulator.planning.cache import PointCache
 from simulator.planning.candidate import candidates_of
+from simulator.planning.looks import OutOfBudget
 from simulator.planning.news import INTERRUPTED, Tell, Teller
 from simulator.planning.points import Runner
 from simulator.planning.price import Fleet, bound_key, fleet_of, rank_key
-from simulator.planning.search import Outcome, OutOfBudget, Search
+from simulator.planning.search import Outcome, Search
 from simulator.planning.spec import PlanSpec
 from simulator.planning.statistics import check_levels, check_prefixes
 from simulator.planning.traffic import HOUR_NS, at_rate, mean_rate

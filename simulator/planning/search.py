@@ -5,38 +5,19 @@ slower by the profile's error. The cap on replicas is never an answer: beyond it
 """
 
 import bisect
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
-from simulator.errors import ServecastError
 from simulator.planning.bounds import Ready, fewest_replicas, likely_replicas
 from simulator.planning.candidate import Candidate
-from simulator.planning.edge import END_STEP, FIRST, RATE_STEP, Edge, find_edge
-from simulator.planning.passing import Passes, by_mean, clear, early, excess, possibly, surely
-from simulator.planning.points import Point, Runner
-from simulator.planning.spec import PlanSpec
-from simulator.planning.statistics import Judgement, judge, reason
+from simulator.planning.passing import surely
+from simulator.planning.statistics import Judgement, reason
 from simulator.planning.traffic import mean_rate
-from simulator.workload.trace import Trace
+from simulator.planning.walls import LOWEST_RATE, Walls
+from simulator.scenario.setup import Setup
 
 Status = Literal["feasible", "infeasible", "capped", "does not fit", "pruned", "not finished"]
-LOWEST_RATE = 1 / 64
-FEWEST = 2
-"""Replications that decide a fleet, where they are clear, of a candidate that is not the best one."""
-FAR_OFF = 1.25
-"""A mean beyond a limit by this factor is not looked at again, of a candidate that is not the best one."""
-NEARBY = 1.03
-"""First step from where an edge is expected."""
-SHARE = 5
-"""A replica's share stands for the fleet where it has this many times the requests that a percentile needs."""
-
-
-class OutOfBudget(ServecastError):
-    """search.max_simulations is used up."""
 
 
 @dataclass(frozen=True)
@@ -62,77 +43,8 @@ class Outcome:
     rate_met: float = 0.0  # not feasible: multiple of the traffic that the largest fleet carries
 
 
-class Search:
-    """Searches of one plan; counts its simulations against the budget."""
-
-    def __init__(self, spec: PlanSpec, runner: Runner) -> None:
-        self.spec = spec
-        self.runner = runner
-        self.careful: set[Candidate] = set()
-        """Candidates that are decided on search.replications at least, others on two where those are clear."""
-        trace = runner.bench.traffic.trace(0)
-        self._least = fewest_requests(spec, trace)
-
-    def judged(
-        self,
-        candidate: Candidate,
-        replicas: int,
-        rate: float,
-        factor: float = 1.0,
-        *,
-        count: int | None = None,
-        relief: str | None = None,
-        rows: tuple[int, int] | None = None,
-        whole: bool = False,
-    ) -> Judgement:
-        """Judge a fleet on `count` replications (default: search.replications).
-
-        Not `whole`: one replica on its share stands for the fleet, where that share is enough to tell.
-        """
-        traffic = self.runner.bench.traffic
-        alone = not whole and self.shares(candidate, replicas, rows)
-        wanted = self.spec.search.replications if count is None else count
-        samples = traffic.samples(replicas, alone, wanted)
-        points = [Point(candidate, replicas, rate, k, factor, not alone, relief, rows) for k in range(samples)]
-        if self.runner.simulated + len(points) > self.spec.search.max_simulations:
-            raise OutOfBudget(f"search.max_simulations ({self.spec.search.max_simulations}) is used up")
-        return judge(self.spec, self.runner.run(points), exact=not traffic.replicable and not alone)
-
-    def shares(self, candidate: Candidate, replicas: int, rows: tuple[int, int] | None = None) -> bool:
-        """Whether one replica's share of the requests has enough of them for every level.
-
-        Small samples understate high percentiles; the worst window and all good requests are those of a whole fleet.
-        """
-        slo = self.spec.slo
-        if not self.runner.symmetric(candidate) or slo.goodput_per_s or any(t.window_s for t in slo.targets):
-            return False
-        size = len(self.runner.bench.traffic.trace(0)) if rows is None else rows[1] - rows[0]
-        return replicas > 1 and size / replicas >= SHARE * self._least
-
-    def verdict(
-        self, candidate: Candidate, replicas: int, rate: float, factor: float, rows: tuple[int, int] | None = None
-    ) -> Judgement:
-        """Decide on the whole fleet, replications added until every level is clear; still open = not shown.
-
-        What two looks show to be far off is not simulated whole.
-        """
-        first = self.judged(candidate, replicas, rate, factor, count=2, rows=rows)
-        if first.verdict == "misses" and (first.overloaded or first.binding.ratio > 1.5):
-            return first
-        count, most = self._fewest(candidate), self.spec.search.most_replications
-        while True:
-            found = self.judged(candidate, replicas, rate, factor, count=count, rows=rows, whole=True)
-            most = most if self.runner.bench.traffic.replicable else count
-            hopeless = any(not math.isfinite(level.interval.mean) for level in found.levels)
-            beyond = candidate not in self.careful and found.binding.interval.mean > FAR_OFF * found.binding.limit
-            if found.verdict != "open" or count >= most or hopeless or beyond:
-                return found
-            count = min(max(2 * count, self.spec.search.replications), most)
-
-    def _fewest(self, candidate: Candidate) -> int:
-        """Replications of whole fleets to begin with."""
-        least = self.spec.search.replications if candidate in self.careful else FEWEST
-        return min(least, self.spec.search.replications, self.spec.search.most_replications)
+class Search(Walls):
+    """Searches of one plan for the smallest fleets."""
 
     def smallest(
         self,
@@ -173,12 +85,16 @@ class Search:
 
     def needed(self, found: Ready, rate: float, start: int) -> int | None:
         """Replicas at `rate` times the traffic, looked for around `start`; None = not among those allowed."""
-        candidate, trace = found.candidate, self.runner.bench.traffic.trace(0)
         assert found.setup is not None
-        bound = fewest_replicas(found.setup, trace, mean_rate(trace) * rate)
-        allowed = self.spec.candidates.allowed(candidate.tensor_parallel, candidate.prefill_replicas)
-        counts = [n for n in allowed if n >= bound]
-        return self.smallest(candidate, counts, rate, 1 + found.error.relative, start) if counts else None
+        _, _, counts = self._choices(found.candidate, found.setup, rate)
+        return self.smallest(found.candidate, counts, rate, 1 + found.error.relative, start) if counts else None
+
+    def _choices(self, candidate: Candidate, setup: Setup, rate: float) -> tuple[list[int], int, list[int]]:
+        """Numbers of replicas that are allowed, the proved least at `rate` times the traffic, and those from it on."""
+        trace = self.runner.bench.traffic.trace(0)
+        bound = fewest_replicas(setup, trace, mean_rate(trace) * rate)
+        allowed = list(self.spec.candidates.allowed(candidate.tensor_parallel, candidate.prefill_replicas))
+        return allowed, bound, [n for n in allowed if n >= bound]
 
     def solve(self, found: Ready, rate: float) -> Outcome:
         """The whole search for one candidate at `rate` times the workload's traffic."""
@@ -187,11 +103,7 @@ class Search:
             return Outcome(candidate, "does not fit", found.reason)
         if found.setup.limits.stream == 0 and any(metric == "tpot" for _, metric, _ in spec.slo.written()):
             return Outcome(candidate, "infeasible", "answers are returned whole: there is no TPOT to be within a limit")
-        trace = self.runner.bench.traffic.trace(0)
-        arriving = mean_rate(trace) * rate
-        bound = fewest_replicas(found.setup, trace, arriving)
-        allowed = spec.candidates.allowed(candidate.tensor_parallel, candidate.prefill_replicas)
-        counts = [n for n in allowed if n >= bound]
+        allowed, bound, counts = self._choices(candidate, found.setup, rate)
         error = found.error.relative
         if not allowed:
             why = "no layout of exactly the number of GPUs asked for" if spec.candidates.total_gpus else (
@@ -201,7 +113,8 @@ class Search:
             needs = f"needs at least {bound} replicas to keep up, {allowed[-1]} are allowed"
             return self._failed(candidate, allowed[-1], rate, bound, error, needs)
         tpot = min((t.max_s for t in spec.slo.targets if t.metric == "tpot"), default=None)
-        start = likely_replicas(found.setup, trace, arriving, tpot)
+        trace = self.runner.bench.traffic.trace(0)
+        start = likely_replicas(found.setup, trace, mean_rate(trace) * rate, tpot)
         if not self.judged(candidate, _near(counts, start), rate, 1 + error, count=1).holds:
             never = self._never(candidate, counts[-1], rate, bound, error)
             if never is not None:
@@ -254,92 +167,6 @@ class Search:
             return None
         text = f"no fleet meets it, even nearly idle: {reason(idle, error)}"
         return Outcome(candidate, "infeasible", text, bound=bound, best_try=idle, rate_met=0.0)
-
-    def highest_rate(
-        self,
-        candidate: Candidate,
-        replicas: int,
-        high: float,
-        *,
-        relief: str | None = None,
-        factor: float = 1.0,
-        passes: Passes = by_mean,
-        whole: bool = False,
-    ) -> float:
-        """Largest multiple of the workload's traffic, up to `high`, that `passes`; 0 below LOWEST_RATE of `high`."""
-        edge = self._edge(candidate, replicas, high, high, relief, factor, passes, whole)
-        return edge.passes
-
-    def wall(
-        self,
-        candidate: Candidate,
-        replicas: int,
-        rate: float,
-        *,
-        relief: str | None = None,
-        factor: float = 1.0,
-        passes: Passes = by_mean,
-        first: float = FIRST,
-        step: float = RATE_STEP,
-    ) -> float:
-        """Largest multiple of the workload's traffic this fleet carries; bracketed from `rate` by steps of `first`.
-
-        Infinite when no limit breaks up to search.max_rate_scale times `rate`: there is no wall then.
-        """
-        most = rate * self.spec.search.max_rate_scale
-        edge = self._edge(candidate, replicas, rate, most, relief, factor, passes, False, first, step=step)
-        return math.inf if math.isinf(edge.fails) else edge.passes
-
-    def wall_edge(self, candidate: Candidate, replicas: int, rate: float) -> Edge:
-        """wall() with the rate just above, which was seen to fail."""
-        return self._edge(candidate, replicas, rate, rate * self.spec.search.max_rate_scale, None, 1.0, by_mean, False)
-
-    def relieved_wall(self, candidate: Candidate, replicas: int, wall: float, resource: str) -> float:
-        """The wall with more of a resource, which cannot be below `wall`; infinite = none any more."""
-        most = wall * self.spec.search.max_rate_scale
-        edge = self._edge(candidate, replicas, wall * (1 + RATE_STEP), most, resource, 1.0, by_mean, False, known=wall)
-        return math.inf if math.isinf(edge.fails) else edge.passes
-
-    def walls_within(self, candidate: Candidate, replicas: int, wall: float, error: float) -> tuple[float, float]:
-        """Where the levels surely hold with steps slower by `error`, and where one possibly holds with faster ones."""
-
-        def at(sign: int, passes: Passes) -> float:
-            factor, start = 1 + sign * error, wall / (1 + sign * error)
-            return self.wall(candidate, replicas, start, factor=factor, passes=passes, first=NEARBY, step=END_STEP)
-
-        return at(1, surely), at(-1, possibly)
-
-    def _edge(
-        self, candidate: Candidate, replicas: int, start: float, most: float, relief: str | None, factor: float,
-        passes: Passes, whole: bool, first: float = FIRST, known: float = 0.0,
-        step: float = RATE_STEP,
-    ) -> Edge:
-        """The edge of `passes` from `start`, not beyond `most`, to `step`; what one look makes clear takes one."""
-        count = 2 if passes is by_mean else self.spec.search.replications
-
-        def at(rate: float) -> float:
-            look = self.judged(candidate, replicas, rate, factor, count=1, relief=relief, whole=whole)
-            far = clear(look, count)
-            if far is None and passes is not by_mean and count > 2:
-                two = self.judged(candidate, replicas, rate, factor, count=2, relief=relief, whole=whole)
-                far = early(two, passes)
-            if far is not None:
-                return far
-            judged = self.judged(candidate, replicas, rate, factor, count=count, relief=relief, whole=whole)
-            return excess(judged, passes)
-
-        return find_edge(at, start, lowest=start * LOWEST_RATE, highest=most, step=step, first=first, known=known)
-
-
-def fewest_requests(spec: PlanSpec, trace: Trace) -> float:
-    """Requests of the trace that hold, on average, what the most demanding level needs."""
-    most = 2.0
-    for target in spec.slo.targets:
-        share = 1.0
-        if target.cls is not None:
-            share = float(np.mean(trace.cls == trace.class_names.index(target.cls)))
-        most = max(most, target.needed(spec.search.confidence) / max(share, 1 / len(trace)))
-    return most
 
 
 def _near(counts: Sequence[int], start: int) -> int:
