@@ -58,10 +58,7 @@ def sync(world: World, k: int, fronts: Column, counters: Column, tick: int) -> N
     scaler = scaling.scalers[k]
     if scaler.wanted > 0:
         value, serving, recommended = _recommend(world, scaler, fronts, counters, tick)
-        for h in range(len(scaling.shifts)):
-            shift = scaling.shifts[h]
-            if shift.scaler == k and shift.begin <= tick % shift.every < shift.end:
-                recommended = max(recommended, shift.replicas)
+        recommended = max(recommended, _scheduled(world, k, tick))
         wanted = _limited(world, k, _steadied(world, k, recommended, tick), tick)
         at = k * scaling.ring + scaler.n_past % scaling.ring
         past = scaling.past[at]
@@ -80,12 +77,7 @@ def poll(world: World, k: int, fronts: Column, counters: Column, tick: int) -> N
     """KEDA looks whether there is anything to do: the last replica goes after the cool-down, the first one comes."""
     scaler = world.changes.scaling.scalers[k]
     value, serving = _total(world, scaler, fronts, counters, tick)
-    due = value > scaler.activation
-    for h in range(len(world.changes.scaling.shifts)):
-        shift = world.changes.scaling.shifts[h]
-        if shift.scaler == k and shift.begin <= tick % shift.every < shift.end:
-            due = True
-    if due:
+    if value > scaler.activation or _scheduled(world, k, tick) >= 0:
         scaler.active = tick
         if scaler.wanted == 0:
             _note(world, scaler, tick, value, serving, 1, 1)
@@ -95,6 +87,17 @@ def poll(world: World, k: int, fronts: Column, counters: Column, tick: int) -> N
         _become(world, scaler, 0, fronts, counters, tick)
     if not over(world, fronts, counters):
         push(world.clients.future, world.clients.ctl, tick + scaler.polling, event_code(CONTROL, k, POLL))
+
+
+@jitable
+def _scheduled(world: World, k: int, tick: int) -> int:
+    """Replicas that autoscaler k's schedule asks for now, -1 = it asks for nothing."""
+    shifts = world.changes.scaling.shifts
+    most = -1
+    for h in range(len(shifts)):
+        if shifts[h].scaler == k and shifts[h].begin <= tick % shifts[h].every < shifts[h].end:
+            most = max(most, int(shifts[h].replicas))
+    return most
 
 
 @jitable
