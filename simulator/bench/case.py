@@ -55,14 +55,14 @@ def _row(case: Case, setup: Setup, trace: Trace, lengths: Lengths) -> dict[str, 
     peak = 0.0
     for _ in range(case.repeats):
         job = build_job(setup, trace, True, False)
-        wall, busy = _time(run_fast, job, setup.policy)
+        wall, busy = timed(run_fast, job, setup.policy)
         seconds, cpu = min(seconds, wall), min(cpu, busy)
         steps, tokens = int(job.stats["steps"].sum()), int(job.stats["output"].sum())
         del job
         peak = peak or peak_mb()  # before the loops take memory of their own
-        bare = min(bare, _time(bare_loop, trace.arrival_ns, trace.prompt, trace.output)[1])
+        bare = min(bare, timed(bare_loop, trace.arrival_ns, trace.prompt, trace.output)[1])
         if case.policy == "chunked":
-            eager = min(eager, _time(_eager, case, setup, trace)[1])
+            eager = min(eager, timed(_eager, case, setup, trace)[1])
     return row(case.name, case.policy, case.replicas, case.requests, seconds, steps, tokens, cpu / bare,
                peak, lengths.source, cpu / eager if case.policy == "chunked" else None)
 
@@ -80,7 +80,7 @@ def row(name: str, policy: str | None, replicas: int, requests: int, seconds: fl
             "peak_mb": None if peak is None else round(peak, 1), "lengths": lengths}
 
 
-def _time(call: Callable[..., Any], *arguments: Any) -> tuple[float, float]:
+def timed(call: Callable[..., Any], *arguments: Any) -> tuple[float, float]:
     """[s] of wall clock and of this process's CPU that a call takes."""
     wall, busy = time.perf_counter(), time.process_time()
     call(*arguments)

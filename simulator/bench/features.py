@@ -4,11 +4,11 @@ Plain is `chunked` without a prefix cache. Each case runs plain and with the fea
 time an output token takes with it, as a multiple of plain: requests may differ (conversations), the machine does not.
 """
 
-import time
+import math
 from typing import Any, Final
 
 from policies.registry import POLICIES
-from simulator.bench.case import peak_mb, row
+from simulator.bench.case import peak_mb, row, timed
 from simulator.bench.work import AZURE_OUTPUT, AZURE_PROMPT, Z90
 from simulator.engines.fast import run_fast
 from simulator.engines.job import Job
@@ -69,10 +69,8 @@ def feature_scenario(name: str, requests: int) -> Scenario:
 
 
 def _lognormal(shape: tuple[float, float, int]) -> dict[str, Any]:
-    from math import log
-
     median, p90, longest = shape
-    return {"kind": "lognormal", "median": median, "sigma": log(p90 / median) / Z90, "max": longest}
+    return {"kind": "lognormal", "median": median, "sigma": math.log(p90 / median) / Z90, "max": longest}
 
 
 def measure_feature(name: str, requests: int) -> dict[str, Any]:
@@ -98,6 +96,5 @@ def _cpu_a_token(scenario: Scenario) -> tuple[float, float, Job, str]:
 
 def _run(setup: Setup, trace: Trace) -> tuple[float, float, Job]:
     job = build_job(setup, trace, True, False)
-    wall, busy = time.perf_counter(), time.process_time()
-    run_fast(job, setup.policy)
-    return time.process_time() - busy, time.perf_counter() - wall, job
+    wall, busy = timed(run_fast, job, setup.policy)
+    return busy, wall, job

@@ -10,7 +10,7 @@ from simulator.engines.plans import Plans
 from simulator.errors import ConfigError
 from simulator.records import Scaler, Shift
 from simulator.scenario.autoscale import WEEK_S, AutoscaleSpec, scaler, shifts
-from simulator.scenario.sections import ClusterSpec, EventSpec
+from simulator.scenario.sections import ClusterSpec, EventSpec, pool_key
 from simulator.state import Limits
 from simulator.units import LONGEST_S, NS_PER_S, to_ticks
 from simulator.workload.streams import stream
@@ -70,8 +70,7 @@ def _check_waits(cluster: ClusterSpec) -> None:
     """Raise ConfigError for waits in which an autoscaler would decide without end."""
     waits = {"cluster.health_check_s": cluster.health_check_s, "cluster.retry_s": cluster.retry_s}
     waits |= {f"cluster.events[{k}].for_s": event.for_s for k, event in enumerate(cluster.events)}
-    waits |= {f"cluster.{f'pools.{name}.' if name else ''}spot.replace_s": spot.replace_s
-              for name, spot in cluster.spots.items()}
+    waits |= {pool_key(name, "spot.replace_s"): spot.replace_s for name, spot in cluster.spots.items()}
     for key, value in waits.items():
         if value > WEEK_S:
             raise ConfigError(f"{key} must be <= {WEEK_S:g} beside cluster.autoscale, got {value:g}")
@@ -79,8 +78,7 @@ def _check_waits(cluster: ClusterSpec) -> None:
 
 def spot_key(cluster: ClusterSpec) -> str:
     """The first key that says of spot capacity."""
-    pool = next(iter(cluster.spots))
-    return f"cluster.pools.{pool}.spot" if pool else "cluster.spot"
+    return pool_key(next(iter(cluster.spots)), "spot")
 
 
 def reclaims(cluster: ClusterSpec, seed: int, replication: int, end: int) -> list[Row]:
@@ -88,7 +86,7 @@ def reclaims(cluster: ClusterSpec, seed: int, replication: int, end: int) -> lis
     rows: list[Row] = []
     for name, spot in cluster.spots.items():
         ns = 3600 * NS_PER_S / spot.reclaims_per_hour
-        for r in cluster.ranges[name] if name else range(cluster.size):
+        for r in cluster.members(name):
             draw, at = stream(seed, f"spot {r}", replication), 0.0
             while (at := at + draw.exponential(ns)) < end:
                 rows.append((round(at), RECLAIM, r, to_ticks(spot.replace_s)))
@@ -100,13 +98,10 @@ def reclaims(cluster: ClusterSpec, seed: int, replication: int, end: int) -> lis
 
 def autoscaled(cluster: ClusterSpec) -> Iterator[tuple[int, int, AutoscaleSpec, int]]:
     """(pool, its first replica, how it is scaled, most replicas) of each autoscaler."""
-    if cluster.autoscale is not None:
-        yield 0, 0, cluster.autoscale, cluster.replicas
-    first = 0
-    for k, pool in enumerate(cluster.pools.values()):
-        if pool.autoscale is not None:
-            yield k, first, pool.autoscale, pool.replicas
-        first += pool.replicas
+    places = list(cluster.pools)
+    for name, spec in cluster.autoscales.items():
+        members = cluster.members(name)
+        yield places.index(name) if name else 0, members.start, spec, len(members)
 
 
 def _unsure(cluster: ClusterSpec, specs: list[AutoscaleSpec]) -> str:
@@ -121,12 +116,11 @@ def _unsure(cluster: ClusterSpec, specs: list[AutoscaleSpec]) -> str:
 
 
 def _rows(cluster: ClusterSpec, k: int, event: EventSpec) -> list[Row]:
-    chosen, where = range(cluster.size), f"cluster.events[{k}]"
-    if event.pool is not None:
-        if event.pool not in cluster.pools:
-            known = ", ".join(cluster.pools) or "none"
-            raise ConfigError(f"{where}.pool: unknown pool {event.pool!r}; known: {known}")
-        chosen = cluster.ranges[event.pool]
+    where = f"cluster.events[{k}]"
+    if event.pool is not None and event.pool not in cluster.pools:
+        known = ", ".join(cluster.pools) or "none"
+        raise ConfigError(f"{where}.pool: unknown pool {event.pool!r}; known: {known}")
+    chosen = cluster.members(event.pool or "")
     if event.replica is not None:
         if event.replica >= len(chosen):
             raise ConfigError(f"{where}.replica must be < {len(chosen)}, got {event.replica}")

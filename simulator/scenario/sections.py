@@ -213,8 +213,7 @@ class ClusterSpec(Section):
 
     @model_validator(mode="after")
     def _something_happens(self) -> "ClusterSpec":
-        losing = any(spec is not None and spec.grace_s for spec in (self.autoscale, *(
-            pool.autoscale for pool in self.pools.values())))
+        losing = any(spec.grace_s for spec in self.autoscales.values())
         for key in ("health_check_s", "retry_s"):
             used = self.events or ((losing or self.spots) and key == "retry_s")
             if not used and getattr(self, key) != type(self).model_fields[key].default:
@@ -246,10 +245,8 @@ class ClusterSpec(Section):
             raise ValueError("cluster.pools: one spot.notice_s for all pools is modelled")
         if not self.health_check_s and any(event.kind == "hang" for event in self.events):
             raise ValueError("cluster.health_check_s must be > 0 for kind: hang: nothing else ends it")
-        for where, spec, most in (("cluster", self.autoscale, self.replicas), *(
-                (f"cluster.pools.{name}", pool.autoscale, pool.replicas) for name, pool in self.pools.items())):
-            if spec is not None:
-                spec.check_most(f"{where}.autoscale", most)
+        for name, spec in self.autoscales.items():
+            spec.check_most(pool_key(name, "autoscale"), len(self.members(name)))
         return self
 
     @property
@@ -259,6 +256,10 @@ class ClusterSpec(Section):
         return {name: range(end - size, end)
                 for name, size, end in zip(self.pools, sizes, accumulate(sizes), strict=True)}
 
+    def members(self, pool: str) -> range:
+        """The replicas of a pool, of "" all of them."""
+        return self.ranges[pool] if pool else range(self.size)
+
     @property
     def spots(self) -> dict[str, SpotSpec]:
         """Spot capacity by pool, "" for a fleet of one kind."""
@@ -266,10 +267,20 @@ class ClusterSpec(Section):
         return {name: spot for name, spot in found.items() if spot is not None}
 
     @property
+    def autoscales(self) -> dict[str, AutoscaleSpec]:
+        """Autoscalers by pool, "" for a fleet of one kind."""
+        found = {"": self.autoscale} | {name: pool.autoscale for name, pool in self.pools.items()}
+        return {name: spec for name, spec in found.items() if spec is not None}
+
+    @property
     def size(self) -> int:
         """Replicas of all pools."""
         return sum(pool.replicas for pool in self.pools.values()) if self.pools else self.replicas
 
+
+def pool_key(pool: str, key: str) -> str:
+    """How a key of a pool is written, of "" that of a fleet of one kind."""
+    return f"cluster.{f'pools.{pool}.' if pool else ''}{key}"
 
 
 def short_forms(data: Any) -> Any:
