@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simulator.cli.common import JsonOption, QuietOption, note, print_json
+from simulator.errors import ServecastError
 
 if TYPE_CHECKING:
     from simulator.selftest.soak import Finding, Soaked
@@ -43,6 +44,9 @@ def selftest(minutes: MinutesOption = 1.0, cases: CasesOption = None, seed: Seed
     done = soak(seed, cases, minutes * 60, jobs, told)
     if sys.stderr.isatty() and not quiet:
         print(file=sys.stderr)
+    if not done.compiled and not done.findings:
+        raise ServecastError(f"no run ended within {minutes:g} minutes: the engines are still being compiled; "
+                             "accepted: a larger --minutes")
     if as_json:
         print_json({"compiled": done.compiled, "simpy": done.simpy, "seconds": round(done.seconds, 1), "seed": seed,
                     "findings": [vars(each) for each in done.findings]})

@@ -69,6 +69,13 @@ def test_the_command_counts_what_it_ran(capsys: Any) -> None:
     assert '"compiled": 130' in out and '"simpy": 14' in out and '"findings": []' in out
 
 
+def test_no_run_is_no_success(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(soaking, "soak", lambda *_: soaking.Soaked())
+    assert main(["selftest", "--minutes", "0.5"]) == 1
+    said = capsys.readouterr()
+    assert "no run ended within 0.5 minutes" in said.err and said.out == ""
+
+
 def crash(pipe: Any, current: Any, first: int, step: int, count: int) -> None:
     current.value = first + 3 * step
     os._exit(7)
