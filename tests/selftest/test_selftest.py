@@ -71,7 +71,7 @@ def test_the_command_counts_what_it_ran(capsys: Any) -> None:
 
 def test_no_run_is_no_success(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(soaking, "soak", lambda *_: soaking.Soaked())
-    assert main(["selftest", "--minutes", "0.5"]) == 1
+    assert main(["selftest", "--minutes", "0.5"]) == 2
     said = capsys.readouterr()
     assert "no run ended within 0.5 minutes" in said.err and said.out == ""
 
