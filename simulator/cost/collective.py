@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from simulator.cost.gpu_times import GpuTimes
+from simulator.cost.gpu_times import GpuTimes, along
 from simulator.profiles.gpu import Gpu, over_pcie
 
 Array = npt.NDArray[np.float64]
@@ -40,10 +40,9 @@ def through_host_s(gpu: Gpu, gpus: int, message: Array) -> Array:
     shortest time for each hop beyond two: both assumed."""
     sizes, times = THROUGH_HOST[:, 0], THROUGH_HOST[:, 1] * 1e-6
     moved = message * (2.0 * (gpus - 1) / gpus) * (PCIE_GBPS / gpu.link_gbps)
-    slope = (times[-1] - times[-2]) / (sizes[-1] - sizes[-2])
     hops = (2 * (gpus - 1) - 2) * times[0] / 2.0
-    result: Array = np.interp(moved, sizes, times) + np.maximum(moved - sizes[-1], 0.0) * slope + hops
-    return result * gpu.time_scale
+    result: Array = (along(moved, sizes, times) + hops) * gpu.time_scale
+    return result
 
 
 def all_reduce_s(gpu: Gpu, times: GpuTimes, gpus: int, message: Array) -> Array:

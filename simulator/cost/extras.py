@@ -9,15 +9,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from simulator.cost.gpu_times import GpuTimes
+from simulator.cost.gpu_times import GpuTimes, along
 from simulator.profiles.adapters import Lora
 from simulator.profiles.model import ModelShape
 
 Array = npt.NDArray[np.float64]
 
 GREEDY: Final = "greedy"
-SAMPLERS: Final = ("top_p", "top_k", "top_k_top_p")
-"""What limits the tokens that are drawn from, beside greedy; a draw from all takes as long as greedy (within 1 %)."""
 MEASURED_VOCAB: Final = 128_256
 
 
@@ -26,7 +24,7 @@ def sampling_s(times: GpuTimes, model: ModelShape, sampling: str, rows: Array) -
     if sampling == GREEDY:
         return np.zeros_like(rows)
     points, seconds = times.sampler[sampling]
-    drawn: Array = np.where(rows > 0, _along(rows, points, seconds), 0.0)
+    drawn: Array = np.where(rows > 0, along(rows, points, seconds), 0.0)
     return drawn * (model.vocab / MEASURED_VOCAB)
 
 
@@ -34,14 +32,7 @@ def lora_s(times: GpuTimes, model: ModelShape, lora: Lora, tokens: Array, sequen
     """[s] that a step of `tokens` takes longer when its sequences bring adapters; none where none of them has one."""
     if not lora.adapters:
         return np.zeros_like(tokens)
-    first = _along(tokens, *times.lora_layer)
+    first = along(tokens, *times.lora_layer)
     more = np.maximum(lora.met(sequences) - 1.0, 0.0) * times.lora_adapter_s
     result: Array = np.where(tokens > 0, (first + more) * model.layers, 0.0)
-    return result
-
-
-def _along(x: Array, points: Array, values: Array) -> Array:
-    """Linear between points; beyond the last by the slope of the last two."""
-    slope = (values[-1] - values[-2]) / (points[-1] - points[-2])
-    result: Array = np.interp(x, points, values) + np.maximum(x - points[-1], 0.0) * max(float(slope), 0.0)
     return result

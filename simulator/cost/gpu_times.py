@@ -21,6 +21,8 @@ from simulator.profiles.gpu import Gpu, load_gpu
 Curve = npt.NDArray[np.float64]
 
 REFERENCE: Final = "h100-sxm"
+SAMPLERS: Final = ("top_p", "top_k", "top_k_top_p")
+"""What limits the tokens that are drawn from, beside greedy; a draw from all takes as long as greedy (within 1 %)."""
 EXTRAS: Final = "h200-sxm"
 """The GPU that samplers and adapters were measured on; theirs stand for all others, scaled by nothing."""
 MARKS: Final = ("measured", "fitted", "assumed", "scaled")
@@ -98,11 +100,14 @@ class GpuTimes:
         """
         if gpus not in self.all_reduce:
             return None
-        sizes, times = self.all_reduce[gpus]
-        slope = (times[-1] - times[-2]) / (sizes[-1] - sizes[-2])
-        beyond = np.maximum(message - sizes[-1], 0.0) * slope
-        result: Curve = np.interp(message, sizes, times) + beyond + self.all_reduce_sync_s
-        return result
+        return along(message, *self.all_reduce[gpus]) + self.all_reduce_sync_s
+
+
+def along(x: Curve, points: Curve, values: Curve) -> Curve:
+    """Linear between points; beyond the last by the slope of the last two, where that does not fall."""
+    slope = (values[-1] - values[-2]) / (points[-1] - points[-2])
+    result: Curve = np.interp(x, points, values) + np.maximum(x - points[-1], 0.0) * max(float(slope), 0.0)
+    return result
 
 
 def gpu_times(gpu: Gpu) -> GpuTimes:
@@ -124,7 +129,7 @@ def gpu_times(gpu: Gpu) -> GpuTimes:
         gemm=gemm,
         fp8_gain=values["fp8_gain"],
         fp8_kv_rate=values["fp8_kv_rate"],
-        fp8_extra=_fp8_extra(gpu),
+        fp8_extra=_curve(gpu, "fp8_extra", REFERENCE),
         experts=ExpertTime(*(values[f"expert_{key}"] for key in _EXPERT)),
         layer_fixed_s=values["layer_fixed"],
         step_fixed_s=values["step_fixed"],
@@ -137,7 +142,7 @@ def gpu_times(gpu: Gpu) -> GpuTimes:
         sample_sequence_s=values["sample_sequence"],
         all_reduce_sync_s=values["all_reduce_sync"],
         all_reduce=_all_reduce(gpu),
-        sampler={name: _curve(gpu, f"sampler_{name}") for name in ("top_p", "top_k", "top_k_top_p")},
+        sampler={name: _curve(gpu, f"sampler_{name}") for name in SAMPLERS},
         lora_layer=_curve(gpu, "lora_layer"),
         lora_adapter_s=values["lora_adapter"],
         marks=marks,
@@ -205,23 +210,13 @@ def _points(gpu: Gpu, key: str) -> Curve | None:
     return points
 
 
-def _fp8_extra(gpu: Gpu) -> tuple[Curve, Curve]:
-    """The curve `fp8_extra` ([rows, us per layer]): of the GPU, else of the reference GPU."""
-    points = _points(gpu, "fp8_extra")
-    if points is None:
-        points = _points(load_gpu(REFERENCE), "fp8_extra")
-    if points is None:
-        return np.zeros(1), np.zeros(1)
-    return points[:, 0], points[:, 1] * 1e-6 * gpu.time_scale
-
-
-def _curve(gpu: Gpu, key: str) -> tuple[Curve, Curve]:
+def _curve(gpu: Gpu, key: str, reference: str = EXTRAS) -> tuple[Curve, Curve]:
     """A curve in us: of the GPU, else of the one it was measured on."""
     points = _points(gpu, key)
     if points is None:
-        points = _points(load_gpu(EXTRAS), key)
+        points = _points(load_gpu(reference), key)
     if points is None:
-        raise ConfigError(f"{gpu.path}: measured.{key} is missing, here and in {EXTRAS}")
+        raise ConfigError(f"{gpu.path}: measured.{key} is missing, here and in {reference}")
     return points[:, 0], points[:, 1] * 1e-6 * gpu.time_scale
 
 

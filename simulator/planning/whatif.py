@@ -32,7 +32,6 @@ from simulator.planning.slo import MEAN
 from simulator.planning.statistics import finite
 from simulator.planning.traffic import Traffic, at_rate
 from simulator.run import Result, simulate
-from simulator.scenario.changes import autoscaled
 from simulator.scenario.spec import Scenario, load_scenario
 from simulator.version import schema_of
 from simulator.workload.trace import MAX_TOKENS, Trace, freeze
@@ -157,11 +156,6 @@ def transformed(trace: Trace, overlay: Overlay) -> Trace:
     )
 
 
-def _scaled(scenario: Scenario) -> bool:
-    """Whether the fleet changes its size."""
-    return any(autoscaled(scenario.cluster))
-
-
 def _cost(result: Result) -> dict[str, float]:
     """Replica hours from order to release, and USD a million output tokens at the profile's example price."""
     fate = fates(result)
@@ -203,7 +197,7 @@ def compare(asked: Asked, *, jobs: int | None = None, progress: Tell | None = No
     cases: list[tuple[Scenario, Overlay | None]] = [(asked.base, None)]
     cases += list(zip(asked.changed, asked.whatif.overlays, strict=True))
     count = asked.whatif.replications if Traffic(asked.base).replicable else 1
-    priced = any(_scaled(scenario) for scenario, _ in cases)
+    priced = any(scenario.cluster.autoscales for scenario, _ in cases)
     tasks = [(scenario, overlay, k, priced) for scenario, overlay in cases for k in range(count)]
     records, stopped = _until_stopped(tasks, count, jobs, Teller(progress, len(cases)))
     groups = [records[k : k + count] for k in range(0, len(records) - count + 1, count)]

@@ -41,7 +41,7 @@ METRIC_NAMES: Final = {"waiting": "waiting requests a replica", "running": "runn
 
 def fleet_figure(result: Result) -> "Figure":
     """Replicas by state, the autoscaler's metric, requests waiting and running, targets met, and cost, over time."""
-    specs = [spec for _, _, spec, _ in autoscaled(result.scenario.cluster)]
+    specs = list(result.scenario.cluster.autoscales.values())
     metric = specs[0] if len(specs) == 1 and specs[0].metric else None
     met = attained(result)
     begin, end = start_tick(result), end_tick(result)
