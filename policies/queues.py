@@ -9,6 +9,7 @@ from policies import heap
 from simulator.jit import jitable
 from simulator.prefix import disown, give_up
 from simulator.state import RUNNING, VACANT_BITS, WAITING, Limits, Replica, Requests
+from simulator.windows import phase_of
 
 
 @jitable
@@ -173,15 +174,7 @@ def _lowest_vacant(rep: Replica) -> int:
     rep.c.vacant_from = at
     word = rep.vacant[at]
     rep.vacant[at] = word & (word - 1)
-    lowest = word & -word
-    slot = at * VACANT_BITS
-    width = VACANT_BITS >> 1
-    while width > 0:
-        if lowest >> width > 0:
-            slot += width
-            lowest >>= width
-        width >>= 1
-    return int(slot)
+    return int(at * VACANT_BITS + (word & -word).bit_length() - 1)
 
 
 @jitable
@@ -208,12 +201,13 @@ def run_lane(rep: Replica, lim: Limits, keep_free: int) -> bool:
     """
     if rep.c.lane == 0:
         return True
-    need = rep.phase[(rep.c.lane_steps + 1) % lim.block_size]
+    at = phase_of(lim, rep.c.lane_steps + 1)
+    need = rep.phase[at]
     if need > rep.c.free_blocks - keep_free:
         rep.c.singles = 1
         return False
     if lim.window > 0:
-        need -= rep.frees[(rep.c.lane_steps + 1) % lim.block_size]
+        need -= rep.frees[at]
     rep.c.free_blocks -= need
     rep.c.lane_took = need
     rep.c.with_lane = 1

@@ -102,9 +102,23 @@ def route(code: int, req: Requests, fronts: Column, i: int, aux: Column) -> int:
             total += fronts[aux[k]].outstanding
         if 100 * n * (fronts[home].outstanding + 1) <= LOADED * (total + 1) or fronts[home].outstanding == 0:
             return home
+    if code in (LEAST_OUTSTANDING, SESSION_AFFINITY):
+        return _fewest(fronts, start, n, aux)
     best = aux[start]
     for k in range(start + 1, start + n):
         if _less(code, fronts[aux[k]], fronts[best]):
+            best = aux[k]
+    return best
+
+
+@jitable
+def _fewest(fronts: Column, start: int, n: int, aux: Column) -> int:
+    best = aux[start]
+    fewest = fronts[best].outstanding
+    for k in range(start + 1, start + n):
+        outstanding = fronts[aux[k]].outstanding
+        if outstanding < fewest:
+            fewest = outstanding
             best = aux[k]
     return best
 
@@ -127,6 +141,4 @@ def _less(code: int, front: Front, other: Front) -> bool:
     """True when the first of two replicas is less loaded."""
     if code == LEAST_KV:
         return front.used_blocks * other.blocks < other.used_blocks * front.blocks
-    if code == LEAST_WORK:
-        return front.work * other.speed < other.work * front.speed
-    return front.outstanding < other.outstanding
+    return front.work * other.speed < other.work * front.speed

@@ -54,9 +54,36 @@ def _numba() -> Any:
         import numba
         from numba.extending import register_jitable
 
+    _teach_bit_length()
     while _waiting:
         register_jitable(_nrt=False, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(_waiting.pop())
     return numba
+
+
+@functools.cache
+def _teach_bit_length() -> None:
+    """Let compiled code call int.bit_length(), of numbers >= 0, which numba does not know: one machine instruction."""
+    from numba import types
+    from numba.extending import intrinsic, overload_method
+
+    ir: Any = import_module("llvmlite.ir")
+
+    def emitted(_context: Any, number: Any) -> Any:
+        def emit(_target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+        return number(number), emit
+
+    leading_zeros: Any = intrinsic(emitted)
+
+    @overload_method(types.Integer, "bit_length")
+    def bit_length(number: Any) -> Any:
+        bits = number.bitwidth
+
+        def count(number: Any) -> Any:
+            return bits - leading_zeros(number)
+
+        return count
 
 
 def source_hash(root: Path = _ROOT) -> str:

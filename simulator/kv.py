@@ -10,7 +10,7 @@ fragmentation what is free but too scattered.
 
 from simulator.jit import jitable
 from simulator.state import Limits, Replica, Requests
-from simulator.windows import admission_blocks, blocks_for, held_blocks
+from simulator.windows import admission_blocks, blocks_of, held_blocks
 
 
 @jitable
@@ -19,9 +19,9 @@ def reservation(req: Requests, lim: Limits, i: int, tokens: int) -> int:
     if lim.window > 0:
         return admission_blocks(lim, tokens)
     if lim.contiguous == 0:
-        return blocks_for(tokens, lim.block_size)
+        return blocks_of(lim, tokens)
     whole = req.prompt[i] + req.limit[i]
-    return blocks_for(whole if whole > lim.reserve_tokens else lim.reserve_tokens, lim.block_size)
+    return blocks_of(lim, whole if whole > lim.reserve_tokens else lim.reserve_tokens)
 
 
 @jitable

@@ -22,6 +22,7 @@ two blocks that then hold it the newer is taken for its own, not the older.
 from simulator.jit import jitable
 from simulator.kv import fits, grow, grow_in_window, release
 from simulator.state import FINISHED, RUNNING, SENT, Limits, Replica, Requests
+from simulator.windows import full_blocks
 
 DEAD = -1
 """Owner of a run of private blocks that nobody will ask for."""
@@ -39,7 +40,7 @@ def find(req: Requests, rep: Replica, lim: Limits, i: int, whole: int) -> int:
     if len(req.carried) > 0 and req.carried[i] == SENT:
         return int(req.prompt[i])  # its KV came with it (engines/handover.py)
     if lim.prefix == 0:
-        return min(req.cached[i], whole - 1) // lim.block_size * lim.block_size
+        return full_blocks(lim, min(req.cached[i], whole - 1)) * lim.block_size
     settle(req, rep)
     return match(req, rep, lim, i, whole) * lim.block_size
 
@@ -47,9 +48,9 @@ def find(req: Requests, rep: Replica, lim: Limits, i: int, whole: int) -> int:
 @jitable
 def borrowed(req: Requests, rep: Replica, lim: Limits, i: int, start: int) -> int:
     """[blocks] of the `start` tokens found that running requests hold: using them takes nothing from the free ones."""
-    if lim.prefix == 0:
+    if lim.prefix == 0 or start == 0:
         return 0
-    hits = start // lim.block_size
+    hits = full_blocks(lim, start)
     return hits - idle_blocks(req, rep, i, hits)
 
 
@@ -63,7 +64,7 @@ def make_room(req: Requests, rep: Replica, lim: Limits, i: int, start: int, toke
         return grow(req, rep, lim, i, tokens, keep_free)
     if not fits(req, rep, lim, i, tokens, keep_free - borrowed(req, rep, lim, i, start)):
         return False
-    claim(req, rep, i, start // lim.block_size)
+    claim(req, rep, i, full_blocks(lim, start))
     if req.preempted[i] == 0:
         req.found[i] = start
     return grow(req, rep, lim, i, tokens, 0)
@@ -154,7 +155,7 @@ def settle(req: Requests, rep: Replica) -> None:
 @jitable
 def match(req: Requests, rep: Replica, lim: Limits, i: int, whole: int) -> int:
     """[blocks] of waiting request i that are known, from its first on; of `whole` tokens one is left to compute."""
-    most = (whole - 1) // lim.block_size
+    most = full_blocks(lim, whole - 1)
     start = chain_at(req, i)
     shared = min(shared_blocks(req, i), most)
     hits = 0
@@ -217,7 +218,7 @@ def claim(req: Requests, rep: Replica, i: int, hits: int) -> None:
 def learn(req: Requests, rep: Replica, lim: Limits, i: int, tokens: int) -> None:
     """The blocks of request i that `tokens` tokens fill are known from now on."""
     start = chain_at(req, i)
-    full = min(tokens // lim.block_size, shared_blocks(req, i))
+    full = min(full_blocks(lim, tokens), shared_blocks(req, i))
     if full <= req.known[i]:
         return
     settle(req, rep)  # the nodes of blocks taken are free again: there are never more nodes than blocks
@@ -246,7 +247,7 @@ def put_back(req: Requests, rep: Replica, lim: Limits, i: int, tokens: int, come
     """Request i, whose first `tokens` tokens filled blocks, returns all it holds; it may `come back` for them."""
     settle(req, rep)
     learn(req, rep, lim, i, tokens)
-    full = min(tokens // lim.block_size, req.blocks[i])
+    full = min(full_blocks(lim, tokens), req.blocks[i])
     start = chain_at(req, i)
     shared = min(full, shared_blocks(req, i))
     rep.c.free_blocks += req.blocks[i] - shared

@@ -184,6 +184,7 @@ class Limits(NamedTuple):
     swap_blocks: int = 0                # [blocks] of host memory for preempted sequences, 0 = they are computed again
     swap_ns: int = 0                    # [ns] to copy a block to host memory or back
     predicted_ttft: int = 0             # [ns] so is one whose first token is predicted to come later, 0 = none is
+    block_shift: int = -1               # block_size = 2^block_shift, -1 = it is no power of two [job]
 
 
 ITL_BITS: Final = 8

@@ -17,6 +17,32 @@ def blocks_for(tokens: int, block_size: int) -> int:
 
 
 @jitable
+def full_blocks(lim: Limits, tokens: int) -> int:
+    """Blocks that `tokens` tokens fill: tokens // block_size, without the division where it is a power of two."""
+    if lim.block_shift < 0:
+        return tokens // lim.block_size
+    return tokens >> lim.block_shift
+
+
+@jitable
+def blocks_of(lim: Limits, tokens: int) -> int:
+    """Blocks that hold `tokens` tokens."""
+    return full_blocks(lim, tokens + lim.block_size - 1)
+
+
+@jitable
+def phase_of(lim: Limits, step: int) -> int:
+    """Step of the lane (mod block_size): a place in Replica.phase and Replica.frees."""
+    return step - full_blocks(lim, step) * lim.block_size
+
+
+def with_shift(lim: Limits) -> Limits:
+    """The limits with their block_shift."""
+    size = lim.block_size
+    return lim._replace(block_shift=size.bit_length() - 1 if size & (size - 1) == 0 else -1)
+
+
+@jitable
 def seen(lim: Limits, known: int) -> int:
     """[tokens] of `known`, the newest counted, that the newest sees in a windowed layer."""
     if lim.chunked == 1:
@@ -64,21 +90,21 @@ def unseen(lim: Limits, computed: int) -> int:
 @jitable
 def held_blocks(lim: Limits, tokens: int, computed: int) -> int:
     """Blocks that hold `tokens` tokens of a sequence planned when `computed` of them were there, in all groups."""
-    rows = blocks_for(tokens, lim.block_size)
-    return (lim.full_groups + lim.window_groups) * rows - lim.window_groups * (unseen(lim, computed) // lim.block_size)
+    rows = blocks_of(lim, tokens)
+    return (lim.full_groups + lim.window_groups) * rows - lim.window_groups * full_blocks(lim, unseen(lim, computed))
 
 
 @jitable
 def admission_blocks(lim: Limits, tokens: int) -> int:
     """Blocks that a sequence of up to `tokens` tokens holds at most, a whole token budget being computed at once
     (vLLM 0.24, v1/kv_cache_interface.py, max_admission_blocks_per_request)."""
-    rows = blocks_for(tokens, lim.block_size)
+    rows = blocks_of(lim, tokens)
     if lim.chunked == 1:
-        most = blocks_for(lim.window + lim.max_num_batched_tokens, lim.block_size)
+        most = blocks_of(lim, lim.window + lim.max_num_batched_tokens)
         if lim.window % lim.block_size > 0:  # a chunk, as a window, may begin inside a block
             most += 1
     else:
-        most = blocks_for(lim.window - 1 + lim.max_num_batched_tokens, lim.block_size) + 1
+        most = blocks_of(lim, lim.window - 1 + lim.max_num_batched_tokens) + 1
     return lim.full_groups * rows + lim.window_groups * min(rows, most)
 
 
@@ -93,4 +119,4 @@ def settled(lim: Limits, first: int, last: int) -> bool:
 def give_back_at(lim: Limits, first: int, born: int) -> int:
     """Step of the lane (mod block_size) at which a sequence beyond its window gives blocks back: it decodes context
     `first` in step `born`, and a block is unseen whenever context - window is a multiple of block_size."""
-    return (born + lim.window - first) % lim.block_size
+    return phase_of(lim, born + lim.window - first)

@@ -70,6 +70,14 @@ def scaled(count: int, coefficient_fp: int) -> int:
 
 
 @jitable
+def rounded_off(count: int, coefficient_fp: int) -> int:
+    """[2^-32 ns] that `scaled` leaves out of count x coefficient; 0 <= it < 2^32."""
+    part = coefficient_fp & LOW
+    upper = ((count >> 16) & 0xFFFF) * part
+    return ((count & 0xFFFF) * part + ((upper & 0xFFFF) << 16)) & LOW
+
+
+@jitable
 def dense_time(cost: Cost, kind: int, tokens: int) -> int:
     """[ns] GPU time of the token-parallel part; kind 0 pure decode, 1 with prefill."""
     last = cost.dense_ns.shape[1] - 1

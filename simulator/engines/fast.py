@@ -166,15 +166,13 @@ def _build(policy: Policy) -> Callable[..., int]:
         mode = Mode(given.replicas, given.router, given.until, given.stop_at, given.lane, given.quiet and alone)
         start = 0
         ending = 0
+        tick, code = upcoming(world.req, world.clients, mode.until)
+        r, todo = next_replica(world, reps.front, mode, tick, code, start)
         while True:
-            tick, code = upcoming(world.req, world.clients, mode.until)
-            r, todo = next_replica(world, reps.front, mode, tick, code, start)
-            if todo == ACT and world.routing[ROUTED] >= mode.stop_at:
-                return PAUSED
             if todo == END:
-                r = ending
                 if ending == mode.replicas:
                     return DONE
+                r = ending
             if reps.front[r].pool != pool:
                 pool = reps.front[r].pool
                 world = World(shared.req, limits_at(rows, pool), cost_at(rows, pool), clients, shared.itl,
@@ -186,26 +184,34 @@ def _build(policy: Policy) -> Callable[..., int]:
                           reps.calendar[r], reps.gap_step[r], reps.gap_ns[r],
                           Prefix(reps.prefix.chain, reps.prefix.held, reps.prefix.found[r], reps.prefix.nodes[r]),
                           reps.aux[r], reps.stats[r], reps.front[r], reps.c[r])
-            why = DONE
-            if todo == ACT:
-                start = 0
-                if phase_of(code) == CONTROL:
-                    return FLEET
-                drop(world.req, world.clients, tick, code)
-                if is_visit(code):
-                    if visit(world, rep, r, tick, code):
-                        wake(rep, tick)
+            turn = r
+            while r == turn:
+                why = DONE
+                if todo == ACT:
+                    if world.routing[ROUTED] >= mode.stop_at:
+                        return PAUSED
+                    start = 0
+                    if phase_of(code) == CONTROL:
+                        return FLEET
+                    drop(world.req, world.clients, tick, code)
+                    if is_visit(code):
+                        if visit(world, rep, r, tick, code):
+                            wake(rep, tick)
+                    else:
+                        act(world.req, world.cost, world.clients, tick, code)
+                elif todo == END:
+                    ending += 1
+                    spill(world, rep)
                 else:
-                    act(world.req, world.cost, world.clients, tick, code)
-            elif todo == END:
-                ending += 1
-                spill(world, rep)
-            else:
-                start = r + 1
-                why = advance(world, rep, r, tick if alone else NEVER, mode)
-            reps.front[r].used_blocks = world.lim.num_blocks - reps.c[r].free_blocks
-            if why != DONE:
-                return why
+                    start = r + 1
+                    why = advance(world, rep, r, tick if alone else NEVER, mode)
+                rep.front.used_blocks = world.lim.num_blocks - rep.c.free_blocks
+                if why != DONE:
+                    return why
+                tick, code = upcoming(world.req, world.clients, mode.until)
+                r, todo = next_replica(world, reps.front, mode, tick, code, start)
+                if todo == END:
+                    break
 
     return compiled(run, code_name(policy))
 

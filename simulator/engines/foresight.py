@@ -12,6 +12,7 @@ from simulator.engines.booking import ring_place
 from simulator.engines.world import World
 from simulator.jit import jitable
 from simulator.state import Replica
+from simulator.windows import full_blocks
 
 MANY: Final = 16
 """Sequences outside the lane up to which each is looked at."""
@@ -45,12 +46,13 @@ def nobody_ends_before(world: World, rep: Replica) -> int:
 def _lane_alone(world: World, rep: Replica) -> int:
     """[ns] least GPU time of the steps still to be planned until the first sequence of the lane has all its tokens.
 
-    0 where the policy does not promise them, or where blocks may run out before and rows with them.
+    After an admission (HOLD is 0) the same steps follow as nobody waits. 0 where the policy promises fewer of them, or
+    where blocks may run out before and rows with them.
     """
     c, lim, cost = rep.c, world.lim, world.cost
     steps, width = c.lane_end - c.lane_steps, c.lane + c.pad_rows
-    blocks = c.lane * (lim.full_groups + lim.window_groups) * (steps // lim.block_size + 2)
-    if c.hold < steps or c.free_blocks - lim.watermark_blocks < blocks:
+    blocks = c.lane * (lim.full_groups + lim.window_groups) * (full_blocks(lim, steps) + 2)
+    if (c.hold < steps and (c.hold > 0 or c.pad_rows > 0)) or c.free_blocks - lim.watermark_blocks < blocks:
         return 0
     context = c.lane_context + c.lane * (steps - 1) // 2  # on average; each step's time is rounded down by less than 2
     attention = max(decode_attention_time(cost, width, context) - 2, 0)

@@ -7,15 +7,7 @@ from simulator.state import ITL_BITS
 @jitable
 def itl_bin(gap: int) -> int:
     """Histogram bin of an inter-token gap [ns]; see state.log_bin_edges."""
-    top = gap >> ITL_BITS
-    octave = 0
-    width = 32
-    while width > 0:  # 64 bits halved: loops over single bits would take three times as long
-        if top >> width > 0:
-            octave += width
-            top >>= width
-        width >>= 1
-    octave += top
+    octave = (gap >> ITL_BITS).bit_length()
     if octave == 0:
         return gap
     return (octave << ITL_BITS) + ((gap >> (octave - 1)) - (1 << ITL_BITS))

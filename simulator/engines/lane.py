@@ -17,7 +17,7 @@ from simulator.engines.world import World
 from simulator.jit import jitable
 from simulator.state import CALENDAR, Replica
 from simulator.units import NEVER
-from simulator.windows import blocks_for, give_back_at, held_blocks, settled
+from simulator.windows import blocks_of, give_back_at, held_blocks, phase_of, settled
 
 REST = 4
 """Steps after a spill in which nobody joins: another spill is likely."""
@@ -45,7 +45,7 @@ def join(world: World, rep: Replica) -> None:
         spare = req.blocks[i] * world.lim.block_size - req.computed[i]
         fixed = True
         if world.lim.window > 0:
-            spare = blocks_for(req.computed[i], world.lim.block_size) * world.lim.block_size - req.computed[i]
+            spare = blocks_of(world.lim, req.computed[i]) * world.lim.block_size - req.computed[i]
             context = int(req.prompt[i]) + int(req.planned[i])
             held = held_blocks(world.lim, context - 1, context - 2)  # else a prompt's blocks have yet to be given back
             fixed = settled(world.lim, context, context + left - 1) and req.blocks[i] == held
@@ -68,12 +68,12 @@ def _enter(world: World, rep: Replica, i: int, left: int, spare: int) -> None:
     seat = rep.seats[slot]
     seat.born = c.lane_steps + 1
     seat.end = c.lane_steps + left
-    seat.link = rep.calendar[seat.end % CALENDAR]
-    rep.calendar[seat.end % CALENDAR] = slot
+    seat.link = rep.calendar[seat.end & (CALENDAR - 1)]
+    rep.calendar[seat.end & (CALENDAR - 1)] = slot
     c.lane_end = min(c.lane_end, seat.end)
     seat.crossing = -1
     if spare < left:
-        seat.crossing = (seat.born + spare) % world.lim.block_size
+        seat.crossing = phase_of(world.lim, seat.born + spare)
         rep.phase[seat.crossing] += world.lim.full_groups + world.lim.window_groups
     if world.lim.window > 0:
         _watch(world, rep, i, seat.born)
@@ -92,7 +92,7 @@ def _enter(world: World, rep: Replica, i: int, left: int, spare: int) -> None:
 def depart(world: World, rep: Replica) -> None:
     """Put those back into `running` whose last token the newest step of the lane has planned."""
     c = rep.c
-    at = c.lane_steps % CALENDAR
+    at = c.lane_steps & (CALENDAR - 1)
     slot = rep.calendar[at]
     rep.calendar[at] = -1
     while slot >= 0:
@@ -114,14 +114,14 @@ def _find_end(rep: Replica) -> None:
     c.lane_end = NEVER
     if c.lane > 0:
         c.lane_end = c.lane_steps + 1
-        while rep.calendar[c.lane_end % CALENDAR] < 0:
+        while rep.calendar[c.lane_end & (CALENDAR - 1)] < 0:
             c.lane_end += 1
 
 
 @jitable
 def pull(world: World, rep: Replica, slot: int) -> None:
     """Put the one sequence in `slot` back into `running`: it is aborted."""
-    at = rep.seats[slot].end % CALENDAR
+    at = rep.seats[slot].end & (CALENDAR - 1)
     if rep.calendar[at] == slot:
         rep.calendar[at] = rep.seats[slot].link
     else:
@@ -142,7 +142,7 @@ def spill(world: World, rep: Replica) -> None:
     slot = c.lane_head
     while slot >= 0:
         following = rep.seats[slot].after
-        rep.calendar[rep.seats[slot].end % CALENDAR] = -1
+        rep.calendar[rep.seats[slot].end & (CALENDAR - 1)] = -1
         _leave(world, rep, slot)
         slot = following
     c.lane_end = NEVER
@@ -163,7 +163,7 @@ def _leave(world: World, rep: Replica, slot: int) -> None:
     if seat.crossing >= 0:
         rep.phase[seat.crossing] -= world.lim.full_groups + world.lim.window_groups
         if world.lim.window == 0:
-            req.blocks[i] = blocks_for(req.computed[i], world.lim.block_size)
+            req.blocks[i] = blocks_of(world.lim, req.computed[i])
     if world.lim.window > 0:
         _forget(world, rep, int(i), planned)
     seen = c.lane_seen + 1 - seat.born

@@ -8,7 +8,7 @@ by the integer additions that the policy's steps would do; the result is equal t
 from typing import NamedTuple
 
 from policies.queues import held
-from simulator.cost.step import Cost, decode_attention_time, dense_time, scaled, table_at
+from simulator.cost.step import FP_BITS, LOW, Cost, dense_time, rounded_off, scaled, table_at
 from simulator.engines.booking import note_gap, ring_place, weigh
 from simulator.engines.gaps import bin_start, itl_bin
 from simulator.engines.steplog import log_step
@@ -16,6 +16,7 @@ from simulator.engines.world import World
 from simulator.jit import jitable
 from simulator.records import COMPLETE, SCHEDULE
 from simulator.state import GAPS, Column, Limits, Replica
+from simulator.windows import phase_of
 
 
 class Alike(NamedTuple):
@@ -23,7 +24,11 @@ class Alike(NamedTuple):
 
     rows: int      # sequences of the lane
     width: int     # rows computed: with those for nobody (static batch)
+    held: int      # slots
     dense: int     # [ns] as in Cost, for this many rows
+    fixed: int     # [ns] of GPU time that does not grow with the context
+    grows: int     # [ns] by which attention grows from step to step ...
+    rest: int      # [2^-32 ns] ... and the rest of it
     prep: int
     cpu: int
     eager: int
@@ -39,9 +44,23 @@ class Pace(NamedTuple):
     gpu_free: int
     cpu_free: int
     context: int
+    attention: int   # [ns] of GPU time that grows with the context
+    rest: int        # [2^-32 ns] rounded off it
     kv_tokens: int
     free_blocks: int
     steps: int       # of the lane
+    gpu: int         # [ns] of all steps of the run
+
+
+class Gaps(NamedTuple):
+    """Gaps between tokens in a quiet run that are still to be written."""
+
+    bin: int         # of the histogram
+    low: int         # [ns] gaps from here ...
+    high: int        # ... to here are in it
+    tokens: int      # counted in it
+    step: int        # of the lane
+    longest: int     # [ns] gap before its output; -1 = none. No later one was longer
 
 
 class Sums(NamedTuple):
@@ -86,17 +105,18 @@ def run_quietly(world: World, rep: Replica, r: int, most: int, limit: int, until
     c, lim, stats = rep.c, world.lim, rep.stats
     place, oldest = ring_place(rep, lim, lim.schedule_ahead), c.first_flight
     model = rep.steps[place - 1 if place > 0 else lim.schedule_ahead]
-    alike = _alike(world.cost, c.lane, model.pad_rows)
+    alike = _alike(world.cost, c.lane, model.pad_rows, held(rep))
     if lim.schedule_ahead > 0:
         rep.steps[place] = model
         rep.steps[place].joined = 0
-    pace = Pace(c.now, c.gpu_free, c.cpu_free, model.context, c.kv_tokens, c.free_blocks, c.lane_steps)
+    pace = Pace(c.now, c.gpu_free, c.cpu_free, model.context, scaled(model.context, world.cost.decode_context_fp),
+                rounded_off(model.context, world.cost.decode_context_fp), c.kv_tokens, c.free_blocks, c.lane_steps, 0)
     sums = Sums(0, 0, 0, 0, 0, 0, 0, stats.peak_running, stats.peak_blocks)
     last, seen = c.last_output, c.lane_output
     tick, event = c.now, SCHEDULE
-    last_step, room = c.lane_steps + most, GAPS - lim.schedule_ahead - 2
-    phase = c.lane_steps % lim.block_size
-    at_bin, low, high = 0, 0, 0
+    last_step, room = c.lane_steps + most, GAPS - lim.schedule_ahead - 3
+    phase = phase_of(lim, c.lane_steps)
+    gaps = Gaps(0, 0, 0, 0, 0, -1)
     while pace.steps < last_step and pace.now < limit and pace.now <= until and c.n_gaps <= room:
         phase = phase + 1 if phase + 1 < lim.block_size else 0
         if rep.phase[phase] > pace.free_blocks:
@@ -120,22 +140,37 @@ def run_quietly(world: World, rep: Replica, r: int, most: int, limit: int, until
             c.now = tick
             log_step(world.log, world.clients.ctl, rep, r, step, wall)
         if lim.stream == 1:
-            gap = tick - seen
-            if gap < low or gap >= high:
-                at_bin = itl_bin(gap)
-                low, high = bin_start(at_bin), bin_start(at_bin + 1)
-            world.itl[at_bin] += alike.rows
-            note_gap(rep, step.lane_step, gap)
+            gaps = _note(world, rep, gaps, step.lane_step, tick - seen, alike.rows)
         last = seen = tick
-        pace = Pace(tick, pace.gpu_free, pace.cpu_free, pace.context, pace.kv_tokens, pace.free_blocks, pace.steps)
+        pace = Pace(tick, pace.gpu_free, pace.cpu_free, pace.context, pace.attention, pace.rest, pace.kv_tokens,
+                    pace.free_blocks, pace.steps, pace.gpu)
+    if gaps.longest >= 0:
+        world.itl[gaps.bin] += gaps.tokens
+        note_gap(rep, gaps.step, gaps.longest)
     rep.front.event_tick, rep.front.event_phase = tick, event
     return _write(world, rep, alike, pace, sums, oldest)
 
 
 @jitable
-def _alike(cost: Cost, rows: int, pads: int) -> Alike:
+def _note(world: World, rep: Replica, gaps: Gaps, number: int, gap: int, tokens: int) -> Gaps:
+    """With the gap [ns] before the output of lane step `number`, which gave so many tokens."""
+    at, low, high, before = gaps.bin, gaps.low, gaps.high, gaps.tokens
+    if gap < low or gap >= high:
+        world.itl[at] += before
+        at = itl_bin(gap)
+        low, high, before = bin_start(at), bin_start(at + 1), 0
+    if gap < gaps.longest:
+        note_gap(rep, gaps.step, gaps.longest)
+    return Gaps(at, low, high, before + tokens, number, gap)
+
+
+@jitable
+def _alike(cost: Cost, rows: int, pads: int, slots: int) -> Alike:
     tokens = rows + pads
-    return Alike(rows, tokens, dense_time(cost, 0, tokens), table_at(cost.prep_ns, 0, tokens) + rows * cost.prep_seq_ns,
+    dense = dense_time(cost, 0, tokens)
+    return Alike(rows, tokens, slots, dense, dense + scaled(tokens, cost.decode_seq_fp),
+                 scaled(tokens, cost.decode_context_fp), rounded_off(tokens, cost.decode_context_fp),
+                 table_at(cost.prep_ns, 0, tokens) + rows * cost.prep_seq_ns,
                  table_at(cost.cpu_ns, 0, tokens) + rows * cost.cpu_seq_ns, table_at(cost.eager, 0, tokens))
 
 
@@ -143,7 +178,9 @@ def _alike(cost: Cost, rows: int, pads: int) -> Alike:
 def _launch(world: World, rep: Replica, step: Column, alike: Alike, pace: Pace, blocks: int) -> Pace:
     """`booking.commit` for a step of the lane alone that takes `blocks` blocks."""
     context = pace.context + alike.width
-    gpu = alike.dense + decode_attention_time(world.cost, alike.width, context)
+    rest = pace.rest + alike.rest
+    attention = pace.attention + alike.grows + (rest >> FP_BITS)
+    gpu = alike.fixed + attention
     if world.lim.window > 0:
         step.seen_context = rep.c.lane_seen_context + rep.c.lane_short * (pace.steps - rep.c.lane_steps)
         gpu += scaled(step.seen_context, world.cost.seen_context_fp)
@@ -151,19 +188,17 @@ def _launch(world: World, rep: Replica, step: Column, alike: Alike, pace: Pace, 
     cpu_free = pace.now + alike.cpu
     if alike.eager == 1:
         gpu_free = max(gpu_free, cpu_free)
-    after = Pace(pace.now, gpu_free, cpu_free, context, pace.kv_tokens + alike.rows, pace.free_blocks - blocks,
-                 pace.steps + 1)
+    after = Pace(pace.now, gpu_free, cpu_free, context, attention, rest & LOW, pace.kv_tokens + alike.rows,
+                 pace.free_blocks - blocks, pace.steps + 1, pace.gpu + gpu)
     step.start = pace.now
     step.gpu_end = gpu_free
     step.gpu_ns = gpu
     step.context = context
-    step.running = held(rep)
+    step.running = alike.held
     step.gap = after.free_blocks - rep.c.largest_gap if world.lim.contiguous == 1 else 0
     step.blocks = world.lim.num_blocks - after.free_blocks
     step.kv_tokens = after.kv_tokens
     step.lane_step = after.steps
-    rep.stats.gpu += gpu
-    rep.stats.decode_attention += gpu - alike.dense
     return after
 
 
@@ -191,7 +226,9 @@ def _write(world: World, rep: Replica, alike: Alike, pace: Pace, sums: Sums, old
     c.lane_context += alike.rows * launched
     c.lane_ahead = world.lim.schedule_ahead
     c.hold -= launched
+    stats.gpu += pace.gpu
     stats.dense += alike.dense * launched
+    stats.decode_attention += pace.gpu - alike.dense * launched
     stats.eager += alike.eager * launched
     stats.pad_rows += (alike.width - alike.rows) * launched
     if sums.outputs > 0:

@@ -182,7 +182,7 @@ def some_case(choose: Choose, given: Mapping[str, Any] | None = None, most: int 
     draft: Draft = SimpleNamespace(most=most, longest_prompt=longest, longest_output=longest)
     for name, draw in TABLE:
         setattr(draft, name, given[name] if given and name in given else draw(choose, draft))
-    draft.limits = Limits(*(getattr(draft, name) for name in Limits._fields))
+    draft.limits = Limits(**{name: getattr(draft, name) for name in Limits._fields if hasattr(draft, name)})
     drawn = {field.name: getattr(draft, field.name) for field in fields(Case) if hasattr(draft, field.name)}
     columns: dict[str, Any] = {name: tuple(it) if isinstance(it, list) else it for name, it in drawn.items()}
     return Case(**columns)

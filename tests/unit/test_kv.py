@@ -7,6 +7,7 @@ from simulator import kv
 from simulator.cost.unit import unit_cost
 from simulator.engines.job import Job, list_job, request_columns
 from simulator.state import Limits
+from simulator.windows import blocks_for, full_blocks, phase_of
 
 
 def made(prompts: list[int], blocks: int, block_size: int = 16, contiguous: int = 0, reserve: int = 0) -> Job:
@@ -27,7 +28,18 @@ def place(job: Job, i: int) -> bool:
 
 @pytest.mark.parametrize(("tokens", "blocks"), [(0, 0), (1, 1), (15, 1), (16, 1), (17, 2), (32, 2), (33, 3), (500, 32)])
 def test_blocks_of_16(tokens: int, blocks: int) -> None:
-    assert kv.blocks_for(tokens, 16) == blocks
+    assert blocks_for(tokens, 16) == blocks == kv.blocks_of(made([1], blocks=1).lim, tokens)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 16, 48, 64, 784, 2**20])
+def test_blocks_of_any_size_hold_what_is_in_them(size: int) -> None:
+    """Full blocks are the most that fit, as many as hold all of it are one more unless it fits exactly."""
+    lim = made([1], blocks=1, block_size=size).lim
+    for tokens in (0, 1, size - 1, size, size + 1, 5 * size - 1, 5 * size, 2**31 - 1):
+        full = full_blocks(lim, tokens)
+        assert full * size <= tokens < (full + 1) * size
+        assert kv.blocks_of(lim, tokens) == full + (tokens > full * size)
+        assert phase_of(lim, tokens) == tokens - full * size
 
 
 def test_paged_grows_a_block_at_a_time() -> None:

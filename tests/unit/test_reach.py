@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
@@ -12,10 +11,11 @@ from parity.cases import Case, cases, run
 
 from policies.registry import POLICIES
 from simulator.cost.reach import LAST_TICK, LONGEST_STEP_NS, check_reach, longest_step, reach
-from simulator.cost.step import scaled
+from simulator.cost.step import rounded_off, scaled
 from simulator.cost.unit import unit_cost
 from simulator.engines.job import request_columns
 from simulator.errors import ConfigError, TraceError
+from simulator.jit import compiled
 from simulator.planning.whatif import Overlay, transformed
 from simulator.run import simulate
 from simulator.scenario.setup import prepare
@@ -27,23 +27,27 @@ ENGINES = pytest.mark.parametrize("engine", ["reference", "fast"])
 UP_TO_62_BITS = st.integers(0, 62).flatmap(lambda bits: st.integers(0, 2**bits))
 
 
-@numba.njit
-def compiled_scaled(counts: Any, coefficients: Any, found: Any) -> None:
+def _products(counts: Any, coefficients: Any, found: Any) -> None:
     for k in range(len(counts)):
-        found[k] = scaled(counts[k], coefficients[k])
+        found[0, k] = scaled(counts[k], coefficients[k])
+        found[1, k] = rounded_off(counts[k], coefficients[k])
+
+
+compiled_products = compiled(_products, "products")
 
 
 @settings(max_examples=300, deadline=None)
 @example(pairs=[(2**32 - 1, 2**32 - 1), (2**62, 2**32)])
 @given(pairs=st.lists(st.tuples(UP_TO_62_BITS, UP_TO_62_BITS), min_size=1, max_size=20))
 def test_products_are_exact_in_both_engines(pairs: list[tuple[int, int]]) -> None:
-    """count x coefficient / 2^32, rounded down, whenever that is below 2^63."""
+    """count x coefficient / 2^32, rounded down, whenever that is below 2^63; and what that leaves out."""
     pairs = [pair for pair in pairs if pair[0] * pair[1] >> 32 < 2**63]
     assume(pairs)
-    exact = [count * coefficient >> 32 for count, coefficient in pairs]
-    assert [scaled(*pair) for pair in pairs] == exact
-    found = np.zeros(len(pairs), dtype=np.int64)
-    compiled_scaled(np.array([pair[0] for pair in pairs]), np.array([pair[1] for pair in pairs]), found)
+    exact = [[count * coefficient >> 32 for count, coefficient in pairs],
+             [count * coefficient % 2**32 for count, coefficient in pairs]]
+    assert [[scaled(*pair) for pair in pairs], [rounded_off(*pair) for pair in pairs]] == exact
+    found = np.zeros((2, len(pairs)), dtype=np.int64)
+    compiled_products(np.array([pair[0] for pair in pairs]), np.array([pair[1] for pair in pairs]), found)
     assert found.tolist() == exact
 
 
