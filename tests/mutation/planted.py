@@ -102,7 +102,8 @@ BUGS = (
 """, """            node.twin = first
             rep.prefix.found[number] = at
 """, POOL),
-    Bug("prefix: no twin stands in for a block that is taken", PREFIX, "rep.prefix.found[number] = twin",
+    Bug("prefix: no twin stands in for a block that is taken", "simulator/free_queue.py",
+        "rep.prefix.found[number] = twin",
         "rep.prefix.found[number] = -1", POOL),
     Bug("prefix: idle blocks found are not counted at admission", PREFIX,
         "return hits - idle_blocks(req, rep, i, hits)", "return hits", SCHEDULER),
