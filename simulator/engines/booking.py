@@ -84,11 +84,7 @@ def commit(req: Requests, rep: Replica, lim: Limits, cost: Cost) -> None:
     pairs = 0
     n_yield = 0
     n_drafts = 0
-    if lim.window > 0:
-        step.seen_context, step.seen_pairs = counts(req, rep, lim)
-        if lane > 0:
-            step.seen_context += rep.c.lane_seen_context
-            rep.c.lane_seen_context += rep.c.lane_short
+    _begin(req, rep, lim, step, lane)
     for k in range(rep.c.n_batch):
         i = rep.batch[k]
         tokens = int(rep.tokens[k])
@@ -113,16 +109,6 @@ def commit(req: Requests, rep: Replica, lim: Limits, cost: Cost) -> None:
                 rep.gains[at][n_yield] = 1 + drafts
                 req.drafts[i] = lim.draft_tokens
             n_yield += 1
-    step.lane_step = 0
-    if lane > 0:
-        rep.c.lane_steps += 1
-        rep.c.lane_context += lane
-        rep.c.lane_ahead = rep.c.n_flight
-        step.lane_step = rep.c.lane_steps
-    rep.c.lane_took = 0  # those blocks are in use now: a later spill does not give them back
-    step.lane = lane
-    step.joined = 0
-    step.dropped = 0
     rep.c.kv_tokens += n_decode + n_drafts + prefill_tokens
     step.yields = n_yield
     step.decode = n_decode
@@ -142,6 +128,26 @@ def commit(req: Requests, rep: Replica, lim: Limits, cost: Cost) -> None:
     mixed = n_prefill > 0 or n_drafts != n_decode * lim.draft_tokens
     _price(rep, cost, step, 1 if mixed else 0)
     rep.c.n_flight += 1
+
+
+@jitable
+def _begin(req: Requests, rep: Replica, lim: Limits, step: Column, lane: int) -> None:
+    """A step of which `lane` sequences of the lane are part, before the others advance."""
+    if lim.window > 0:
+        step.seen_context, step.seen_pairs = counts(req, rep, lim)
+        if lane > 0:
+            step.seen_context += rep.c.lane_seen_context
+            rep.c.lane_seen_context += rep.c.lane_short
+    step.lane_step = 0
+    if lane > 0:
+        rep.c.lane_steps += 1
+        rep.c.lane_context += lane
+        rep.c.lane_ahead = rep.c.n_flight
+        step.lane_step = rep.c.lane_steps
+    rep.c.lane_took = 0  # those blocks are in use now: a later spill does not give them back
+    step.lane = lane
+    step.joined = 0
+    step.dropped = 0
 
 
 @jitable

@@ -146,11 +146,26 @@ def _advance(complete: Callable[..., None], plan: Callable[..., bool]) -> Callab
     return advance
 
 
+def _outside(visit: Callable[..., bool]) -> Callable[..., None]:
+    """What an event from outside does, but for changes of the fleet."""
+
+    @jitable
+    def outside(world: World, rep: Replica, r: int, tick: int, code: int) -> None:
+        """Do the event: at replica r, if it takes part."""
+        drop(world.req, world.clients, tick, code)
+        if not is_visit(code):
+            act(world.req, world.cost, world.clients, tick, code)
+        elif visit(world, rep, r, tick, code):
+            wake(rep, tick)
+
+    return outside
+
+
 def _build(policy: Policy) -> Callable[..., int]:
     """Compile the engine around one policy; its functions are captured, so the cache on disk knows them."""
     limits_at, cost_at = _row_readers()
     advance = _advance(*_step_functions(policy.schedule, policy.retire))
-    visit = visit_under(policy.key, policy.arrived)
+    outside = _outside(visit_under(policy.key, policy.arrived))
 
     def run(shared: World, rows: PoolRows, control: Column, reps: Column, given: Mode) -> int:
         # numba cannot return a record from a function: the views of one row are made here
@@ -180,25 +195,19 @@ def _build(policy: Policy) -> Callable[..., int]:
                               shared.changes)
             rep = Replica(reps.running[r], reps.slots[r], reps.vacant[r], reps.seats[r], reps.extents[r],
                           reps.ended[r], reps.batch[r], reps.tokens[r], reps.flight[r], reps.gains[r], reps.steps[r],
-                          reps.phase[r], reps.frees[r],
-                          reps.calendar[r], reps.gap_step[r], reps.gap_ns[r],
-                          Prefix(reps.prefix.chain, reps.prefix.held, reps.prefix.found[r], reps.prefix.nodes[r]),
+                          reps.phase[r], reps.frees[r], reps.calendar[r], reps.gap_step[r], reps.gap_ns[r],
+                          Prefix(reps.prefix.chain, reps.prefix.held, reps.prefix.found[r], reps.prefix.nodes[r],
+                                 reps.prefix.host[r]),
                           reps.aux[r], reps.stats[r], reps.front[r], reps.c[r])
-            turn = r
+            turn, why = r, DONE
             while r == turn:
-                why = DONE
                 if todo == ACT:
                     if world.routing[ROUTED] >= mode.stop_at:
                         return PAUSED
                     start = 0
                     if phase_of(code) == CONTROL:
                         return FLEET
-                    drop(world.req, world.clients, tick, code)
-                    if is_visit(code):
-                        if visit(world, rep, r, tick, code):
-                            wake(rep, tick)
-                    else:
-                        act(world.req, world.cost, world.clients, tick, code)
+                    outside(world, rep, r, tick, code)
                 elif todo == END:
                     ending += 1
                     spill(world, rep)
