@@ -18,6 +18,7 @@ import yaml
 from calibration.fit_host import HostFit, WorkerFit, fit_host
 from calibration.fit_memory import MemoryFit, fit_memory
 from calibration.fit_operators import DecodeFit, GemmFit, fit_decode, fit_gemm, fit_prefill
+from calibration.fit_stages import StageFit
 from calibration.fit_steps import FREE, StepFit, fit_steps, with_values
 from calibration.harness import write_atomically
 from calibration.measured import find_runs, load_run
@@ -48,6 +49,7 @@ FIT_RUNS: Final = (
             "qwen3-30b-a3b-h200",
             "llama8b-h200-eagle",
             "llama8b-h200-ngram",
+            "llama8b-h200-pp2",
         )
         for kind in ("batch", "ctx", "pre", "prefill")
     ),
@@ -281,9 +283,9 @@ def write_measured(path: Path, block: Mapping[str, Any]) -> None:
     write_atomically(path, head + "\n".join(lines) + "\n")
 
 
-def host_values(fit: Calibration, workers: WorkerFit) -> dict[str, float]:
+def host_values(fit: Calibration, workers: WorkerFit, stages: StageFit) -> dict[str, float]:
     """Numbers of the measured host's profile [ms]."""
-    both = vars(fit.host) | vars(workers)
+    both = vars(fit.host) | vars(workers) | vars(stages)
     times = {key.removesuffix("_s"): value for key, value in both.items()}
     return {key: round(value * 1e3, 4) for key, value in (times | {"eager_stall": fit.eager_stall_s}).items()}
 

@@ -19,6 +19,7 @@ from policies.queues import (
     must_see_all,
     plan,
     preempt,
+    resting,
     run_lane,
     slots_for,
     take_after,
@@ -110,6 +111,8 @@ def scheduler(victim: Victim, admission: Admit = admit_waiting) -> Callable[[Req
         while k < rep.c.n_running and budget > 0:
             i = rep.running[k]
             ready = wanted(req, i) if lim.draft_tokens == 0 else wanted_with_drafts(req, lim, i)
+            if lim.stages > 1 and resting(req, rep, lim, i):
+                ready = 0
             tokens = _chunk(lim, ready, budget)
             if tokens > 0:
                 gone = False

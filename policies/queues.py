@@ -104,6 +104,16 @@ def wanted(req: Requests, i: int) -> int:
 
 
 @jitable
+def resting(req: Requests, rep: Replica, lim: Limits, i: int) -> bool:
+    """Whether running request i is left out of this round of a pipeline: a round for each stage lies between two of its
+    tokens where steps are planned ahead (vLLM 0.24 vllm/v1/core/sched/scheduler.py, next_decode_eligible_step), else it
+    waits until its token has been seen."""
+    if lim.schedule_ahead < lim.stages:
+        return bool(req.planned[i] > req.done[i])
+    return bool(req.due[i] > rep.c.rounds)
+
+
+@jitable
 def wanted_with_drafts(req: Requests, lim: Limits, i: int) -> int:
     """[tokens] known but not yet computed and those drafted, up to the model's length; 0 when what is in flight ends
     the answer even if every draft is wrong (vLLM 0.24 vllm/v1/core/sched/scheduler.py, Scheduler.schedule)."""

@@ -235,6 +235,8 @@ def begin_anew(req: Requests, i: int) -> None:
     req.computed[i] = 0
     req.planned[i] = 0
     req.done[i] = 0
+    if len(req.due) > 0:
+        req.due[i] = 0
 
 
 @jitable

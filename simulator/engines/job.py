@@ -167,7 +167,7 @@ def request_columns(arrival: Column, prompt: Column, output: Column, limit: Colu
             columns[name] = np.array(given[name], dtype=dtype)
         elif name in ("pick", "group"):
             columns[name] = np.array(pick if name == "pick" else group, dtype=dtype)
-        elif name == "drafts" or name in absent:
+        elif name in ("drafts", "due") or name in absent:
             columns[name] = np.zeros(0, dtype=dtype)
         elif name == "chain_end":
             columns[name] = np.array(chain_ends, dtype=np.int64)
@@ -207,11 +207,14 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
 
     if drafts:
         req = req._replace(drafts=np.zeros(len(req.arrival), dtype=np.int32))
+    stages = max(max(pool.lim.stages for pool in pools), 1)
+    if stages > 1:
+        req = req._replace(due=np.zeros(len(req.arrival), dtype=np.int32))
     reps: Any = Replica(
         running=ids(total, s), slots=table(total, s, fill=-1), vacant=np.tile(_all_vacant(s), (total, 1)),
         seats=records(Seat, total, s), extents=ids(total, s), ended=ids(total, s), batch=ids(total, s),
         tokens=table(total, s), flight=ids(total, depth, s), gains=table(total, *gains),
-        steps=records(StepInFlight, total, depth),
+        steps=records(StepInFlight, total, depth), stage_gpu=table(total, stages), stage_cpu=table(total, stages),
         phase=table(total, largest), frees=table(total, largest), calendar=table(total, CALENDAR, fill=-1),
         gap_step=table(total, GAPS), gap_ns=table(total, GAPS), aux=table(total, max(aux, 1)),
         stats=records(Totals, total), front=as_records([_front(p, pools[p]) for p in of], Front),

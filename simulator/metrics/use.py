@@ -25,6 +25,11 @@ def total(result: Result, name: str) -> int:
 
 
 
+def gpu_ns(alike: Sequence[Result]) -> float:
+    """[ns] of GPU time a GPU of a replica, summed over replicas: stages of a pipeline take turns with a step."""
+    return sum(total(part, "gpu") / max(1, part.setup.limits.stages) for part in alike)
+
+
 def use(result: Result, span: int, begin: int, alike: Sequence[Result]) -> Block:
     """Shares of slots, GPU and time in the `span` ns from tick `begin`, of the replicas there were; `alike` is the
     result in parts of one kind of replica.
@@ -33,7 +38,7 @@ def use(result: Result, span: int, begin: int, alike: Sequence[Result]) -> Block
     """
     wall, whole = total(result, "wall"), paid_ns(result, begin, begin + span)
     slots = sum(total(part, "wall") * part.setup.limits.max_num_seqs for part in alike)
-    gpu, busy = ratio(total(result, "gpu"), whole), ratio(wall, whole)
+    gpu, busy = ratio(gpu_ns(alike), whole), ratio(wall, whole)
     return {
         "steps": total(result, "steps"),
         "slot_utilization": ratio(total(result, "rows"), slots),
@@ -143,11 +148,11 @@ def _swapped(result: Result, alike: Sequence[Result]) -> Block:
                      "peak_host_blocks": int(result.totals["peak_host"].max())}}
 
 
-def time_spent(result: Result) -> Block:
+def time_spent(result: Result, alike: Sequence[Result]) -> Block:
     def seconds(name: str) -> float:
         return total(result, name) / NS_PER_S
 
-    exposed = max(0, total(result, "wall") - total(result, "gpu"))
+    exposed = max(0.0, total(result, "wall") - gpu_ns(alike))
     return {
         "gpu_s": seconds("gpu"),
         "dense_s": seconds("dense"),

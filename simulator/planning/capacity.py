@@ -153,7 +153,7 @@ def capacity(
         "name": scenario.name,
         "traffic": rate,
         "replicas": replicas,
-        "gpus": replicas * scenario.hardware.tensor_parallel,
+        "gpus": replicas * scenario.hardware.gpus,
         "gpu": tried.setup.gpu.name,
         "asked": asked_words(levels.slo),
         "slo": [{"name": level.name, "limit": level.limit} for level in tried.judged(rate, replicas).levels],

@@ -92,7 +92,7 @@ def load_curve(
         "axis": axis,
         "replications": count,
         "requests": len(traffic.trace(0)),
-        "gpus": scenario.cluster.size * scenario.hardware.tensor_parallel,
+        "gpus": scenario.cluster.size * scenario.hardware.gpus,
         "gpu": setup.gpu.name,
         "model": scenario.model,
         "policy": setup.policy.name,

@@ -126,7 +126,8 @@ def busy_within_the_horizon(case: Case, done: Job) -> Holds:
             yield stats["wall"][r] <= rows["end"][-1] - rows["start"][0]
             yield rows["wall_ns"].sum() == stats["wall"][r] and rows["gpu_ns"].sum() <= stats["gpu"][r]
             if case.until is None and not any(row[1] in LOSING and row[2] == r for row in case.changes):
-                yield stats["gpu"][r] <= rows["end"][-1] - rows["start"][0]
+                stages = max(1, limits_of(case)[r].stages)
+                yield stats["gpu"][r] <= stages * (rows["end"][-1] - rows["start"][0])
                 yield rows["gpu_ns"].sum() == stats["gpu"][r]
     if case.until is not None:
         times = np.concatenate([done.req.scheduled, done.req.first, done.req.last])
