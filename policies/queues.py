@@ -104,13 +104,14 @@ def wanted(req: Requests, i: int) -> int:
 
 
 @jitable
-def resting(req: Requests, rep: Replica, lim: Limits, i: int) -> bool:
-    """Whether running request i is left out of this round of a pipeline: a round for each stage lies between two of its
-    tokens where steps are planned ahead (vLLM 0.24 vllm/v1/core/sched/scheduler.py, next_decode_eligible_step), else it
-    waits until its token has been seen."""
+def wanted_in_turn(req: Requests, rep: Replica, lim: Limits, i: int) -> int:
+    """[tokens] that running request i of a pipeline wants in this round. Where steps are planned ahead, as many rounds
+    as stages lie between two of its tokens (vLLM 0.24 vllm/v1/core/sched/scheduler.py, next_decode_eligible_step);
+    else it goes on from what has been seen of its answer."""
+    tokens = int(wanted(req, i))
     if lim.schedule_ahead < lim.stages:
-        return bool(req.planned[i] > req.done[i])
-    return bool(req.due[i] > rep.c.rounds)
+        return max(0, min(tokens, int(req.prompt[i]) + int(req.done[i]) - int(req.computed[i])))
+    return tokens if req.due[i] <= rep.c.rounds else 0
 
 
 @jitable

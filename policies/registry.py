@@ -93,7 +93,7 @@ class Policy:
     drafts: bool = False
     """Whether it plans drafted tokens."""
     pipelines: bool = False
-    """Whether it lets requests rest between two tokens, as a pipeline needs it (queues.resting)."""
+    """Whether it lets requests rest between two tokens, as a pipeline needs it (queues.wanted_in_turn)."""
 
     @property
     def ordered(self) -> bool:

@@ -1,7 +1,7 @@
 """Pipelines: several steps in flight, each with other requests, and rounds in which nobody may be planned.
 
 A request gets its next token `stages` rounds of the scheduler after the last, so that as many batches take turns in the
-stages, with one more planned ahead; without planning ahead, when its token has been seen (policies.queues.resting).
+stages, with one more planned ahead; without planning ahead, when its token was seen (policies.queues.wanted_in_turn).
 A round that plans nothing while others are in flight is a step all the same: it takes its place among them, is over
 when the one before it is, and the scheduler pauses after it (vLLM 0.24 vllm/config/vllm.py, max_concurrent_batches;
 vllm/v1/engine/core.py, EngineCore.step_with_batch_queue and EngineCoreProc._process_engine_step;
