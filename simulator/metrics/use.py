@@ -25,9 +25,9 @@ def total(result: Result, name: str) -> int:
 
 
 
-def gpu_ns(alike: Sequence[Result]) -> float:
-    """[ns] of GPU time a GPU of a replica, summed over replicas: stages of a pipeline take turns with a step."""
-    return sum(total(part, "gpu") / max(1, part.setup.limits.stages) for part in alike)
+def gpu_ns(alike: Sequence[Result], name: str = "gpu") -> float:
+    """[ns] of GPU time of a kind, of one GPU a replica; of a pipeline, whose stages take turns with a step, the mean."""
+    return sum(total(part, name) / max(1, part.setup.limits.stages) for part in alike)
 
 
 def use(result: Result, span: int, begin: int, alike: Sequence[Result]) -> Block:
@@ -149,17 +149,12 @@ def _swapped(result: Result, alike: Sequence[Result]) -> Block:
 
 
 def time_spent(result: Result, alike: Sequence[Result]) -> Block:
-    def seconds(name: str) -> float:
-        return total(result, name) / NS_PER_S
-
     exposed = max(0.0, total(result, "wall") - gpu_ns(alike))
     return {
-        "gpu_s": seconds("gpu"),
-        "dense_s": seconds("dense"),
-        "decode_attention_s": seconds("decode_attention"),
-        "prefill_attention_s": seconds("prefill_attention"),
+        **{f"{name}_s": gpu_ns(alike, name) / NS_PER_S
+           for name in ("gpu", "dense", "decode_attention", "prefill_attention")},
         "exposed_cpu_s": exposed / NS_PER_S,
-        "copy_s": seconds("copies"),
+        "copy_s": total(result, "copies") / NS_PER_S,
         "eager_steps": total(result, "eager"),
         "wasted_rows": total(result, "wasted"),
         "pad_rows": total(result, "pad_rows"),
