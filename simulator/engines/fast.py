@@ -192,7 +192,8 @@ def _build(policy: Policy) -> Callable[..., int]:
                           reps.stage_gpu[r], reps.stage_cpu[r],
                           reps.phase[r], reps.frees[r],
                           reps.calendar[r], reps.gap_step[r], reps.gap_ns[r],
-                          Prefix(reps.prefix.chain, reps.prefix.held, reps.prefix.found[r], reps.prefix.nodes[r]),
+                          Prefix(reps.prefix.chain, reps.prefix.held, reps.prefix.found[r], reps.prefix.nodes[r],
+                                 reps.prefix.host[r]),
                           reps.aux[r], reps.stats[r], reps.front[r], reps.c[r])
             why = DONE
             if todo == ACT:

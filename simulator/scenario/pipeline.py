@@ -48,6 +48,7 @@ def check_pipeline(scenario: Scenario, engine: EngineProfile, model: ModelShape,
         raise ConfigError(f"{place}: {', '.join(model.architectures)} runs on the older model runner, whose pipelines "
                           "are modelled without asynchronous scheduling only: engine.schedule_ahead: 0")
     for key, given in (("engine.speculation", scenario.engine.speculation), ("engine.lora", scenario.engine.lora),
+                       ("kv.offload", scenario.kv.offload),
                        ("admission.predicted_ttft_s", scenario.admission.predicted_ttft_s),
                        ("cluster.pools with a role", scenario.cluster.hands_over),
                        ("cost_model: roofline", scenario.cost_model == "roofline")):

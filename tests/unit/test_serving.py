@@ -110,6 +110,7 @@ def test_pipeline_stages_leave_the_blocks_that_the_engine_counted() -> None:
     (PIPELINE | {"engine": {"lora": {}}}, "pipeline stages are not modelled together with engine.lora"),
     (PIPELINE | {"engine": {"speculation": {"method": "ngram", "tokens": 3, "acceptance": 0.5}}},
      "pipeline stages are not modelled together with engine.speculation"),
+    (PIPELINE | {"kv": {"offload": {"gib": 10, "gb_per_s": 50}}}, "not modelled together with kv.offload"),
     (PIPELINE | {"admission": {"predicted_ttft_s": 1}}, "not modelled together with admission.predicted_ttft_s"),
     (PIPELINE | {"cost_model": "roofline"}, "not modelled together with cost_model: roofline"),
     (PIPELINE | {"policy": {"name": "orca"}}, r"hardware.pipeline_parallel: needs a policy .*\(chunked, .*, got orca"),
