@@ -164,13 +164,16 @@ def littles_law(case: Case, done: Job) -> Holds:
 
 
 def work_is_conserved(case: Case, done: Job) -> Holds:
-    """No replica is idle while one of its requests is there and not ended, but for a static batch's window."""
+    """No replica is idle while one of its requests is there and not ended, but for a static batch's window and the
+    pauses of a pipeline."""
     if case.limits.batch_window > 0 or case.until is not None or case.changes or case.link:
         return
     if case.limits.offload_blocks:  # all may wait for what is copied from host memory
         return
     req = done.req
     for r, rows in enumerate(_of_each(done)):
+        if limits_of(case)[r].stages > 1:
+            continue
         here = (req.replica == r) & (req.status == s.FINISHED)
         since, ended = req.queued[here], req.last[here] - case.cost.frontend_out_ns
         idle = rows["start"][1:] > rows["end"][:-1]
