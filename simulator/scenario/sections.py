@@ -205,6 +205,8 @@ class ClusterSpec(Section):
     events: list[EventSpec] = Field(default=[], max_length=10_000, description="crashes and restarts")
     health_check_s: float = Field(default=0.0, ge=0, le=LONGEST_S, description="until the router knows of a crash")
     retry_s: float = Field(default=1.0, ge=1e-3, le=LONGEST_S, description="until a lost request is submitted again")
+    retries: int | None = Field(default=None, ge=0, le=LARGEST_COUNT, description="times that a lost request is "
+                                "submitted again, 0 = never; default: until it is answered")
 
     @property
     def hands_over(self) -> bool:
@@ -214,10 +216,12 @@ class ClusterSpec(Section):
     @model_validator(mode="after")
     def _something_happens(self) -> "ClusterSpec":
         losing = any(spec.grace_s for spec in self.autoscales.values())
-        for key in ("health_check_s", "retry_s"):
-            used = self.events or ((losing or self.spots) and key == "retry_s")
+        for key in ("health_check_s", "retry_s", "retries"):
+            used = self.events or ((losing or self.spots) and key != "health_check_s")
             if not used and getattr(self, key) != type(self).model_fields[key].default:
                 raise ValueError(f"cluster.{key} has no effect without cluster.events")
+        if self.retries == 0 and "retry_s" in self.model_fields_set:
+            raise ValueError("cluster.retry_s has no effect with cluster.retries: 0")
         return self
 
     @model_validator(mode="after")
