@@ -104,7 +104,7 @@ def check_fleet(done: Job, scaler: Scaler, ended: bool) -> None:
 def test_cases_are_hard() -> None:
     """Fleets grow and shrink, start from nothing, lose requests, and release replicas that are still starting."""
     grown = shrunk = zero = lost = cancelled = 0
-    for seed in range(300):
+    for seed in range(400):
         done = scaled(seed, "reference")
         rows = done.fleet
         decisions = rows[rows["replica"] < 0]
