@@ -51,6 +51,9 @@ class Requests(NamedTuple):
     known: Column        # [blocks] of the shared ones that are registered while it runs [prefix]
     settled: Column      # [tokens] computed and visible when last planned: full blocks are known [prefix, engine]
     own: Column          # node with its private blocks since it was preempted, -1 = none [prefix]
+    # Host memory behind it; these two are empty unless there is some.
+    fetched: Column      # [tokens] of `found` that came from host memory [prefix]
+    ready: Column        # [tick]   its blocks from host memory have come [prefix]
     # What a policy asks for by name (registry.Policy.needs); each is empty unless it does.
     priority: Column     # smaller goes first [input]
     tenant: Column       # index of the tenant [input]
@@ -76,8 +79,8 @@ class Requests(NamedTuple):
 
 COUNT_FIELDS: Final = ("prompt", "output", "limit", "cached", "group", "computed", "planned", "done", "blocks",
                        "extent", "slot", "replica", "preempted", "status", "next", "drafts", "swapped", "found",
-                       "known", "settled", "own", "tenant", "predicted", "child", "whole", "source", "held", "carried",
-                       "attempts", "watched", "losses")
+                       "known", "settled", "own", "fetched", "tenant", "predicted", "child", "whole", "source", "held",
+                       "carried", "attempts", "watched", "losses")
 """Columns that fit int32; the others are ticks (int64)."""
 LARGEST_COUNT: Final = 2**31 - 1
 """Most tokens of a request, and most KV blocks of a replica; checked where they come in."""
@@ -114,6 +117,7 @@ class Prefix(NamedTuple):
     held: Column         # (L,) node of each while its request runs
     found: Column        # (K,) oldest node with that number, -1 = none
     nodes: Column        # (num_blocks or fewer,) Node
+    host: Column         # (2 K + 1,) HostBlocks: of each number, then of runs of private ones; (0,) without any
 
 
 class Replica(NamedTuple):
@@ -188,6 +192,8 @@ class Limits(NamedTuple):
     max_waiting_tokens: int = 0         # tgi: decode steps after which fewer are
     swap_blocks: int = 0                # [blocks] of host memory for preempted sequences, 0 = they are computed again
     swap_ns: int = 0                    # [ns] to copy a block to host memory or back
+    offload_blocks: int = 0             # [blocks] of host memory behind the prefix cache, 0 = there is none
+    offload_ns: int = 0                 # [ns] to copy a block from there
     predicted_ttft: int = 0             # [ns] so is one whose first token is predicted to come later, 0 = none is
 
 

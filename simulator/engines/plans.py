@@ -5,9 +5,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from simulator.engines.scaler import Decision, Scaler, Shift
 from simulator.engines.world import Changes, Scaling
 from simulator.errors import ConfigError
-from simulator.records import Decision, FleetRow, Scaler, Shift, dtype_of
+from simulator.records import FleetRow, dtype_of
 from simulator.state import Column
 
 MOST_PAST: Final = 100_000

@@ -31,9 +31,10 @@ from simulator.engines.members import (
     order,
     release,
 )
+from simulator.engines.scaler import Scaler
 from simulator.engines.world import World
 from simulator.jit import jitable
-from simulator.records import CONTROL, Scaler
+from simulator.records import CONTROL
 from simulator.state import FINISHED, Column
 from simulator.units import NEVER
 

@@ -36,6 +36,8 @@ DEFINITIONS: Final = {
     "waiting although enough blocks were free in all",
     "prefix_cache": "hit_rate: prompt tokens found in earlier requests' blocks when admitted / prompt tokens; "
     "peak_blocks_shared: blocks that the running requests of a replica would hold more, did they share none",
+    "prefix_cache.host": "the part of hit_rate that came from host memory (kv.offload); link_s: copies of it to the "
+    "GPU, over all replicas",
     "swap": "KV blocks of preempted requests copied to host memory and back; time.copy_s: GPU time of that",
     "prefix_reuse": "hit rates of an ideal cache with other sizes of memory: one request at a time in the run's order, "
     "least recently used blocks dropped first; enough_blocks: from there on more finds no more",

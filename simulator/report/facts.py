@@ -99,7 +99,8 @@ def answer(result: Result) -> list[str]:
         lines.append(f"A step gave a sequence {drafted['tokens_per_step']:.2f} tokens on average: "
                      f"{share(drafted['acceptance_rate'])} of the drafts were right.")
     lines += fleet_lines(summary)
-    reused = reuse_sentences(result.prefix_reuse, summary["kv"]["prefix_cache"]["hit_rate"])
+    found = summary["kv"]["prefix_cache"]
+    reused = reuse_sentences(result.prefix_reuse, found["hit_rate"], found.get("host", {}).get("hit_rate"))
     lines += [f"{line[0].upper()}{line[1:]}." for line in reused]
     few = few_line(summary)
     lines += [f"{few[0].upper()}{few[1:]}."] if few else []

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 from simulator.engines.booking import SLOW_UNIT
 from simulator.engines.changes import CRASH, DRAIN, HANG, RECLAIM, SLOW
 from simulator.engines.plans import Plans
+from simulator.engines.scaler import Scaler, Shift
 from simulator.errors import ConfigError
-from simulator.records import Scaler, Shift
 from simulator.scenario.autoscale import WEEK_S, AutoscaleSpec, scaler, shifts
 from simulator.scenario.sections import ClusterSpec, EventSpec, pool_key
 from simulator.state import Limits

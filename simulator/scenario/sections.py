@@ -108,6 +108,13 @@ class SwapSpec(Section):
     gb_per_s: float = Field(ge=1e-3, le=1e6, description="[10^9 bytes/s] of each GPU's link to host memory, either way")
 
 
+class OffloadSpec(Section):
+    """Host memory behind the prefix cache, and the link to it."""
+
+    gib: float = Field(gt=0, le=1e5, description="[GiB] for each GPU")
+    gb_per_s: float = Field(ge=1e-3, le=1e6, description="[10^9 bytes/s] of each GPU's link from host memory")
+
+
 class KvSpec(Section):
     """KV memory: paged blocks on demand, or one contiguous reservation a request."""
 
@@ -118,6 +125,8 @@ class KvSpec(Section):
     prefix_caching: bool | None = Field(default=None, description="use blocks of earlier requests again where the "
                                         "tokens are the same; default: as the engine does")
     swap: SwapSpec | None = Field(default=None, description="preempt by swap to host memory, not by recomputation")
+    offload: OffloadSpec | None = Field(default=None, description="host memory behind the prefix cache: blocks found "
+                                        "there are copied back instead of computed again")
 
 
 

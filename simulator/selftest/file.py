@@ -16,8 +16,8 @@ from simulator.cost.step import TABLES, Cost
 from simulator.engines.changes import RECLAIM, SLOW
 from simulator.engines.clients import Habits
 from simulator.engines.pools import Pool
+from simulator.engines.scaler import Scaler, Shift
 from simulator.errors import ConfigError, ServecastError
-from simulator.records import Scaler, Shift
 from simulator.selftest.cases import PATIENT, Case
 from simulator.state import Limits
 

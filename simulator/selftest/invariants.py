@@ -154,6 +154,8 @@ def littles_law(case: Case, done: Job) -> Holds:
         return
     if done.req.sent.size or _changes(case) or case.link:  # who gives up, is lost or goes on elsewhere
         return
+    if case.limits.offload_blocks:  # who loads holds a slot before it is scheduled
+        return
     req, rows = done.req, done.logged
     started = req.scheduled != NEVER
     yield (rows["waiting"] * rows["wall_ns"]).sum() <= (req.scheduled - req.queued)[started].sum()
@@ -164,6 +166,8 @@ def littles_law(case: Case, done: Job) -> Holds:
 def work_is_conserved(case: Case, done: Job) -> Holds:
     """No replica is idle while one of its requests is there and not ended, but for a static batch's window."""
     if case.limits.batch_window > 0 or case.until is not None or _changes(case) or case.link:
+        return
+    if case.limits.offload_blocks:  # all may wait for what is copied from host memory
         return
     req = done.req
     for r, rows in enumerate(_of_each(done)):
@@ -180,6 +184,8 @@ def nobody_is_overtaken(case: Case, done: Job) -> Holds:
     """First come, first served: the requests of a replica are first scheduled in the order they were queued."""
     policy = POLICIES[case.policy]
     if case.limits.length_bucket > 0 or policy.ordered or policy.aux_per_tenant > 0:
+        return
+    if done.stats["loaded"].any():  # who loads is overtaken by who need not
         return
     if done.stats["failed"].any():  # those start again at the end of a queue, with the time of their first
         return

@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from simulator.engines.changes import RECLAIM, SLOW
+from simulator.engines.scaler import Scaler, Shift
 from simulator.engines.scaling import METRICS, NOTHING, REQUESTS, WAITING_REQUESTS
-from simulator.records import Scaler, Shift
 from simulator.selftest.cases import Case, Choose, Uniform, some_case
 from simulator.selftest.fleets import HANDED, pools_of, with_decode, with_pools
 

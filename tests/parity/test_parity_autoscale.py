@@ -13,7 +13,7 @@ from simulator.engines.job import Job
 from simulator.engines.members import ABSENT, DRAINING, STARTING, UP
 from simulator.engines.plans import Plans
 from simulator.engines.pools import Pool
-from simulator.records import Scaler, Shift
+from simulator.engines.scaler import Scaler, Shift
 from simulator.selftest.cases import Uniform, some_case
 from simulator.selftest.mixed import some_scaler, some_tick
 from simulator.state import FINISHED, REJECTED_LENGTH

@@ -6,9 +6,10 @@ import pytest
 
 from simulator import Scenario, scenario_from, simulate
 from simulator.engines.members import ABSENT, DOWN, DRAINING, STARTING, UP
+from simulator.engines.scaler import Scaler
 from simulator.engines.scaling import of_pods
 from simulator.errors import ConfigError
-from simulator.records import Front, Scaler
+from simulator.records import Front
 from simulator.run import Result
 from simulator.units import NS_PER_S
 
