@@ -286,6 +286,11 @@ class ClusterSpec(Section):
         return {name: spec for name, spec in found.items() if spec is not None}
 
     @property
+    def least(self) -> int:
+        """Fewest replicas that autoscalers may leave, over all pools."""
+        return self.size - sum(len(self.members(name)) - spec.min for name, spec in self.autoscales.items())
+
+    @property
     def size(self) -> int:
         """Replicas of all pools."""
         return sum(pool.replicas for pool in self.pools.values()) if self.pools else self.replicas
