@@ -140,7 +140,8 @@ def test_cases_are_hard() -> None:
               "arrival as an output is seen", "drafts", "drafts, preempted",
               "open", "closed", "grouped", "ahead 0", "ahead 1", "ahead 2", "ahead 3", "ahead 4",
               "stages", "stages, preempted",
-              "again", "talk", "ramp", "held at the client", *s.STATUS_NAMES[s.REJECTED_LENGTH:], *POLICIES, *ROUTERS}
+              "again", "talk", "ramp", "held at the client",
+              *s.STATUS_NAMES[s.REJECTED_LENGTH:s.LOST], *POLICIES, *ROUTERS}
     assert seen == wanted
 
 
