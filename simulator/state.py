@@ -43,6 +43,7 @@ class Requests(NamedTuple):
     preempted: Column    # times preempted [preempt]
     status: Column       # one of the status codes below [engine, admit, preempt]
     next: Column         # next in the waiting queue, -1 at its end [queues]
+    due: Column          # Counters.rounds from which it may be planned again; empty without pipelines [pipeline]
     drafts: Column       # [tokens] drafted for its next step; empty unless drafts are made [speculation, preempt]
     swapped: Column      # [blocks] of its KV in host memory; empty unless preemption is by swap [swap]
     # The prefix cache; these five are empty unless it is on.
@@ -62,9 +63,13 @@ class Requests(NamedTuple):
     # The waiting queue in another order than first come, first served; both are empty unless it is.
     key: Column          # smaller goes first, ties by index [engine]
     child: Column        # first child in the heap, its siblings are linked by next, -1 = none [heap]
-    # Clients who give up or try again; these two are empty unless they do.
+    # Clients who give up or try again; these three are empty unless they do.
     sent: Column         # [tick]   latest submission [engine]
     attempts: Column     # submissions so far [engine]
+    watched: Column      # bits: whether a look of its client is pending, ... (engines/again.py) [engine]
+    # Requests that a gateway submits again so often and no more; these two are empty unless that is limited.
+    losses: Column       # times lost with a replica since the client submitted it [engine]
+    lost_at: Column      # [tick]   when it was, for good [engine]
     # Requests that get their first token from one replica and the others from another; empty unless some do [handover].
     whole: Column        # [tokens] `limit` on the second half of its way; it is 1 on the first
     source: Column       # index of the replica of its first half, -1 before it is left
@@ -74,9 +79,9 @@ class Requests(NamedTuple):
 
 
 COUNT_FIELDS: Final = ("prompt", "output", "limit", "cached", "group", "computed", "planned", "done", "blocks",
-                       "extent", "slot", "replica", "preempted", "status", "next", "drafts", "swapped", "found",
+                       "extent", "slot", "replica", "preempted", "status", "next", "due", "drafts", "swapped", "found",
                        "known", "settled", "own", "fetched", "tenant", "predicted", "child", "whole", "source", "held",
-                       "carried", "attempts")
+                       "carried", "attempts", "watched", "losses")
 """Columns that fit int32; the others are ticks (int64)."""
 LARGEST_COUNT: Final = 2**31 - 1
 """Most tokens of a request, and most KV blocks of a replica; checked where they come in."""
@@ -93,6 +98,7 @@ REJECTED_QUEUE: Final = 7        # as many waited as may (HTTP 429)
 REJECTED_SLOW: Final = 8         # its first token was predicted to come too late (HTTP 429)
 ABORTED: Final = 9               # its client gave up
 NOT_SENT: Final = 10             # an earlier turn of its conversation has no answer
+LOST: Final = 11                 # with its replica, and not submitted again
 REFUSALS: Final = (REJECTED_LENGTH, REJECTED_SLOW)
 """First and last status of a request that the engine refused."""
 SENT: Final = 1
@@ -102,7 +108,7 @@ TAKEN: Final = 2
 STATUS_NAMES: Final = ("future", "waiting", "running", "finished", "rejected: longer than max_model_len",
                        "rejected: needs more KV blocks than there are",
                        "rejected: prompt longer than max_num_batched_tokens", "rejected: queue full",
-                       "rejected: first token predicted too late", "aborted", "not sent")
+                       "rejected: first token predicted too late", "aborted", "not sent", "lost with its replica")
 
 
 class Prefix(NamedTuple):
@@ -129,6 +135,8 @@ class Replica(NamedTuple):
     flight: Column       # (D+1, S) per step in flight: requests that get a token from it
     gains: Column        # (D+1, S) most tokens each of them may get: 1 + its drafts; (1, 1) unless drafts are made
     steps: Column        # (D+1,) StepInFlight: counts and clocks of each
+    stage_gpu: Column    # (stages,) [tick] G of the last step launched on each stage of a pipeline
+    stage_cpu: Column    # (stages,) [tick] L of it, of that stage's worker
     phase: Column        # (block_size,) blocks that sequences of the lane take, by Seat.crossing
     frees: Column        # (block_size,) blocks that they give back as their windows move, likewise
     calendar: Column     # (CALENDAR,) first slot of the lane whose Seat.end is this (mod CALENDAR), -1 = none
@@ -187,6 +195,8 @@ class Limits(NamedTuple):
     max_waiting_tokens: int = 0         # tgi: decode steps after which fewer are
     swap_blocks: int = 0                # [blocks] of host memory for preempted sequences, 0 = they are computed again
     swap_ns: int = 0                    # [ns] to copy a block to host memory or back
+    stages: int = 0                     # of a pipeline, 0 = none; schedule_ahead is then this many, or one less where
+                                        # a request waits for its token to be seen (engines/pipeline.py)
     offload_blocks: int = 0             # [blocks] of host memory behind the prefix cache, 0 = there is none
     offload_ns: int = 0                 # [ns] to copy a block from there
     predicted_ttft: int = 0             # [ns] so is one whose first token is predicted to come later, 0 = none is

@@ -53,8 +53,10 @@ CACHE_COLUMNS = ("chain_end", "found", "known", "settled", "own")
 """Columns of the requests that only a prefix cache needs."""
 HOST_COLUMNS = ("fetched", "ready")
 """Those that only host memory behind it needs."""
-PATIENCE_COLUMNS = ("sent", "attempts")
+PATIENCE_COLUMNS = ("sent", "attempts", "watched")
 """Those that only clients who give up or try again need."""
+LOSS_COLUMNS = ("losses", "lost_at")
+"""Those that only a gateway needs which submits again a limited number of times."""
 HANDOVER_COLUMNS = ("whole", "source", "held", "carried", "landed")
 """Columns of the requests that only hand-overs need."""
 ORDER_COLUMNS = ("key", "child")
@@ -147,7 +149,7 @@ def request_columns(arrival: Column, prompt: Column, output: Column, limit: Colu
                     pick: Column, chain_ends: Column | None = None, group: Column = (),
                     asks: Mapping[str, Column] = NOTHING, ordered: bool = False,
                     hand_over: bool = False, patience: bool = False, swap: bool = False,
-                    offload: bool = False) -> Requests:
+                    offload: bool = False, losses: bool = False) -> Requests:
     """Requests as numpy columns, shape (N,); inputs are copied, counts become int32. Raises TraceError beyond it.
 
     `chain_ends`: with a prefix cache, where each request's shared blocks end (workload.shared); the columns of the
@@ -156,13 +158,14 @@ def request_columns(arrival: Column, prompt: Column, output: Column, limit: Colu
     `hand_over`: replicas may hand requests over to others.
     `patience`: clients may give up or try again. `swap`: preemption is by swap.
     `offload`: there is host memory behind the prefix cache.
+    `losses`: the gateway submits again what was lost with a replica a limited number of times.
     """
     n = len(arrival)
     given = {"arrival": arrival, "prompt": prompt, "output": output, "limit": limit, "cached": cached, **asks}
     absent = {*(name for name in ASKS if name not in asks), *(ORDER_COLUMNS if not ordered else ()),
               *(CACHE_COLUMNS if chain_ends is None else ()), *(HANDOVER_COLUMNS if not hand_over else ()),
               *(PATIENCE_COLUMNS if not patience else ()), *(("swapped",) if not swap else ()),
-              *(HOST_COLUMNS if not offload else ())}
+              *(HOST_COLUMNS if not offload else ()), *(LOSS_COLUMNS if not losses else ())}
     for name in COUNT_FIELDS:
         if name in given and n and not 0 <= np.min(given[name]) <= np.max(given[name]) <= LARGEST_COUNT:
             raise TraceError(f"{name} must be 0..{LARGEST_COUNT} tokens, got {np.min(given[name])} to "
@@ -174,14 +177,14 @@ def request_columns(arrival: Column, prompt: Column, output: Column, limit: Colu
             columns[name] = np.array(given[name], dtype=dtype)
         elif name in ("pick", "group"):
             columns[name] = np.array(pick if name == "pick" else group, dtype=dtype)
-        elif name == "drafts" or name in absent:
+        elif name in ("drafts", "due") or name in absent:
             columns[name] = np.zeros(0, dtype=dtype)
         elif name == "chain_end":
             columns[name] = np.array(chain_ends, dtype=np.int64)
         else:
             start = {"queued": NEVER, "scheduled": NEVER, "first": NEVER, "last": NEVER, "slot": -1, "replica": -1,
                      "next": -1, "own": -1, "child": -1, "whole": limit, "source": -1, "landed": NEVER,
-                     "sent": NEVER}.get(name, 0)
+                     "sent": NEVER, "lost_at": NEVER}.get(name, 0)
             columns[name] = np.full(n, start, dtype=dtype)
     return Requests(**columns)
 
@@ -214,11 +217,14 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
 
     if drafts:
         req = req._replace(drafts=np.zeros(len(req.arrival), dtype=np.int32))
+    stages = max(max(pool.lim.stages for pool in pools), 1)
+    if stages > 1:
+        req = req._replace(due=np.zeros(len(req.arrival), dtype=np.int32))
     reps: Any = Replica(
         running=ids(total, s), slots=table(total, s, fill=-1), vacant=np.tile(_all_vacant(s), (total, 1)),
         seats=records(Seat, total, s), extents=ids(total, s), ended=ids(total, s), batch=ids(total, s),
         tokens=table(total, s), flight=ids(total, depth, s), gains=table(total, *gains),
-        steps=records(StepInFlight, total, depth),
+        steps=records(StepInFlight, total, depth), stage_gpu=table(total, stages), stage_cpu=table(total, stages),
         phase=table(total, largest), frees=table(total, largest), calendar=table(total, CALENDAR, fill=-1),
         gap_step=table(total, GAPS), gap_ns=table(total, GAPS), aux=table(total, max(aux, 1)),
         stats=records(Totals, total), front=as_records([_front(p, pools[p]) for p in of], Front),

@@ -3,11 +3,12 @@
 from typing import Final
 
 DEFINITIONS: Final = {
-    "requests": "arrived = completed + rejected + aborted + unfinished; arrived: submitted before the horizon; "
-    "completed: the whole answer reached the client; aborted: its client gave up; not sent: turns of a conversation "
+    "requests": "arrived = completed + rejected + aborted + lost + unfinished; arrived: submitted before the horizon; "
+    "completed: the whole answer reached the client; aborted: its client gave up; lost: with its replica, and not "
+    "submitted again; not sent: turns of a conversation "
     "after one without an answer; attempts: submissions in all, retried: requests submitted more than once",
-    "percentiles": "over every request that arrived after the warm-up share; rejected, aborted and unfinished ones "
-    "count as infinite (null when a percentile falls on one); the mean is over the `count` completed ones",
+    "percentiles": "over every request that arrived after the warm-up share; rejected, aborted, lost and unfinished "
+    "ones count as infinite (null when a percentile falls on one); the mean is over the `count` completed ones",
     "ttft_s": "first token at the client - submission = front end + queue + prefill; of a request submitted several "
     "times the first submission counts, here and in e2e_s, for queue_s and frontend_s the last",
     "tpot_s": "(last token - first token) / (output tokens - 1); only answers of more than one token, "
@@ -25,7 +26,8 @@ DEFINITIONS: Final = {
     "a target on TPOT does not apply to one-token answers and answers returned whole",
     "makespan_s": "first submission -> last token delivered",
     "slot_utilization": "sequences scheduled / max_num_seqs, averaged over the time in which steps run",
-    "gpu_utilization": "GPU time of all steps / (makespan x replicas, or replica hours); near 100 % at low load too, "
+    "gpu_utilization": "GPU time of all steps / (makespan x replicas, or replica hours), of a pipeline the mean of its "
+    "stages; near 100 % at low load too, "
     "as a step for few sequences reads all the weights; room for more shows in slots, KV memory and latency",
     "busy_share": "time in which steps run / (makespan x replicas)",
     "batch": "per replica, weighted by the time of steps; running: slots held, scheduled: sequences computed",

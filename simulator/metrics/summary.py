@@ -44,7 +44,7 @@ def summarize(result: Result) -> Block:
     alike = list(pools.values()) or [result]
     summary |= use(result, span, begin, alike)
     summary |= {"batch": batch(result), "queue": queue(result), "kv": kv(result, alike)}
-    summary["time"] = time_spent(result)
+    summary["time"] = time_spent(result, alike)
     if result.setup.speculation:
         summary["speculation"] = drafted(result)
     summary |= {
@@ -93,7 +93,8 @@ def _counts(result: Result, fate: Fates) -> Block:
         if (count := _count(req.status == code))
     }
     requests |= {"preempted": _count(req.preempted > 0), "preemptions": int(req.preempted.sum())}
-    parts = [f"{name} {count}" for name, count in numbers.items() if name != "aborted" or req.attempts.size]
+    absent = {"aborted": not req.attempts.size, "lost": not req.losses.size}
+    parts = [f"{name} {count}" for name, count in numbers.items() if not absent.get(name)]
     line = f"{parts[0]} = {' + '.join(parts[1:])}"
     unsent = _count(req.status == NOT_SENT)
     late = len(req.arrival) - numbers["arrived"] - unsent
@@ -154,7 +155,8 @@ def _pools(result: Result, pools: dict[str, Result], fate: Fates, span: int, beg
         replicas, scenario = result.scenario.cluster.ranges[name], part.setup.scenario
         within = routed_to(result, replicas)
         block: Block = {"replicas": len(replicas), "role": result.scenario.cluster.pools[name].role,
-                        "gpu": part.setup.gpu.name, "tensor_parallel": scenario.hardware.tensor_parallel}
+                        "gpu": part.setup.gpu.name, "tensor_parallel": scenario.hardware.tensor_parallel,
+                        "pipeline_parallel": scenario.hardware.pipeline_parallel}
         block |= _block(result, fate, span, within) | use(part, span, begin, [part])
         blocks[name] = block | {"batch": batch(part), "queue": queue(part), "kv": kv(part, [part])}
     return blocks
@@ -202,7 +204,7 @@ def request_columns(result: Result) -> dict[str, Any]:
 
 
 def _fate_names(codes: list[int], fate: Fates) -> list[str]:
-    """finished, unfinished, after horizon, aborted, not sent, or rejected with its reason."""
+    """finished, unfinished, after horizon, aborted, lost, not sent, or rejected with its reason."""
     names = [
         STATUS_NAMES[code] if code >= REFUSALS[0] else "after horizon"
         for code in codes
