@@ -56,6 +56,8 @@ PATIENCE_COLUMNS = ("sent", "attempts")
 """Those that only clients who give up or try again need."""
 HANDOVER_COLUMNS = ("whole", "source", "held", "carried", "landed")
 """Columns of the requests that only hand-overs need."""
+LEVEL_COLUMNS = ("level", "used", "ran")
+"""Columns of the requests that only a policy with levels needs."""
 ORDER_COLUMNS = ("key", "child")
 """Columns of the requests that only a waiting queue in order of a key needs."""
 NOTHING: Final[Mapping[str, Column]] = MappingProxyType({})
@@ -161,7 +163,7 @@ def request_columns(arrival: Column, prompt: Column, output: Column, limit: Colu
     absent = {*(name for name in ASKS if name not in asks), *(ORDER_COLUMNS if not ordered else ()),
               *(CACHE_COLUMNS if chain_ends is None else ()), *(HANDOVER_COLUMNS if not hand_over else ()),
               *(PATIENCE_COLUMNS if not patience else ()), *(("swapped",) if not swap else ()),
-              *(HOST_COLUMNS if not offload else ())}
+              *(LEVEL_COLUMNS if "joins" not in asks else ()), *(HOST_COLUMNS if not offload else ())}
     for name in COUNT_FIELDS:
         if name in given and n and not 0 <= np.min(given[name]) <= np.max(given[name]) <= LARGEST_COUNT:
             raise TraceError(f"{name} must be 0..{LARGEST_COUNT} tokens, got {np.min(given[name])} to "

@@ -57,7 +57,8 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
     group, groups = groups_of(scenario, trace) if setup.pools else ((), ())
     req = request_columns(trace.arrival_ns, trace.prompt, trace.output, trace.max_tokens, trace.cached,
                           picks(scenario, trace, replication), shared.ends if shared else None,
-                          group if len(groups) > 1 else (), asked(setup.policy, scenario, trace, replication),
+                          group if len(groups) > 1 else (),
+                          asked(setup.policy, scenario, trace, replication, setup.cost, limits.quantum),
                           setup.policy.ordered, scenario.cluster.hands_over, gives_up or habits.attempts > 1,
                           any(pool.lim.swap_blocks for pool in pools), any(pool.lim.offload_blocks for pool in pools))
     for pool in pools:

@@ -97,6 +97,11 @@ class PolicySpec(Section):
                                            description="default 20, as the launcher's")
     tbt_s: float | None = Field(default=None, gt=0, le=1e6, description="[s] between two tokens of an answer that no "
                                 "step may exceed")
+    quantum_s: float | None = Field(default=None, gt=0, le=1e4, description="[s] of the first level; default 0.01")
+    starvation_s: float | None = Field(default=None, gt=0, le=1e6, description="[s] without a step after which a "
+                                       "request goes up to the first level; default 3")
+    max_batch_size: int | None = Field(default=None, ge=1, le=LARGEST_COUNT, description="most requests of a step; "
+                                       "default max_num_seqs")
     tenant_weights: dict[str, Annotated[float, Field(ge=1e-3, le=1e3)]] | None = None
 
 

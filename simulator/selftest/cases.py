@@ -156,6 +156,9 @@ TABLE: Final[tuple[Row, ...]] = (
      if size <= d.max_num_seqs)) if d.policy == "static" else 0),
     ("served_ratio", lambda c, d: c.among(0, 2**15, 2**16, 3 * 2**16) if d.policy == "tgi" else 0),
     ("max_waiting_tokens", lambda c, d: c.among(0, 1, 3, 20) if d.policy == "tgi" else 0),
+    ("quantum", lambda c, d: c.among(1, 3, 20) * d.tick if d.policy == "fastserve" else 0),
+    ("starvation", lambda c, d: c.among(5, 40, 10**6) * d.tick if d.policy == "fastserve" else 0),
+    ("max_batch", lambda c, d: c.among(0, 1, 2) if d.policy == "fastserve" else 0),
     ("swap_blocks", lambda c, d: c.among(0, 3, 12, 10**6) if POLICIES[d.policy].swaps and not d.contiguous else 0),
     ("offload_blocks", lambda c, d: c.among(0, 0, 3, 12, 10**6) if d.prefix and not d.draft_tokens else 0),
     ("offload_ns", lambda c, d: c.among(1, d.tick, 3 * d.tick) if d.offload_blocks else 0),
@@ -257,7 +260,7 @@ def some_chains(choose: Choose, prompt: list[int], output: list[int], block_size
 
 def some_asks(choose: Choose, policy: str, n: int, tick: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """The columns that the policy needs: few values, so that many are equal."""
-    low, most = {"priority": -1}, {"priority": 3, "tenant": 2, "predicted": 9, "target": 9 * tick}
+    low, most = {"priority": -1}, {"priority": 3, "tenant": 2, "predicted": 9, "target": 9 * tick, "joins": 2}
     return tuple((name, tuple(choose.numbers(n, low.get(name, 0), choose.among(1, most[name]))))
                  for name in ASKS if name in POLICIES[policy].needs)
 
