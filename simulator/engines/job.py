@@ -52,8 +52,10 @@ CACHE_COLUMNS = ("chain_end", "found", "known", "settled", "own")
 """Columns of the requests that only a prefix cache needs."""
 HOST_COLUMNS = ("fetched", "ready")
 """Those that only host memory behind it needs."""
-PATIENCE_COLUMNS = ("sent", "attempts")
+PATIENCE_COLUMNS = ("sent", "attempts", "watched")
 """Those that only clients who give up or try again need."""
+LOSS_COLUMNS = ("losses", "lost_at")
+"""Those that only a gateway needs which submits again a limited number of times."""
 HANDOVER_COLUMNS = ("whole", "source", "held", "carried", "landed")
 """Columns of the requests that only hand-overs need."""
 LEVEL_COLUMNS = ("level", "used", "ran")
@@ -61,8 +63,7 @@ LEVEL_COLUMNS = ("level", "used", "ran")
 ORDER_COLUMNS = ("key", "child")
 """Columns of the requests that only a waiting queue in order of a key needs."""
 NOTHING: Final[Mapping[str, Column]] = MappingProxyType({})
-ID_COLUMNS = tuple(name for name in Replica._fields if name not in ("steps", "seats", "stats", "front", "prefix",
-                                                                   "c"))
+ID_COLUMNS = tuple(name for name in Replica._fields if name not in ("steps", "seats", "stats", "front", "prefix", "c"))
 """Columns of a replica that hold whole numbers, not records."""
 
 
@@ -148,7 +149,7 @@ def request_columns(arrival: Column, prompt: Column, output: Column, limit: Colu
                     pick: Column, chain_ends: Column | None = None, group: Column = (),
                     asks: Mapping[str, Column] = NOTHING, ordered: bool = False,
                     hand_over: bool = False, patience: bool = False, swap: bool = False,
-                    offload: bool = False) -> Requests:
+                    offload: bool = False, losses: bool = False) -> Requests:
     """Requests as numpy columns, shape (N,); inputs are copied, counts become int32. Raises TraceError beyond it.
 
     `chain_ends`: with a prefix cache, where each request's shared blocks end (workload.shared); the columns of the
@@ -157,13 +158,15 @@ def request_columns(arrival: Column, prompt: Column, output: Column, limit: Colu
     `hand_over`: replicas may hand requests over to others.
     `patience`: clients may give up or try again. `swap`: preemption is by swap.
     `offload`: there is host memory behind the prefix cache.
+    `losses`: the gateway submits again what was lost with a replica a limited number of times.
     """
     n = len(arrival)
     given = {"arrival": arrival, "prompt": prompt, "output": output, "limit": limit, "cached": cached, **asks}
     absent = {*(name for name in ASKS if name not in asks), *(ORDER_COLUMNS if not ordered else ()),
               *(CACHE_COLUMNS if chain_ends is None else ()), *(HANDOVER_COLUMNS if not hand_over else ()),
               *(PATIENCE_COLUMNS if not patience else ()), *(("swapped",) if not swap else ()),
-              *(LEVEL_COLUMNS if "joins" not in asks else ()), *(HOST_COLUMNS if not offload else ())}
+              *(LEVEL_COLUMNS if "joins" not in asks else ()), *(HOST_COLUMNS if not offload else ()),
+              *(LOSS_COLUMNS if not losses else ())}
     for name in COUNT_FIELDS:
         if name in given and n and not 0 <= np.min(given[name]) <= np.max(given[name]) <= LARGEST_COUNT:
             raise TraceError(f"{name} must be 0..{LARGEST_COUNT} tokens, got {np.min(given[name])} to "
@@ -182,14 +185,13 @@ def request_columns(arrival: Column, prompt: Column, output: Column, limit: Colu
         else:
             start = {"queued": NEVER, "scheduled": NEVER, "first": NEVER, "last": NEVER, "slot": -1, "replica": -1,
                      "next": -1, "own": -1, "child": -1, "whole": limit, "source": -1, "landed": NEVER,
-                     "sent": NEVER}.get(name, 0)
+                     "sent": NEVER, "lost_at": NEVER}.get(name, 0)
             columns[name] = np.full(n, start, dtype=dtype)
     return Requests(**columns)
 
 
 def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, chain: Column = (),
-              others: Sequence[Pool] = (), groups: Sequence[Sequence[int]] = (),
-              aux: int = 1) -> Job:
+              others: Sequence[Pool] = (), groups: Sequence[Sequence[int]] = (), aux: int = 1) -> Job:
     """A job on numpy columns, for the compiled engine.
 
     `chain` are the numbers of shared blocks (workload.shared), `others` the pools beside the first, `groups` the pools
@@ -293,8 +295,7 @@ def check_sums(job: Job) -> None:
 
 
 def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, chain: Column = (),
-             others: Sequence[Pool] = (), groups: Sequence[Sequence[int]] = (),
-             aux: int = 1) -> Job:
+             others: Sequence[Pool] = (), groups: Sequence[Sequence[int]] = (), aux: int = 1) -> Job:
     """The same job on plain lists of Python integers, for the SimPy engine."""
     job = array_job(req, lim, cost, replicas, log, chain, others, groups, aux)
     columns = Requests(*(column.tolist() for column in job.req))

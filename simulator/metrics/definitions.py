@@ -3,11 +3,12 @@
 from typing import Final
 
 DEFINITIONS: Final = {
-    "requests": "arrived = completed + rejected + aborted + unfinished; arrived: submitted before the horizon; "
-    "completed: the whole answer reached the client; aborted: its client gave up; not sent: turns of a conversation "
+    "requests": "arrived = completed + rejected + aborted + lost + unfinished; arrived: submitted before the horizon; "
+    "completed: the whole answer reached the client; aborted: its client gave up; lost: with its replica, and not "
+    "submitted again; not sent: turns of a conversation "
     "after one without an answer; attempts: submissions in all, retried: requests submitted more than once",
-    "percentiles": "over every request that arrived after the warm-up share; rejected, aborted and unfinished ones "
-    "count as infinite (null when a percentile falls on one); the mean is over the `count` completed ones",
+    "percentiles": "over every request that arrived after the warm-up share; rejected, aborted, lost and unfinished "
+    "ones count as infinite (null when a percentile falls on one); the mean is over the `count` completed ones",
     "ttft_s": "first token at the client - submission = front end + queue + prefill; of a request submitted several "
     "times the first submission counts, here and in e2e_s, for queue_s and frontend_s the last",
     "tpot_s": "(last token - first token) / (output tokens - 1); only answers of more than one token, "

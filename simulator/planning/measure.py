@@ -10,13 +10,16 @@ from typing import Any, Final
 
 import numpy as np
 
+from simulator.metrics.fleet import paid_ns
 from simulator.metrics.latency import Bools, Fates, Floats, fates, gap_mean_ns, histogram_quantiles, seconds
 from simulator.metrics.samples import Worst, mean, needed, percentile, within_run, worst_window
 from simulator.metrics.stability import stability
+from simulator.metrics.summary import makespan_ns
 from simulator.planning.asking import Asking
 from simulator.planning.slo import MEAN, METRICS
 from simulator.records import Totals
 from simulator.run import Result
+from simulator.scenario.spec import Scenario
 from simulator.state import FINISHED
 from simulator.units import NS_PER_S, to_seconds
 
@@ -99,7 +102,23 @@ def measure(result: Result, wanted: Wanted) -> dict[str, Any]:
         **_counts(result, fate),
         **_totals(result),
         **_stability(result),
+        **_fleet(result, fate),
     }
+
+
+def _fleet(result: Result, fate: Fates) -> dict[str, float]:
+    """Replicas paid for on average, of a fleet that changes."""
+    span = makespan_ns(result, fate)
+    if result.fleet is None or not span:
+        return {}
+    begin = int(result.requests.arrival[fate.arrived].min())
+    return {"mean_replicas": paid_ns(result, begin, begin + span) / span}
+
+
+def scaled_fleet(scenario: Scenario) -> dict[str, int]:
+    """What an answer says beside `gpus`, the most there can be, of a fleet that is autoscaled: the fewest."""
+    cluster = scenario.cluster
+    return {"least_gpus": cluster.least * scenario.hardware.tensor_parallel} if cluster.autoscales else {}
 
 
 def _rows(result: Result, rows: Bools, cls: str | None) -> Bools:

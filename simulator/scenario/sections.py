@@ -219,6 +219,8 @@ class ClusterSpec(Section):
     events: list[EventSpec] = Field(default=[], max_length=10_000, description="crashes and restarts")
     health_check_s: float = Field(default=0.0, ge=0, le=LONGEST_S, description="until the router knows of a crash")
     retry_s: float = Field(default=1.0, ge=1e-3, le=LONGEST_S, description="until a lost request is submitted again")
+    retries: int | None = Field(default=None, ge=0, le=LARGEST_COUNT, description="times that a lost request is "
+                                "submitted again, 0 = never; default: until it is answered")
 
     @property
     def hands_over(self) -> bool:
@@ -228,10 +230,12 @@ class ClusterSpec(Section):
     @model_validator(mode="after")
     def _something_happens(self) -> "ClusterSpec":
         losing = any(spec.grace_s for spec in self.autoscales.values())
-        for key in ("health_check_s", "retry_s"):
-            used = self.events or ((losing or self.spots) and key == "retry_s")
+        for key in ("health_check_s", "retry_s", "retries"):
+            used = self.events or ((losing or self.spots) and key != "health_check_s")
             if not used and getattr(self, key) != type(self).model_fields[key].default:
                 raise ValueError(f"cluster.{key} has no effect without cluster.events")
+        if self.retries == 0 and "retry_s" in self.model_fields_set:
+            raise ValueError("cluster.retry_s has no effect with cluster.retries: 0")
         return self
 
     @model_validator(mode="after")
@@ -285,6 +289,11 @@ class ClusterSpec(Section):
         """Autoscalers by pool, "" for a fleet of one kind."""
         found = {"": self.autoscale} | {name: pool.autoscale for name, pool in self.pools.items()}
         return {name: spec for name, spec in found.items() if spec is not None}
+
+    @property
+    def least(self) -> int:
+        """Fewest replicas that autoscalers may leave, over all pools."""
+        return self.size - sum(len(self.members(name)) - spec.min for name, spec in self.autoscales.items())
 
     @property
     def size(self) -> int:

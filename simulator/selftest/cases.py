@@ -23,6 +23,7 @@ from simulator.engines.job import Job, array_job, links_of, list_job, request_co
 from simulator.engines.plans import Plans
 from simulator.engines.pools import Pool
 from simulator.engines.reference import run_reference
+from simulator.engines.scaler import Scaler, Shift
 from simulator.engines.world import Acceptance
 from simulator.state import Limits
 from simulator.units import NEVER
@@ -79,6 +80,10 @@ class Case:
     found_after: int = 0
     retry: int = 1
     notice: int = 0
+    retries: int | None = None
+    """How often the gateway submits again what was lost; None: any number of times."""
+    scalers: tuple[Scaler, ...] = ()
+    shifts: tuple[Shift, ...] = ()
 
 
 class Choose(Protocol):
@@ -275,7 +280,7 @@ def job(case: Case, compiled: bool, log: bool = True, plans: Plans | None = None
     req = request_columns(case.arrival, case.prompt, case.output, case.limit, case.cached, case.pick, ends,
                           np.arange(len(case.arrival)) % begin if groups else (),
                           dict(case.asks), policy.ordered, link is not None, restless, case.limits.swap_blocks > 0,
-                          case.limits.offload_blocks > 0)
+                          case.limits.offload_blocks > 0, case.retries is not None)
     chain = [number for numbers in case.chains for number in numbers]
     made = (array_job if compiled else list_job)(req, case.limits, case.cost, case.replicas, log, chain,
                                                  case.others, groups, policy.aux + 3 * policy.aux_per_tenant)
@@ -283,8 +288,8 @@ def job(case: Case, compiled: bool, log: bool = True, plans: Plans | None = None
     made.until, made.habits = NEVER if case.until is None else case.until, habits
     talks = following(case)
     made.talks = talks if compiled else Talks(*(column.tolist() for column in talks))
-    if case.changes and plans is None:
-        plans = Plans(case.changes, case.found_after, case.retry, case.notice)
+    if (case.changes or case.scalers) and plans is None:
+        plans = Plans(case.changes, case.found_after, case.retry, case.notice, case.scalers, case.shifts, case.retries)
     if plans is not None:
         add_changes(made, plans, compiled)
     if case.salts:

@@ -118,6 +118,15 @@ def test_a_schedule_by_hand() -> None:
                                (111, UP), (130, DRAINING), (130, ABSENT)]
 
 
+def test_looks_between_two_steps_are_no_end() -> None:
+    """Steps of a second, and every look falls between two of them: the one at 60 s still finds the answer of 90 steps
+    under way, and the schedule is kept."""
+    auto = {"schedule": [{"from_s": 60, "to_s": 80, "every_s": 100, "replicas": 3}], "sync_s": 10,
+            "start": {"weights_s": 1}}
+    done = simulate(fleet(auto, {"arrival_s": [0.0], "prompt": [1], "output": [90]}), "reference")
+    assert next((tick, wanted) for tick, _, _, wanted in decisions(done) if wanted > 1) == (60, 3)
+
+
 def test_time_to_first_token_by_hand() -> None:
     """Of a window of 15 s: at 10 s first tokens after 1, 2 and 5 s, mean 2.667 s, over 2 s, for one ready: 2. At 20 s
     those that came at 10 and 18 s, after 5 and 1 s: 3 / 2 x 2 ready = 3."""
