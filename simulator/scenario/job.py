@@ -65,7 +65,7 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
     for pool in pools:
         counts = reach(pool.lim, "max_num_batched_tokens" in setup.policy.knobs, int(trace.prompt.max()),
                        int(trace.max_tokens.max()), len(trace))
-        check_reach(pool.cost, counts, len(trace) * habits.attempts)
+        check_reach(pool.cost, counts, len(trace) * habits.attempts, pool.lim.stages)
     check_slots(scenario.cluster.size, slots_held(pools, len(trace)), "cluster.replicas")
     make = array_job if compiled else list_job
     job = make(req, *pools[0][:3], log, shared.numbers if shared else (), pools[1:], groups,

@@ -140,16 +140,17 @@ TABLE: Final[tuple[Row, ...]] = (
     ("length_bucket", lambda c, d: c.among(0, 0, 4) if d.policy == "static" else 0),
     ("stream", lambda c, d: c.among(0, 1) if d.policy == "static" else 1),
     ("padding", lambda c, d: c.among(0, 1, 2) if d.policy == "static" else 0),
-    ("schedule_ahead", lambda c, d: c.among(0, 1, 1, 2)),
+    ("stages", lambda c, d: c.among(0, 0, 0, 2, 3, 4) if POLICIES[d.policy].pipelines else 0),
+    ("schedule_ahead", lambda c, d: d.stages - c.among(0, 0, 1) if d.stages else c.among(0, 1, 1, 2)),
     ("whole_prompt", lambda c, d: int(POLICIES[d.policy].whole_prompt)),
     ("prefix", lambda c, d: c.among(0, 1) if POLICIES[d.policy].prefix_cache and not d.contiguous else 0),
     ("window", lambda c, d: c.among(0, 1, 3, 4, 8, 16, 30)
-     if d.policy == "chunked" and not d.contiguous and not d.prefix else 0),
+     if d.policy == "chunked" and not d.contiguous and not d.prefix and not d.stages else 0),
     ("chunked", lambda c, d: c.among(0, 0, 1) if d.window else 0),
     ("full_groups", lambda c, d: c.among(0, 1, 1, 2) if d.window else 1),
     ("window_groups", lambda c, d: c.among(1, 1, 2, 5) if d.window else 0),
     ("draft_tokens", lambda c, d: c.among(0, 0, 1, 2, 4)
-     if POLICIES[d.policy].drafts and not d.contiguous and not d.window else 0),
+     if POLICIES[d.policy].drafts and not d.contiguous and not d.window and not d.stages else 0),
     ("lookahead", lambda c, d: c.among(0, d.draft_tokens)),
     ("rehearse", lambda c, d: c.among(0, 1) if d.draft_tokens else 0),
     ("order", lambda c, d: ORDERS.get(d.policy, 0)),
@@ -219,11 +220,13 @@ def some_cost(choose: Choose, tick: int) -> Cost:
     return check_cost(
         Cost(
             dense_ns=(table(5) + choose.among(0, 1)) * tick, cpu_ns=prep + table(choose.among(0, 4)) * tick,
-            prep_ns=prep, eager=table(choose.among(0, 1)), slope_fp=linear(), decode_context_fp=linear(),
+            prep_ns=prep, eager=table(choose.among(0, 1)), head_ns=table(choose.among(0, 2)) * tick,
+            slope_fp=linear(), decode_context_fp=linear(),
             decode_seq_fp=linear(), prefill_pair_fp=linear(), prefill_token_fp=linear(), prefill_seq_fp=linear(),
             seen_context_fp=linear(), seen_pair_fp=linear(), cpu_seq_ns=prep_seq + few(),
             prep_seq_ns=prep_seq, frontend_in_ns=few(), frontend_each_ns=few(),
-            frontend_out_ns=few(),
+            frontend_out_ns=few(), layers=np.int64(choose.among(1, 3, 4, 7)), plan_ns=few(), plan_seq_ns=few(),
+            pause_ns=few(), crowded=np.int64(choose.among(1000, 1250)), hop_ns=few(), hop_fp=linear(),
         )
     )  # fmt: skip
 

@@ -51,7 +51,7 @@ BUGS = (
     Bug("bound counts cached prompts", BOUNDS, "(trace.prompt - trace.cached)[served]", "trace.prompt[served]",
         BY_HAND),
     Bug("relief gives no memory", BOUNDS, "int(limits.num_blocks * RELIEF)", "limits.num_blocks", BY_HAND),
-    Bug("scaled steps, unscaled CPU", BOUNDS, '"frontend_out_ns", "eager")', '"frontend_out_ns", "eager", "cpu_ns")',
+    Bug("scaled steps, unscaled CPU", BOUNDS, '"crowded", "pause_ns")', '"crowded", "cpu_ns")',
         BY_HAND),
     Bug("a lost replica never had its requests", LOSS, "turn % (left + gone), turn % left)",
         "turn % left, turn % left)", LEVELS),
