@@ -24,7 +24,9 @@ from simulator.engines.plans import Plans
 from simulator.engines.pools import Pool
 from simulator.engines.reference import run_reference
 from simulator.engines.scaler import Scaler, Shift
+from simulator.engines.signals import KNOWS_ALL, Knows, add_signals
 from simulator.engines.world import Acceptance
+from simulator.selftest.knowing import some_knowledge
 from simulator.state import Limits
 from simulator.units import NEVER
 
@@ -82,6 +84,7 @@ class Case:
     notice: int = 0
     retries: int | None = None
     """How often the gateway submits again what was lost; None: any number of times."""
+    knows: Knows = KNOWS_ALL
     scalers: tuple[Scaler, ...] = ()
     shifts: tuple[Shift, ...] = ()
 
@@ -173,6 +176,7 @@ TABLE: Final[tuple[Row, ...]] = (
     ("cost", lambda c, d: some_cost(c, d.tick)),
     ("replicas", lambda c, d: c.among(1, 1, 2, 3)),
     ("router", lambda c, d: c.among(*sorted(ROUTERS))),
+    ("knows", lambda c, d: some_knowledge(c, d.router, d.prefix, d.tick)),
     ("load", lambda c, d: c.among("open", "open", "closed", "grouped")),
     ("width", lambda c, d: 1 if d.load == "open" else c.among(1, 2, 3, 5)),
     ("until", lambda c, d: c.among(None, None, 30 * d.tick)),
@@ -291,6 +295,8 @@ def job(case: Case, compiled: bool, log: bool = True, plans: Plans | None = None
         add_changes(made, plans, compiled)
     if case.salts:
         made.acceptance = Acceptance(*(np.array(each) if compiled else each for each in (case.salts, case.chances)))
+    if case.knows != KNOWS_ALL:
+        add_signals(made, case.knows)
     if link:
         made.links = links_of([link[0]] * made.replicas, link[1], begin, compiled)
     return made
