@@ -59,14 +59,15 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
     group, groups = groups_of(scenario, trace) if setup.pools else ((), ())
     req = request_columns(trace.arrival_ns, trace.prompt, trace.output, trace.max_tokens, trace.cached,
                           picks(scenario, trace, replication), shared.ends if shared else None,
-                          group if len(groups) > 1 else (), asked(setup.policy, scenario, trace, replication),
+                          group if len(groups) > 1 else (),
+                          asked(setup.policy, scenario, trace, replication, setup.cost, limits.quantum),
                           setup.policy.ordered, scenario.cluster.hands_over, gives_up or habits.attempts > 1,
                           any(pool.lim.swap_blocks for pool in pools), any(pool.lim.offload_blocks for pool in pools),
                           scenario.cluster.retries is not None)
     for pool in pools:
         counts = reach(pool.lim, "max_num_batched_tokens" in setup.policy.knobs, int(trace.prompt.max()),
                        int(trace.max_tokens.max()), len(trace))
-        check_reach(pool.cost, counts, len(trace) * habits.attempts)
+        check_reach(pool.cost, counts, len(trace) * habits.attempts, pool.lim.stages)
     check_slots(scenario.cluster.size, slots_held(pools, len(trace)), "cluster.replicas")
     make = array_job if compiled else list_job
     job = make(req, *pools[0][:3], log, shared.numbers if shared else (), pools[1:], groups,

@@ -21,8 +21,8 @@ class HardwareSpec(Section):
     weight_dtype: str = "bf16"
     kv_dtype: str = "bf16"
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
-    pipeline_parallel: int = Field(default=1, ge=1, description="only 1: step times of pipeline stages are not "
-                                   "modelled; servecast kv --pp counts their memory")
+    pipeline_parallel: int = Field(default=1, ge=1, description="stages that a replica's layers are dealt out to, of "
+                                   "tensor_parallel GPUs each")
     interconnect: Literal["pcie"] | None = Field(default=None, description="the GPUs of a host reach each other over "
                                                   "PCIe 5 x16 through host memory, whatever link the GPU could have")
     expert_parallel: bool = Field(default=False, description="deal whole experts out to the tensor-parallel GPUs "
@@ -33,6 +33,11 @@ class HardwareSpec(Section):
         default=None, max_length=4096, description="how often each expert is picked, in order of placement, instead")
     step_s: float | None = Field(default=None, ge=0, le=1e6,
                                  description="time of every step, default 1; gpu: unit only")
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of a replica."""
+        return self.tensor_parallel * self.pipeline_parallel
 
 
 
@@ -97,6 +102,11 @@ class PolicySpec(Section):
                                            description="default 20, as the launcher's")
     tbt_s: float | None = Field(default=None, gt=0, le=1e6, description="[s] between two tokens of an answer that no "
                                 "step may exceed")
+    quantum_s: float | None = Field(default=None, gt=0, le=1e4, description="[s] of the first level; default 0.01")
+    starvation_s: float | None = Field(default=None, gt=0, le=1e6, description="[s] without a step after which a "
+                                       "request goes up to the first level; default 3")
+    max_batch_size: int | None = Field(default=None, ge=1, le=LARGEST_COUNT, description="most requests of a step; "
+                                       "default max_num_seqs")
     tenant_weights: dict[str, Annotated[float, Field(ge=1e-3, le=1e3)]] | None = None
 
 

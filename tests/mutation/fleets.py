@@ -40,7 +40,7 @@ BUGS = (
         "c.free_blocks < 0", DRAWN),
     Bug("released ones stay members", SCALING, "        scaler.members -= 1\n", "        pass\n", HAND),
     Bug("a hanging replica goes on", CHANGES, "    front.hung = tick\n", "    front.hung = NEVER\n", EVENTS),
-    Bug("slow steps as fast as others", BOOKING, "ns // SLOW_UNIT * rep.c.slow +", "ns +", EVENTS),
+    Bug("slow steps as fast as others", BOOKING, "ns // SLOW_UNIT * factor +", "ns +", EVENTS),
     Bug("no notice", CHANGES, "tick + changes.notice, event_code", "tick, event_code", EVENTS),
     Bug("the gateway tries once more", AGAIN, "> changes.retries", "> changes.retries + 1", EVENTS),
     Bug("gaps of lost attempts are forgotten", AGAIN, "    if req.done[i] > 1:\n", "    if req.done[i] < 0:\n", EVENTS),
