@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from policies.registry import ASKS
+from policies.signals import Signals
 from simulator.cost.step import Cost
 from simulator.engines.clients import OPEN, Clients, Habits, Talks
 from simulator.engines.future import Future
-from simulator.engines.plans import Plans, changes_of
+from simulator.engines.plans import Plans, changes_of, records_of
 from simulator.engines.pools import Pool, pool_of, routing_of
 from simulator.engines.world import Acceptance, Changes, Links
 from simulator.errors import ConfigError, TraceError
@@ -95,6 +96,7 @@ class Job:
     links: Links = field(default_factory=lambda: links_of(()))
     acceptance: Acceptance = field(default_factory=lambda: no_acceptance(True))
     changes: Changes = field(default_factory=lambda: changes_of(Plans()))
+    signals: Signals | None = None   # None: the router sees all (engines.signals)
 
     def clients(self) -> Clients:
         """Who submits the requests."""
@@ -224,9 +226,9 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
         steps=records(StepInFlight, total, depth), stage_gpu=table(total, stages), stage_cpu=table(total, stages),
         phase=table(total, largest), frees=table(total, largest), calendar=table(total, CALENDAR, fill=-1),
         gap_step=table(total, GAPS), gap_ns=table(total, GAPS), aux=table(total, max(aux, 1)),
-        stats=records(Totals, total), front=as_records([_front(p, pools[p]) for p in of], Front),
+        stats=records(Totals, total), front=records_of([_front(p, pools[p]) for p in of], Front),
         prefix=_prefix(req, pools, np.asarray(chain, dtype=np.int64)),
-        c=as_records([empty_replica_counters(pools[p].lim.num_blocks) for p in of], Counters),
+        c=records_of([empty_replica_counters(pools[p].lim.num_blocks) for p in of], Counters),
     )  # fmt: skip
     return Job(req, reps, pools, table(ITL_BINS), table(len(pools), most + 1), records(Control, 1), table(total),
                records(LogRow, 4096 if log else 0), future_of(len(req.arrival)), routing_of(pools, groups))
@@ -326,24 +328,18 @@ def as_arrays(job: Job) -> Job:
     req = Requests(*(np.array(column, dtype=np.int32 if name in COUNT_FIELDS else np.int64)
                      for name, column in zip(Requests._fields, job.req, strict=True)))
     ids = {name: np.array([getattr(rep, name) for rep in job.reps], dtype=np.int64) for name in ID_COLUMNS}
-    steps = np.array([as_records(rep.steps, StepInFlight) for rep in job.reps])
+    steps = np.array([records_of(rep.steps, StepInFlight) for rep in job.reps])
     cache = Prefix(np.array(job.reps[0].prefix.chain), np.array(job.reps[0].prefix.held),
                    np.array([rep.prefix.found for rep in job.reps]),
-                   np.array([as_records(rep.prefix.nodes, Node) for rep in job.reps]),
-                   np.array([as_records(rep.prefix.host, HostBlocks) for rep in job.reps]))
-    seats = np.array([as_records(rep.seats, Seat) for rep in job.reps])
-    reps: Any = Replica(prefix=cache, c=as_records([rep.c for rep in job.reps], Counters), steps=steps,
-                        seats=seats, stats=as_records([rep.stats for rep in job.reps], Totals),
-                        front=as_records([rep.front for rep in job.reps], Front), **ids)
+                   np.array([records_of(rep.prefix.nodes, Node) for rep in job.reps]),
+                   np.array([records_of(rep.prefix.host, HostBlocks) for rep in job.reps]))
+    seats = np.array([records_of(rep.seats, Seat) for rep in job.reps])
+    reps: Any = Replica(prefix=cache, c=records_of([rep.c for rep in job.reps], Counters), steps=steps,
+                        seats=seats, stats=records_of([rep.stats for rep in job.reps], Totals),
+                        front=records_of([rep.front for rep in job.reps], Front), **ids)
     numbers: dict[str, Any] = {
         name: np.array(getattr(job, name), dtype=np.int64) for name in ("itl", "rows_time", "frontends")
     }
-    changes = job.changes._replace(fleet=as_records(job.changes.fleet, FleetRow))
-    return replace(job, req=req, reps=reps, ctl=as_records([job.ctl], Control), log=as_records(job.log or [], LogRow),
+    changes = job.changes._replace(fleet=records_of(job.changes.fleet, FleetRow))
+    return replace(job, req=req, reps=reps, ctl=records_of([job.ctl], Control), log=records_of(job.log or [], LogRow),
                    changes=changes, **numbers)
-
-
-def as_records(objects: list[Any], kind: type) -> Any:
-    """Objects of a record class as one structured array."""
-    dtype = dtype_of(kind)
-    return np.array([tuple(getattr(o, name) for name in dtype.names or ()) for o in objects], dtype=dtype)

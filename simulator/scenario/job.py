@@ -8,6 +8,7 @@ from simulator.engines.clients import CLOSED, GROUPED, OPEN, Talks
 from simulator.engines.fleet import add_changes
 from simulator.engines.job import Job, array_job, list_job, request_columns, slots_held
 from simulator.engines.pools import Pool
+from simulator.engines.signals import KNOWS_ALL, add_signals
 from simulator.errors import ConfigError, TraceError
 from simulator.memory import check_slots
 from simulator.scenario import speculation as drafting
@@ -16,6 +17,7 @@ from simulator.scenario.changes import plans_of
 from simulator.scenario.clients import habits_of, talks_in
 from simulator.scenario.fleet import groups_of, picks, pool_speeds
 from simulator.scenario.handover import links
+from simulator.scenario.routing import knows_of
 from simulator.scenario.setup import Setup
 from simulator.state import Limits
 from simulator.units import to_ticks
@@ -80,6 +82,9 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
     if plans is not None:
         add_changes(job, plans, compiled)
     job.router = ROUTERS[scenario.cluster.router]
+    knows = knows_of(scenario, shared is not None)
+    if knows != KNOWS_ALL:
+        add_signals(job, knows)
     job.load, job.width = LOADS[scenario.load.kind], scenario.load.width
     job.habits, job.talks = habits, talks if compiled else Talks(*(column.tolist() for column in talks))
     if setup.speculation:
