@@ -108,7 +108,7 @@ def route(code: int, req: Requests, fronts: Column, i: int, aux: Column) -> int:
             total += fronts[aux[k]].outstanding
         if 100 * n * (fronts[home].outstanding + 1) <= LOADED * (total + 1) or fronts[home].outstanding == 0:
             return home
-    if code in (LEAST_OUTSTANDING, SESSION_AFFINITY):
+    if code not in (LEAST_KV, LEAST_WORK):
         return _fewest(fronts, start, n, aux)
     best = aux[start]
     for k in range(start + 1, start + n):

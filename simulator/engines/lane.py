@@ -24,6 +24,12 @@ REST = 4
 
 
 @jitable
+def day_of(step: int) -> int:
+    """Place in the calendar for those who leave after this step of the lane; CALENDAR is a power of two."""
+    return step & (CALENDAR - 1)
+
+
+@jitable
 def join(world: World, rep: Replica) -> None:
     """Take into the lane those who only decode from now on: the yields of the step just committed."""
     req, c = world.req, rep.c
@@ -68,8 +74,8 @@ def _enter(world: World, rep: Replica, i: int, left: int, spare: int) -> None:
     seat = rep.seats[slot]
     seat.born = c.lane_steps + 1
     seat.end = c.lane_steps + left
-    seat.link = rep.calendar[seat.end & (CALENDAR - 1)]
-    rep.calendar[seat.end & (CALENDAR - 1)] = slot
+    seat.link = rep.calendar[day_of(seat.end)]
+    rep.calendar[day_of(seat.end)] = slot
     c.lane_end = min(c.lane_end, seat.end)
     seat.crossing = -1
     if spare < left:
@@ -92,7 +98,7 @@ def _enter(world: World, rep: Replica, i: int, left: int, spare: int) -> None:
 def depart(world: World, rep: Replica) -> None:
     """Put those back into `running` whose last token the newest step of the lane has planned."""
     c = rep.c
-    at = c.lane_steps & (CALENDAR - 1)
+    at = day_of(c.lane_steps)
     slot = rep.calendar[at]
     rep.calendar[at] = -1
     while slot >= 0:
@@ -114,14 +120,14 @@ def _find_end(rep: Replica) -> None:
     c.lane_end = NEVER
     if c.lane > 0:
         c.lane_end = c.lane_steps + 1
-        while rep.calendar[c.lane_end & (CALENDAR - 1)] < 0:
+        while rep.calendar[day_of(c.lane_end)] < 0:
             c.lane_end += 1
 
 
 @jitable
 def pull(world: World, rep: Replica, slot: int) -> None:
     """Put the one sequence in `slot` back into `running`: it is aborted."""
-    at = rep.seats[slot].end & (CALENDAR - 1)
+    at = day_of(rep.seats[slot].end)
     if rep.calendar[at] == slot:
         rep.calendar[at] = rep.seats[slot].link
     else:
@@ -142,7 +148,7 @@ def spill(world: World, rep: Replica) -> None:
     slot = c.lane_head
     while slot >= 0:
         following = rep.seats[slot].after
-        rep.calendar[rep.seats[slot].end & (CALENDAR - 1)] = -1
+        rep.calendar[day_of(rep.seats[slot].end)] = -1
         _leave(world, rep, slot)
         slot = following
     c.lane_end = NEVER
