@@ -96,8 +96,8 @@ class Search(Walls):
         allowed = list(self.spec.candidates.allowed(candidate.tensor_parallel, candidate.prefill_replicas))
         return allowed, bound, [n for n in allowed if n >= bound]
 
-    def solve(self, found: Ready, rate: float) -> Outcome:
-        """The whole search for one candidate at `rate` times the workload's traffic."""
+    def solve(self, found: Ready, rate: float, near: int | None = None) -> Outcome:
+        """The whole search for one candidate at `rate` times the workload's traffic, from `near` replicas if given."""
         candidate, spec = found.candidate, self.spec
         if found.setup is None:
             return Outcome(candidate, "does not fit", found.reason)
@@ -114,7 +114,7 @@ class Search(Walls):
             return self._failed(candidate, allowed[-1], rate, bound, error, needs)
         tpot = min((t.max_s for t in spec.slo.targets if t.metric == "tpot"), default=None)
         trace = self.runner.bench.traffic.trace(0)
-        start = likely_replicas(found.setup, trace, mean_rate(trace) * rate, tpot)
+        start = near or likely_replicas(found.setup, trace, mean_rate(trace) * rate, tpot)
         if not self.judged(candidate, _near(counts, start), rate, 1 + error, count=1).holds:
             never = self._never(candidate, counts[-1], rate, bound, error)
             if never is not None:

@@ -14,7 +14,7 @@ from simulator.errors import ServecastError
 from simulator.planning.names import check_names, gpu_name, scenario_keys
 from simulator.planning.slo import SloSpec
 from simulator.profiles.beside import beside
-from simulator.scenario.limits import asked_back
+from simulator.scenario.limits import LONGEST_S, asked_back
 from simulator.scenario.sections import EngineSpec, HostSpec, KvSpec, LinkSpec
 from simulator.workload.spec import parse_workload
 
@@ -57,6 +57,8 @@ class Candidates(Section):
                                                  "0: none")
     prefill_replicas: tuple[int, ...] = Field(default=(0,), description="of the fleet's, so many compute prompts and "
                                               "the rest go on from there; 0: each does both")
+    tbt_s: tuple[float | None, ...] = Field(default=(None,), description="[s] between tokens, kept by policy sarathi; "
+                                            "the other policies go without")
     replicas: ReplicaRange | tuple[int, ...] = ReplicaRange()
     total_gpus: tuple[int, ...] | None = Field(default=None, description="only layouts of exactly these sizes")
 
@@ -77,6 +79,8 @@ class Candidates(Section):
             if not value:
                 raise ValueError("must hold at least one value")
             counts = [v for v in value if isinstance(v, int) and not isinstance(v, bool)]
+            if info.field_name == "tbt_s" and not all(v is None or 0 < v <= LONGEST_S for v in value):
+                raise ValueError(f"must be numbers of seconds > 0, got {list(value)}")
             least = 0 if info.field_name in ("draft_tokens", "prefill_replicas") else 1
             if counts and min(counts) < least:
                 raise ValueError(f"must be >= {least}, got {min(counts)}")
@@ -102,6 +106,8 @@ class SearchSpec(Section):
     most_replications: int = Field(default=16, ge=2, le=256, description="added until every level is clear")
     max_simulations: int = Field(default=2000, ge=1)
     calibration_error: float | None = Field(default=None, ge=0, lt=1, description="relative error of step times")
+    batch_limits: bool = Field(default=True, description="try other max_num_seqs and max_num_batched_tokens for the "
+                               "leading candidates, where candidates does not name them")
     max_rate_scale: float = Field(default=1024.0, gt=1, description="where the search for the wall ends")
 
 
@@ -184,6 +190,7 @@ class PlanSpec(Section):
                 raise ValueError(question)
         self._check_drafts()
         self._check_split()
+        self._check_pace()
         if self.step_s is not None and self.candidates.gpu != ("unit",):
             raise ValueError("step_s has no effect on a real GPU; it belongs to candidates.gpu: unit")
         return self
@@ -208,6 +215,12 @@ class PlanSpec(Section):
                              "candidates.prefill_replicas needs link: {gb_per_s: ..., latency_s: ...}, which sends KV")
         if split and self.survive:
             raise ValueError("survive is not modelled with candidates.prefill_replicas")
+
+    def _check_pace(self) -> None:
+        paced = "sarathi" in self.candidates.policy
+        if paced != (self.candidates.tbt_s != (None,)) or (paced and None in self.candidates.tbt_s):
+            raise ValueError("candidates.policy sarathi needs candidates.tbt_s, the time between tokens" if paced
+                             else "candidates.tbt_s has no effect without candidates.policy sarathi")
 
     @property
     def base(self) -> Path:

@@ -46,6 +46,7 @@ def plain(plan: Plan) -> dict[str, Any]:
         "nearest": nearest(plan),
         "answer": answer(plan.answer) if plan.answer else None,
         "front": list(plan.front),
+        "batch_limits": [note.plain() for note in plan.limits],
         "export": export(plan),
         "assumptions": assumptions(plan),
         "provenance": provenance(plan),

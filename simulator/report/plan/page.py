@@ -13,6 +13,7 @@ from typing import Any
 from markupsafe import Markup
 
 from simulator.report.plan.charts import Series, chart, columns
+from simulator.report.plan.limits import limit_rows
 from simulator.report.plan.words import answer_lines, example_price, fleet_words, mix_words
 from simulator.report.render import markdown_cell, render
 from simulator.text import bounded, gain, level_value
@@ -28,6 +29,7 @@ def render_plan(data: Data) -> str:
         answer=answer_lines(data),
         cards=_cards(data),
         pictures=pictures(data),
+        limits=limit_rows(data["batch_limits"]),
         level_value=level_value,
         duration=bounded,
         gain=gain,

@@ -6,6 +6,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from simulator.report.plan.limits import limit_lines
 from simulator.text import bounded, level_value, stopped_lines
 
 Data = Mapping[str, Any]
@@ -42,7 +43,7 @@ def answer_lines(data: Data) -> list[str]:
         )
     answer = data["answer"]
     lines += [f"One replica less does not do: {best['fewer']}."] if best["fewer"] else []
-    lines += _worst(best) + _survival(data)
+    lines += _worst(best) + _survival(data) + limit_lines(data["batch_limits"])
     if answer and answer["explained"]:
         lines += _headroom(answer)
     lines += _length(best, data["question"])
