@@ -11,13 +11,14 @@ from typing import Any, Final
 
 from simulator.planning.bounds import Ready
 from simulator.planning.candidate import Candidate
+from simulator.planning.looks import FAR_OFF
 from simulator.planning.price import bound_key
 from simulator.planning.search import Outcome, Search
 from simulator.planning.spec import PlanSpec
 from simulator.planning.statistics import Judgement, finite
 
 USUAL: Final = {
-    "max_num_batched_tokens": (1024, 2048, 4096, 8192, 16384),
+    "max_num_batched_tokens": (512, 1024, 2048, 4096, 8192, 16384),
     "max_num_seqs": (32, 64, 128, 256, 512, 1024),
 }
 """Settings in use: defaults of vLLM (2,048 and 8,192 tokens, 256 and 1,024 sequences), SGLang and TensorRT-LLM (8,192
@@ -28,7 +29,8 @@ LEADERS: Final = 3
 """Most candidates whose limits are tried."""
 
 NEAR: Final = 0.7
-"""A candidate leads where it would be the best with at least this share of its replicas, or with one less."""
+"""A candidate leads where it would be the best with at least this share of its replicas, or with one less; one without
+a feasible fleet where its largest carries this share of the traffic or is within FAR_OFF of its limits."""
 
 Look = Callable[[Candidate], Judgement | None]
 """The fleet that would be an improvement with these limits, judged; None where the limits cannot run."""
@@ -175,7 +177,9 @@ def _target(search: Search, outcome: Outcome, best: float) -> int | None:
     spec, candidate = search.spec, outcome.candidate
     counts = spec.candidates.allowed(candidate.tensor_parallel, candidate.prefill_replicas)
     if outcome.status != "feasible":
-        return counts[-1] if counts else None
+        idle = outcome.best_try if outcome.status == "infeasible" else None
+        near = outcome.rate_met >= NEAR * spec.growth or (idle is not None and idle.binding.ratio < FAR_OFF)
+        return counts[-1] if counts and near else None
     least = min(outcome.replicas - 1, NEAR * outcome.replicas)
     return max((n for n in counts if least <= n < outcome.replicas and (bound_key(spec, candidate, n) or n) < best),
                default=None)  # fmt: skip

@@ -11,6 +11,7 @@ from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_
 
 from simulator.config import Document, Section, placed, validate
 from simulator.errors import ServecastError
+from simulator.planning.flexible import PlanSpotSpec, ScaledSpec
 from simulator.planning.names import check_names, gpu_name, scenario_keys
 from simulator.planning.slo import SloSpec
 from simulator.profiles.beside import beside
@@ -148,6 +149,8 @@ class PlanSpec(Section):
     prices: dict[str, float] = Field(default_factory=dict, description="USD per GPU and hour, by GPU name")
     reserved_prices: dict[str, float] = Field(default_factory=dict, description="USD per GPU and hour, of GPUs that "
                                               "are paid for every hour; prices are then on demand")
+    autoscale: ScaledSpec | None = Field(default=None, description="an autoscaled fleet beside the fixed one")
+    spot: PlanSpotSpec | None = Field(default=None, description="a fleet partly on spot capacity beside the fixed one")
     survive: int = Field(default=0, ge=0, description="replicas that may fail with the SLO still met")
     objective: Literal["min_cost", "min_gpus", "max_goodput_per_gpu", "min_energy", "max_traffic", "best_slo"] = (
         "min_cost"
@@ -191,6 +194,7 @@ class PlanSpec(Section):
         self._check_drafts()
         self._check_split()
         self._check_pace()
+        self._check_flexible()
         if self.step_s is not None and self.candidates.gpu != ("unit",):
             raise ValueError("step_s has no effect on a real GPU; it belongs to candidates.gpu: unit")
         return self
@@ -221,6 +225,20 @@ class PlanSpec(Section):
         if paced != (self.candidates.tbt_s != (None,)) or (paced and None in self.candidates.tbt_s):
             raise ValueError("candidates.policy sarathi needs candidates.tbt_s, the time between tokens" if paced
                              else "candidates.tbt_s has no effect without candidates.policy sarathi")
+
+    def _check_flexible(self) -> None:
+        for key in ("autoscale", "spot"):
+            if getattr(self, key) is None:
+                continue
+            if self.budget is not None:
+                raise ValueError(f"{key} is not modelled with a budget")
+            if self.survive or max(self.candidates.prefill_replicas):
+                other = "survive" if self.survive else "candidates.prefill_replicas"
+                raise ValueError(f"{key} is not modelled with {other}")
+        for gpu in self.spot.prices if self.spot else ():
+            if gpu_name(gpu) not in self.candidates.gpu:
+                known = ", ".join(self.candidates.gpu)
+                raise ValueError(f"spot.prices.{gpu} has no effect: no such GPU among candidates.gpu ({known})")
 
     @property
     def base(self) -> Path:

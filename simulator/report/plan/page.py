@@ -12,6 +12,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from simulator.report.plan.alternatives import alternative_rows, end_text, tornado
 from simulator.report.plan.charts import Series, chart, columns
 from simulator.report.plan.limits import limit_rows
 from simulator.report.plan.words import answer_lines, example_price, fleet_words, mix_words
@@ -30,6 +31,9 @@ def render_plan(data: Data) -> str:
         cards=_cards(data),
         pictures=pictures(data),
         limits=limit_rows(data["batch_limits"]),
+        others=alternative_rows(data),
+        tornado=Markup(tornado(data["answer"]["sensitivity"] if data["answer"] else [])),
+        end_text=end_text,
         level_value=level_value,
         duration=bounded,
         gain=gain,
@@ -48,6 +52,8 @@ def render_markdown(data: Data) -> str:
         gain=gain,
         fleet_words=fleet_words,
         mix_words=mix_words,
+        others=alternative_rows(data),
+        end_text=end_text,
         cell=markdown_cell,
     )
 
