@@ -15,7 +15,8 @@ from simulator.planning.plan import plan
 from simulator.planning.price import Fleet
 from simulator.planning.spec import PlanSpec, plan_from
 from simulator.report.plan.data import plain
-from simulator.report.plan.deploy import command_notes, kubernetes, no_command, service_name, vllm_command, vllm_flags
+from simulator.report.plan.deploy import command_notes, kubernetes, no_command, vllm_command, vllm_flags
+from simulator.report.plan.names import service_name
 from simulator.report.plan.words import answer_lines, export_lines
 from simulator.scenario.setup import Setup, prepare
 

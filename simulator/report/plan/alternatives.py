@@ -80,7 +80,7 @@ def tornado(rows: list[Data]) -> str:
 
 
 def _size(row: Data) -> str:
-    return f"±{row['size_pct']:.0f} %" if row["up"] else f"−{row['size_pct']:.0f} %"
+    return f"±{row['size_pct']:.3g} %" if row["up"] else f"−{row['size_pct']:.3g} %"
 
 
 def end_text(end: Data | None) -> str:
@@ -95,16 +95,16 @@ def end_text(end: Data | None) -> str:
 
 def ends_text(row: Data) -> str:
     """Both ends in words."""
-    up = f"; {row['size_pct']:.0f} % more: {end_text(row['up'])}" if row["up"] else ""
-    return f"{row['size_pct']:.0f} % less: {end_text(row['down'])}{up}"
+    up = f"; {row['size_pct']:.3g} % more: {end_text(row['up'])}" if row["up"] else ""
+    return f"{row['size_pct']:.3g} % less: {end_text(row['down'])}{up}"
 
 
 def sensitivity_lines(answer: Data) -> list[str]:
-    """The two inputs that move the cost most, and those that break the plan."""
-    rows = answer["sensitivity"]
+    """The two inputs, beside the price itself, that move the cost most, and those that break the plan."""
+    rows = [row for row in answer["sensitivity"] if row["input"] != "price"]
     if not rows:
         return []
-    most = "; ".join(f"{row['input']} ({ends_text(row)})" for row in rows[:2])
+    most = " and ".join(f"{row['input']} ({ends_text(row)})" for row in rows[:2])
     broken = [f"{row['input']} {_signed(row, end)}" for row in rows for end in (row["down"], row["up"])
               if end and not end["does"]]  # fmt: skip
     breaks = f" The fleet no longer does with {', '.join(broken)}." if broken else ""
@@ -112,4 +112,4 @@ def sensitivity_lines(answer: Data) -> list[str]:
 
 
 def _signed(row: Data, end: Data) -> str:
-    return f"{'+' if end['factor'] > 1 else '−'}{row['size_pct']:.0f} %"
+    return f"{'+' if end['factor'] > 1 else '−'}{row['size_pct']:.3g} %"

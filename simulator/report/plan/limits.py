@@ -10,8 +10,10 @@ SHORT: Final = {"max_num_seqs": "seqs", "max_num_batched_tokens": "tokens"}
 def limit_lines(notes: list[dict[str, Any]]) -> list[str]:
     """What the search of the batch limits gained, and of the best candidate how far the nearest setting was."""
     gained = [note for note in notes if note["found"]]
-    lines = [f"Batch limits: {note['found']} does with {note['fleet']}; with the limits before ({_default(note)}) it "
-             f"does not." for note in gained]  # fmt: skip
+    lines = []
+    if gained:
+        lines.append(f"Batch limits: {gained[-1]['found']} does with {gained[-1]['fleet']}; as the engine sets them "
+                     f"({_default(gained[0])}) it does not.")  # fmt: skip
     last = next((note for note in notes if not note["found"]), None)
     if not gained and last is not None and last["rows"]:
         count = len(last["rows"])

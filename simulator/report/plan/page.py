@@ -59,7 +59,7 @@ def render_markdown(data: Data) -> str:
 
 
 def write_plan(data: Data, out: Path) -> None:
-    """plan.json, report.html, report.md and deploy.yaml in `out`, whole or not at all."""
+    """plan.json, report.html, report.md, deploy.yaml and autoscaler.yaml in `out`, whole or not at all."""
     from simulator.report.folder import new_folder
 
     page, text = render_plan(data), render_markdown(data)
@@ -70,6 +70,8 @@ def write_plan(data: Data, out: Path) -> None:
         (folder / "report.md").write_text(text, encoding="utf-8")
         if "kubernetes" in data["export"]:
             (folder / "deploy.yaml").write_text(data["export"]["kubernetes"], encoding="utf-8")
+        if "autoscaler" in data["export"]:
+            (folder / "autoscaler.yaml").write_text(data["export"]["autoscaler"], encoding="utf-8")
 
 
 def _cards(data: Data) -> list[tuple[str, str, str]]:

@@ -217,7 +217,7 @@ def export_lines(export: Data) -> list[str]:
     """The command and what to know of it, or why there is none."""
     if "reason" in export:
         return [f"No command to start it with: {export['reason']}."]
-    return [export["vllm"], *(f"{note}." for note in export["notes"])] if export else []
+    return [export["command"], *(f"{note}." for note in export["notes"])] if export else []
 
 
 def _candidates(data: Data) -> Table:
