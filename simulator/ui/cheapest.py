@@ -13,8 +13,8 @@ from simulator.ui.settings import SEED, Settings
 
 GPUS: Final = ("h100-sxm", "h200-sxm", "a100-sxm-80gb", "l40s")
 """Tried beside the one that is set."""
-REQUESTS: Final = 3000
-MOST: Final = 128
+REQUESTS: Final = 2500
+MOST: Final = 64
 LINES: Final = 8
 
 
@@ -37,7 +37,7 @@ def plan_data(s: Settings, prices: dict[str, float]) -> dict[str, Any]:
         "max_model_len": start["max_model_len"],
         "slo": {"ttft_p99_s": s.ttft_ms / 1000, "tpot_p99_s": s.tpot_ms / 1000},
         "candidates": candidates, "prices": {gpu: usd for gpu, usd in prices.items() if gpu in gpus},
-        "search": {"replications": 2},
+        "search": {"replications": 2, "most_replications": 4},
     }  # fmt: skip
     return made | {key: start[key] for key in ("engine", "host", "kv", "cost_model") if key in start}
 

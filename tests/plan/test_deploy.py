@@ -88,8 +88,8 @@ def test_no_command_where_it_would_start_another_engine(
 
 
 def test_sglang_is_started_as_it_was_simulated() -> None:
-    """docs.sglang.io, Server Arguments: prefill and decode share a batch with --enable-mixed-chunk only; the radix cache is
-    on by default, fp8 KV is fp8_e4m3, a pool of pages is --max-total-tokens."""
+    """docs.sglang.io, Server Arguments: prefill and decode share a batch with --enable-mixed-chunk only; its radix
+    cache is on by default, fp8 KV is fp8_e4m3, a pool of pages is --max-total-tokens."""
     spec, setup, fleet = case({"weight_dtype": "fp8", "kv_dtype": "fp8", "tensor_parallel": 2, "max_num_seqs": 96,
                                "max_num_batched_tokens": 4096}, engine={"name": "sglang", "schedule_ahead": 0},
                               kv={"num_gpu_blocks": 300_000}, gpu_memory_utilization=0.8)  # fmt: skip

@@ -24,7 +24,7 @@ from simulator.ui.server import SLIDERS
 from simulator.ui.settings import Settings, settings_from
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
-WAIT_S = 60
+WAIT_S = 180
 
 
 def test_more_replicas_cost_more_and_wait_less() -> None:
@@ -138,7 +138,11 @@ def page() -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         server.terminate()
-        server.wait(10)
+        try:
+            server.wait(20)
+        except subprocess.TimeoutExpired:  # in the middle of a simulation
+            server.kill()
+            server.wait()
 
 
 def _wait_for(port: int, server: "subprocess.Popen[bytes]") -> None:
