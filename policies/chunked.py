@@ -11,6 +11,7 @@ algorithm 3 (stall-free batching); vLLM 0.24 vllm/v1/core/sched/scheduler.py, Sc
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from policies.queues import (
     admit,
@@ -29,11 +30,13 @@ from policies.queues import (
 )
 from simulator.jit import jitable
 from simulator.kv import fits, grow
-from simulator.prefix import borrowed, find, make_room, remember
+from simulator.offload import wait_until
+from simulator.prefix import borrowed, find, make_room, remember, to_load
 from simulator.state import Column, Limits, Replica, Requests
 
 Victim = Callable[[Requests, Replica, Limits], int]
 Admit = Callable[[Requests, Replica, Limits, Column, int], None]
+NO_ROOM: Final = -1
 
 
 @jitable
@@ -48,25 +51,29 @@ def _chunk(lim: Limits, tokens: int, budget: int) -> int:
 def admit_one(req: Requests, rep: Replica, lim: Limits, i: int, before: int, budget: int) -> int:
     """Admit waiting request i, behind `before` in the queue (-1: its head), with its first chunk.
 
-    Returns the tokens planned, 0 when there is no room for it.
+    Returns the tokens planned, none while its blocks come from host memory, or NO_ROOM.
     """
     keep_free = lim.watermark_blocks if held(rep) > 0 else 0
     whole = req.prompt[i] + req.done[i]  # a token still in flight since a preemption is not counted yet
     start = find(req, rep, lim, i, whole)
-    tokens = _chunk(lim, whole - start, budget)
+    loads = to_load(rep, lim)
+    if loads < 0:
+        return NO_ROOM
+    tokens = _chunk(lim, whole - start, budget) if loads == 0 else 0
     spared = borrowed(req, rep, lim, i, start)
     if lim.reserve_prompt == 1 and not fits(req, rep, lim, i, whole, keep_free - spared):
-        return 0
+        return NO_ROOM
     if not make_room(req, rep, lim, i, start, slots_for(lim, start + tokens), keep_free):
-        return 0
+        return NO_ROOM
     if before < 0:
         take_head(req, rep)
     else:
         take_after(req, rep, before)
     req.computed[i] = start
     admit(req, rep, i)
-    plan(rep, i, tokens)
-    remember(req, rep, lim, i, start + tokens)
+    if loads == 0:
+        plan(rep, i, tokens)
+        remember(req, rep, lim, i, start + tokens)
     return int(tokens)
 
 
@@ -75,7 +82,7 @@ def admit_waiting(req: Requests, rep: Replica, lim: Limits, aux: Column, budget:
     """Admit from the head of the queue while slots, budget and KV blocks last."""
     while rep.c.n_waiting > 0 and budget > 0 and held(rep) < lim.max_num_seqs:
         tokens = admit_one(req, rep, lim, rep.c.head, -1, budget)
-        if tokens == 0:
+        if tokens == NO_ROOM:
             break
         budget -= tokens
 
@@ -109,6 +116,10 @@ def scheduler(victim: Victim, admission: Admit = admit_waiting) -> Callable[[Req
         preempted = False
         while k < rep.c.n_running and budget > 0:
             i = rep.running[k]
+            if lim.offload_blocks > 0 and req.ready[i] > rep.c.now:
+                wait_until(rep, req.ready[i])
+                k += 1
+                continue
             ready = wanted(req, i) if lim.draft_tokens == 0 else wanted_with_drafts(req, lim, i)
             tokens = _chunk(lim, ready, budget)
             if tokens > 0:

@@ -17,6 +17,7 @@ from policies import (
     sarathi,
     shortest_predicted,
     shortest_prompt,
+    splitfuse,
     static,
     tgi,
     trtllm,
@@ -136,6 +137,7 @@ POLICIES: Final = {
                watermark=0.01, swaps=True),  # vLLM 0.6 vllm/core/block_manager_v2.py, BlockSpaceManagerV2.__init__
         Policy("chunked", chunked, chunked.schedule, _CHUNKED, prefix_cache=True, drafts=True),
         Policy("sarathi", sarathi, chunked.schedule, (*_CHUNKED, "tbt_s"), engine="chunked", prefix_cache=True),
+        Policy("splitfuse", splitfuse, splitfuse.schedule, (_SEQS, _BUDGET)),
         _trtllm(max_utilization),
         _trtllm(guaranteed_no_evict),
         Policy("tgi", tgi, tgi.schedule, (_SEQS, _BUDGET, "waiting_served_ratio", "max_waiting_tokens"),

@@ -12,7 +12,7 @@ Source: Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024, al
 lift) and the weighted form of it; prices of an input and an output token as there, 1 and 2.
 """
 
-from policies.chunked import admit_one, scheduler
+from policies.chunked import NO_ROOM, admit_one, scheduler
 from policies.queues import held, last_admitted
 from simulator.jit import jitable
 from simulator.state import Column, Limits, Replica, Requests
@@ -82,7 +82,7 @@ def admit_fairly(req: Requests, rep: Replica, lim: Limits, aux: Column, budget: 
         before = before_the_next(req, rep, aux)
         i = rep.c.head if before < 0 else req.next[before]
         tokens = admit_one(req, rep, lim, i, before, budget)
-        if tokens == 0:
+        if tokens == NO_ROOM:
             break
         budget -= tokens
         aux[LAST] = req.tenant[i] + 1

@@ -15,12 +15,15 @@ The free queue here is a linked list of nodes, oldest first. A node is one share
 filled are not in it: they are what `free_blocks` exceeds `kept`. Taking a block only lowers `free_blocks`; `settle`
 drops as many nodes from the front before anything looks at the list or adds to it, which is the same.
 
-One thing is approximate: a preempted request whose known tokens end with a block computes that block again, and of the
-two blocks that then hold it the newer is taken for its own, not the older.
+Behind it may be host memory (simulator/offload.py). One thing is approximate: a preempted request whose known tokens
+end with a block computes that block again, and of the two blocks that then hold it the newer is taken for its own, not
+the older.
 """
 
+from simulator.free_queue import append, drop, forget, link, take_node, unlink
 from simulator.jit import jitable
 from simulator.kv import fits, grow, grow_in_window, release
+from simulator.offload import empty_host, keep, keep_private, load, look
 from simulator.state import FINISHED, RUNNING, SENT, Limits, Replica, Requests
 
 DEAD = -1
@@ -41,7 +44,24 @@ def find(req: Requests, rep: Replica, lim: Limits, i: int, whole: int) -> int:
     if lim.prefix == 0:
         return min(req.cached[i], whole - 1) // lim.block_size * lim.block_size
     settle(req, rep)
-    return match(req, rep, lim, i, whole) * lim.block_size
+    hits = match(req, rep, lim, i, whole)
+    if lim.offload_blocks > 0:
+        end = min(shared_blocks(req, i), (whole - 1) // lim.block_size)
+        rep.c.on_host = look(rep, chain_at(req, i), hits, end)
+        hits += max(rep.c.on_host, 0)
+    return hits * lim.block_size
+
+
+@jitable
+def to_load(rep: Replica, lim: Limits) -> int:
+    """[blocks] of those that `find` has just found that must be copied from host memory first; -1 = ask again later."""
+    return int(rep.c.on_host) if lim.offload_blocks > 0 else 0
+
+
+@jitable
+def _in_memory(rep: Replica, lim: Limits, start: int) -> int:
+    """[blocks] of the `start` tokens found that are in KV memory."""
+    return start // lim.block_size - max(to_load(rep, lim), 0)
 
 
 @jitable
@@ -49,7 +69,7 @@ def borrowed(req: Requests, rep: Replica, lim: Limits, i: int, start: int) -> in
     """[blocks] of the `start` tokens found that running requests hold: using them takes nothing from the free ones."""
     if lim.prefix == 0:
         return 0
-    hits = start // lim.block_size
+    hits = _in_memory(rep, lim, start)
     return hits - idle_blocks(req, rep, i, hits)
 
 
@@ -63,10 +83,27 @@ def make_room(req: Requests, rep: Replica, lim: Limits, i: int, start: int, toke
         return grow(req, rep, lim, i, tokens, keep_free)
     if not fits(req, rep, lim, i, tokens, keep_free - borrowed(req, rep, lim, i, start)):
         return False
-    claim(req, rep, i, start // lim.block_size)
+    claim(req, rep, i, _in_memory(rep, lim, start))
     if req.preempted[i] == 0:
         req.found[i] = start
+    if lim.offload_blocks > 0:
+        _fetch(req, rep, lim, i)
     return grow(req, rep, lim, i, tokens, 0)
+
+
+@jitable
+def _fetch(req: Requests, rep: Replica, lim: Limits, i: int) -> None:
+    """Request i, being admitted, has what it found used in host memory too, and copied from there what it lacks."""
+    hits = req.blocks[i]
+    first = chain_at(req, i)
+    count = rep.c.on_host
+    req.settled[i] = hits * lim.block_size
+    req.ready[i] = 0
+    keep(rep, lim, first, min(hits, shared_blocks(req, i)) + count)
+    if count > 0:
+        req.ready[i] = load(rep, lim, first, hits, count)
+        if req.preempted[i] == 0:
+            req.fetched[i] = count * lim.block_size
 
 
 @jitable
@@ -115,6 +152,7 @@ def forget_all(rep: Replica) -> None:
     rep.c.newest = -1
     rep.c.spare = -1
     rep.c.n_nodes = 0
+    empty_host(rep)
 
 
 @jitable
@@ -136,9 +174,9 @@ def settle(req: Requests, rep: Replica) -> None:
         at = rep.c.oldest
         node = rep.prefix.nodes[at]
         if node.owner == SHARED:
-            _forget(rep, at)
-            _unlink(rep, at)
-            _drop(rep, at)
+            forget(rep, at)
+            unlink(rep, at)
+            drop(rep, at)
             rep.c.kept -= 1
         else:
             taken = min(node.count, rep.c.kept - rep.c.free_blocks)
@@ -147,8 +185,8 @@ def settle(req: Requests, rep: Replica) -> None:
             if node.count == 0:
                 if node.owner >= 0:
                     req.own[node.owner] = -1
-                _unlink(rep, at)
-                _drop(rep, at)
+                unlink(rep, at)
+                drop(rep, at)
 
 
 @jitable
@@ -188,7 +226,7 @@ def claim(req: Requests, rep: Replica, i: int, hits: int) -> None:
         at = rep.prefix.found[rep.prefix.chain[start + j]]
         node = rep.prefix.nodes[at]
         if node.refs == 0:
-            _unlink(rep, at)
+            unlink(rep, at)
             rep.c.kept -= 1
             rep.c.free_blocks -= 1
         else:
@@ -204,8 +242,8 @@ def claim(req: Requests, rep: Replica, i: int, hits: int) -> None:
             rep.c.kept -= taken
             rep.c.free_blocks -= taken
         if rep.prefix.nodes[at].count == 0:
-            _unlink(rep, at)
-            _drop(rep, at)
+            unlink(rep, at)
+            drop(rep, at)
         else:
             rep.prefix.nodes[at].owner = DEAD
         req.own[i] = -1
@@ -222,7 +260,7 @@ def learn(req: Requests, rep: Replica, lim: Limits, i: int, tokens: int) -> None
         return
     settle(req, rep)  # the nodes of blocks taken are free again: there are never more nodes than blocks
     for j in range(req.known[i], full):
-        at = _take_node(rep)
+        at = take_node(rep)
         node = rep.prefix.nodes[at]
         number = rep.prefix.chain[start + j]
         node.owner = SHARED
@@ -239,6 +277,8 @@ def learn(req: Requests, rep: Replica, lim: Limits, i: int, tokens: int) -> None
             rep.prefix.nodes[first].twin = at
         rep.prefix.held[start + j] = at
     req.known[i] = full
+    if lim.offload_blocks > 0:
+        keep(rep, lim, start, full)
 
 
 @jitable
@@ -251,96 +291,29 @@ def put_back(req: Requests, rep: Replica, lim: Limits, i: int, tokens: int, come
     shared = min(full, shared_blocks(req, i))
     rep.c.free_blocks += req.blocks[i] - shared
     private = full - shared
+    if lim.offload_blocks > 0:
+        if not comes_back:
+            keep_private(rep, lim, private)
+        keep(rep, lim, start, shared)
     if private > 0:
         rep.c.kept += private
         last = rep.c.newest
         if comes_back:
-            at = _append(rep, i, private)
+            at = append(rep, i, private)
             req.own[i] = at
         elif last >= 0 and rep.prefix.nodes[last].owner == DEAD:
             rep.prefix.nodes[last].count += private
         else:
-            _append(rep, DEAD, private)
+            append(rep, DEAD, private)
     for j in range(shared - 1, -1, -1):
         at = rep.prefix.held[start + j]
         node = rep.prefix.nodes[at]
         node.refs -= 1
         if node.refs == 0:
-            _link(rep, at)
+            link(rep, at)
             rep.c.kept += 1
             rep.c.free_blocks += 1
         else:
             rep.c.spared -= 1
     req.blocks[i] = 0
     req.known[i] = 0
-
-
-@jitable
-def _append(rep: Replica, owner: int, count: int) -> int:
-    """A new run of private blocks at the end of the free queue."""
-    at = _take_node(rep)
-    rep.prefix.nodes[at].owner = owner
-    rep.prefix.nodes[at].count = count
-    _link(rep, at)
-    return at
-
-
-@jitable
-def _link(rep: Replica, at: int) -> None:
-    """Node `at` becomes the newest of the free queue."""
-    last = rep.c.newest
-    rep.prefix.nodes[at].before = last
-    rep.prefix.nodes[at].after = -1
-    if last < 0:
-        rep.c.oldest = at
-    else:
-        rep.prefix.nodes[last].after = at
-    rep.c.newest = at
-
-
-@jitable
-def _unlink(rep: Replica, at: int) -> None:
-    """Take node `at` out of the free queue."""
-    before = rep.prefix.nodes[at].before
-    after = rep.prefix.nodes[at].after
-    if before < 0:
-        rep.c.oldest = after
-    else:
-        rep.prefix.nodes[before].after = after
-    if after < 0:
-        rep.c.newest = before
-    else:
-        rep.prefix.nodes[after].before = before
-
-
-@jitable
-def _forget(rep: Replica, at: int) -> None:
-    """The tokens of shared node `at` lead to it no more; a twin may stand in."""
-    number = rep.prefix.nodes[at].chain
-    twin = rep.prefix.nodes[at].twin
-    first = rep.prefix.found[number]
-    if first == at:
-        rep.prefix.found[number] = twin
-    else:
-        while rep.prefix.nodes[first].twin != at:
-            first = rep.prefix.nodes[first].twin
-        rep.prefix.nodes[first].twin = twin
-
-
-@jitable
-def _take_node(rep: Replica) -> int:
-    """A node nobody uses: one given back, or the next never used."""
-    at = rep.c.spare
-    if at >= 0:
-        rep.c.spare = rep.prefix.nodes[at].after
-    else:
-        at = rep.c.n_nodes
-        rep.c.n_nodes += 1
-    return at
-
-
-@jitable
-def _drop(rep: Replica, at: int) -> None:
-    """Give node `at` back."""
-    rep.prefix.nodes[at].after = rep.c.spare
-    rep.c.spare = at

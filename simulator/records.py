@@ -85,6 +85,14 @@ class Counters:
     host_blocks: int = 0    # [blocks] there
     copy_ns: int = 0        # [ns] of copies to be done before the next step
     spared: int = 0         # [blocks] that running requests would hold more, did they share none
+    # Host memory behind the prefix cache (prefix.host): its blocks in order of use.
+    hosted: int = 0         # [blocks] there
+    host_oldest: int = -1
+    host_newest: int = -1
+    host_spare: int = -1    # first record of a run given back
+    n_host_runs: int = 0    # records of runs ever used
+    on_host: int = 0        # [blocks] that the request looked at last would load, -1 = it must wait for one
+    link_free: int = 0      # [tick] the last copy from there has come
 
 
 
@@ -156,6 +164,17 @@ class Node:
 
 
 @dataclass(slots=True)
+class HostBlocks:
+    """A shared block in host memory behind the prefix cache, or a run of private ones there, prefix.host[k]."""
+
+    before: int = -1
+    after: int = -1
+    count: int = 0           # [blocks] 0 = it is not there
+    lands: int = 0           # [tick] it is copied to the GPU until then
+
+
+
+@dataclass(slots=True)
 class Totals:
     """Totals of a replica. "w" is the wall time of a step: output minus the later of its start and the output
     before."""
@@ -188,6 +207,8 @@ class Totals:
     swapped_out: int = 0        # [blocks]
     swapped_in: int = 0         # [blocks]
     peak_host: int = 0          # [blocks] of host memory
+    loaded: int = 0             # [blocks] copied from there behind the prefix cache
+    loading: int = 0            # [ns] of the link for that
     fragmented: int = 0         # Counters.scattered at the end
     last: int = 0               # [tick] of the last output
     failed: int = 0             # requests lost with it, or sent to it while it was down
@@ -248,64 +269,6 @@ class FleetRow:
     metric: int = 0          # [1/1000] that the autoscaler read, -1 = none
     recommended: int = 0     # replicas, by the formula alone
     wanted: int = 0          # replicas after windows and limits
-
-
-
-@dataclass(slots=True)
-class Scaler:
-    """An autoscaler: its rules, as simulator/scenario/autoscale.py sets them, and what it remembers."""
-
-    pool: int = 0
-    first: int = 0           # its replicas: first .. first + count - 1, count is the most there can be
-    count: int = 0
-    low: int = 0             # least replicas
-    keda: int = 0            # 1 = KEDA's external metric, 0 = Kubernetes' metric of pods
-    metric: int = 0          # a code of engines/scaling.py
-    target: int = 0          # [1/1000]
-    tolerance: int = 0       # [1/1000]
-    sync: int = 0            # [ns] between decisions
-    up_window: int = 0       # [ns] of recommendations of which the lowest counts when scaling up
-    down_window: int = 0     # ... the highest when scaling down
-    up_pods: int = 0         # most replicas added in a period, by number
-    up_percent: int = 0      # ... by share; the larger of both holds
-    up_period: int = 0       # [ns]
-    down_pods: int = 0
-    down_percent: int = 0
-    down_period: int = 0
-    pending: int = 0         # [ns] of its start in which a replica is pending: node and image
-    start: int = 0           # [ns] from ordering a replica until it serves
-    grace: int = 0           # [ns] that a replica has for its last requests, 0 = as long as they take
-    ttft_window: int = 0     # [ns] of first tokens whose mean is read
-    polling: int = 0         # [ns] between KEDA's looks whether anything is to be done, 0 = never
-    cool_down: int = 0       # [ns] without anything before the last replica goes
-    activation: int = 0      # [1/1000] above which there is something to do
-    wanted: int = 0
-    members: int = 0         # replicas ordered and not leaving
-    active: int = 0          # [tick] when there was last something to do
-    done: int = 0            # first request that may have got a first token in the window
-    n_past: int = 0          # decisions so far
-
-
-
-@dataclass(slots=True)
-class Shift:
-    """Replicas wanted at certain times."""
-
-    scaler: int = 0
-    begin: int = 0           # [ns] of each `every`
-    end: int = 0
-    every: int = 0           # [ns]
-    replicas: int = 0
-
-
-
-@dataclass(slots=True)
-class Decision:
-    """A decision of an autoscaler."""
-
-    tick: int = 0
-    recommended: int = 0
-    change: int = 0          # replicas ordered, or released where negative
 
 
 

@@ -51,6 +51,9 @@ class Requests(NamedTuple):
     known: Column        # [blocks] of the shared ones that are registered while it runs [prefix]
     settled: Column      # [tokens] computed and visible when last planned: full blocks are known [prefix, engine]
     own: Column          # node with its private blocks since it was preempted, -1 = none [prefix]
+    # Host memory behind it; these two are empty unless there is some.
+    fetched: Column      # [tokens] of `found` that came from host memory [prefix]
+    ready: Column        # [tick]   its blocks from host memory have come [prefix]
     # What a policy asks for by name (registry.Policy.needs); each is empty unless it does.
     priority: Column     # smaller goes first [input]
     tenant: Column       # index of the tenant [input]
@@ -59,9 +62,13 @@ class Requests(NamedTuple):
     # The waiting queue in another order than first come, first served; both are empty unless it is.
     key: Column          # smaller goes first, ties by index [engine]
     child: Column        # first child in the heap, its siblings are linked by next, -1 = none [heap]
-    # Clients who give up or try again; these two are empty unless they do.
+    # Clients who give up or try again; these three are empty unless they do.
     sent: Column         # [tick]   latest submission [engine]
     attempts: Column     # submissions so far [engine]
+    watched: Column      # bits: whether a look of its client is pending, ... (engines/again.py) [engine]
+    # Requests that a gateway submits again so often and no more; these two are empty unless that is limited.
+    losses: Column       # times lost with a replica since the client submitted it [engine]
+    lost_at: Column      # [tick]   when it was, for good [engine]
     # Requests that get their first token from one replica and the others from another; empty unless some do [handover].
     whole: Column        # [tokens] `limit` on the second half of its way; it is 1 on the first
     source: Column       # index of the replica of its first half, -1 before it is left
@@ -72,8 +79,8 @@ class Requests(NamedTuple):
 
 COUNT_FIELDS: Final = ("prompt", "output", "limit", "cached", "group", "computed", "planned", "done", "blocks",
                        "extent", "slot", "replica", "preempted", "status", "next", "drafts", "swapped", "found",
-                       "known", "settled", "own", "tenant", "predicted", "child", "whole", "source", "held", "carried",
-                       "attempts")
+                       "known", "settled", "own", "fetched", "tenant", "predicted", "child", "whole", "source", "held",
+                       "carried", "attempts", "watched", "losses")
 """Columns that fit int32; the others are ticks (int64)."""
 LARGEST_COUNT: Final = 2**31 - 1
 """Most tokens of a request, and most KV blocks of a replica; checked where they come in."""
@@ -90,6 +97,7 @@ REJECTED_QUEUE: Final = 7        # as many waited as may (HTTP 429)
 REJECTED_SLOW: Final = 8         # its first token was predicted to come too late (HTTP 429)
 ABORTED: Final = 9               # its client gave up
 NOT_SENT: Final = 10             # an earlier turn of its conversation has no answer
+LOST: Final = 11                 # with its replica, and not submitted again
 REFUSALS: Final = (REJECTED_LENGTH, REJECTED_SLOW)
 """First and last status of a request that the engine refused."""
 SENT: Final = 1
@@ -99,7 +107,7 @@ TAKEN: Final = 2
 STATUS_NAMES: Final = ("future", "waiting", "running", "finished", "rejected: longer than max_model_len",
                        "rejected: needs more KV blocks than there are",
                        "rejected: prompt longer than max_num_batched_tokens", "rejected: queue full",
-                       "rejected: first token predicted too late", "aborted", "not sent")
+                       "rejected: first token predicted too late", "aborted", "not sent", "lost with its replica")
 
 
 class Prefix(NamedTuple):
@@ -109,6 +117,7 @@ class Prefix(NamedTuple):
     held: Column         # (L,) node of each while its request runs
     found: Column        # (K,) oldest node with that number, -1 = none
     nodes: Column        # (num_blocks or fewer,) Node
+    host: Column         # (2 K + 1,) HostBlocks: of each number, then of runs of private ones; (0,) without any
 
 
 class Replica(NamedTuple):
@@ -183,6 +192,8 @@ class Limits(NamedTuple):
     max_waiting_tokens: int = 0         # tgi: decode steps after which fewer are
     swap_blocks: int = 0                # [blocks] of host memory for preempted sequences, 0 = they are computed again
     swap_ns: int = 0                    # [ns] to copy a block to host memory or back
+    offload_blocks: int = 0             # [blocks] of host memory behind the prefix cache, 0 = there is none
+    offload_ns: int = 0                 # [ns] to copy a block from there
     predicted_ttft: int = 0             # [ns] so is one whose first token is predicted to come later, 0 = none is
 
 

@@ -7,46 +7,78 @@ engine had put out by then counts: a first token or an answer on its way to the 
 """
 
 from policies.queues import retire_finished, take_out
+from simulator.engines.again import BEGUN, NOTED, on_failed
 from simulator.engines.booking import ring_place
-from simulator.engines.clients import Habits, on_failed
-from simulator.engines.future import event_code, push
+from simulator.engines.clients import ENTER, Habits
+from simulator.engines.future import event_code, push, withdraw
+from simulator.engines.handover import LAND, let_go_of
 from simulator.engines.lane import pull
 from simulator.engines.world import World
 from simulator.jit import jitable
-from simulator.records import DEADLINE
-from simulator.state import ABORTED, RUNNING, WAITING, Replica, Requests
+from simulator.records import ARRIVE, DEADLINE, TRANSFER
+from simulator.state import ABORTED, FUTURE, RUNNING, Replica, Requests
 from simulator.units import NEVER
 
 
 @jitable
 def patience(req: Requests, habits: Habits, i: int) -> int:
-    """[tick] at which the client of request i next looks whether it gives up, NEVER = never."""
-    if habits.ttft_ns > 0 and req.first[i] == NEVER:
+    """[tick] at which the client of request i next looks whether it gives up, NEVER = never.
+
+    Who has had a first token waits for no other, though that answer was lost with its replica.
+    """
+    if habits.ttft_ns > 0 and req.first[i] == NEVER and req.watched[i] < BEGUN:
         return req.sent[i] + habits.ttft_ns
     return req.sent[i] + habits.total_ns if habits.total_ns > 0 else NEVER
 
 
 @jitable
 def watch(world: World, i: int, now: int) -> None:
-    """Note when the client of request i, now in a queue, will look."""
-    if len(world.req.sent) > 0:
-        tick = patience(world.req, world.clients.habits, i)
+    """Note when the client of request i, now in a queue or at the gateway, will look, if that is not noted."""
+    req = world.req
+    if len(req.sent) > 0 and req.watched[i] & NOTED == 0:
+        tick = patience(req, world.clients.habits, i)
         if tick < NEVER:
+            req.watched[i] |= NOTED
             push(world.clients.future, world.clients.ctl, max(tick, now), event_code(DEADLINE, i, 0))
 
 
 @jitable
 def deadline(world: World, rep: Replica, i: int, now: int) -> bool:
-    """DEADLINE of request i at its replica; True when it was aborted there."""
+    """DEADLINE of request i, at its replica or between two; True when it was aborted at one."""
     req = world.req
-    if req.status[i] != WAITING and req.status[i] != RUNNING:
+    req.watched[i] &= BEGUN
+    if req.status[i] > RUNNING:
         return False
     if patience(req, world.clients.habits, i) > now:
         watch(world, i, now)
         return False
-    abort(world, rep, i)
-    on_failed(req, world.clients, i, now)
-    return True
+    there = req.status[i] != FUTURE
+    if there:
+        abort(world, rep, i)
+    else:
+        _leave_gateway(world, i)
+    req.status[i] = ABORTED
+    let_go_of(world, i, now)
+    on_failed(world, i, now)
+    return bool(there)
+
+
+@jitable
+def _leave_gateway(world: World, i: int) -> None:
+    """Request i, lost with its replica, waiting for one in service, or its KV on the way, goes on to none."""
+    req, clients = world.req, world.clients
+    if (withdraw(clients.future, clients.ctl, event_code(ARRIVE, i, ENTER))
+            or withdraw(clients.future, clients.ctl, event_code(TRANSFER, i, LAND))):
+        return
+    after = req.next[i]
+    at = clients.ctl.parked
+    if at == i:
+        clients.ctl.parked = after
+    else:
+        while req.next[at] != i:
+            at = req.next[at]
+        req.next[at] = after
+    req.next[i] = -1
 
 
 @jitable
@@ -65,6 +97,8 @@ def abort(world: World, rep: Replica, i: int) -> None:
     c.version += 1
     rep.front.outstanding -= 1
     rep.front.work -= req.prompt[i] + req.limit[i]
+    if len(req.whole) > 0:
+        req.limit[i] = req.whole[i]
 
 
 @jitable

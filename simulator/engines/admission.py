@@ -29,10 +29,11 @@ def enqueue(world: World, rep: Replica, i: int, r: int) -> bool:
     req, lim = world.req, world.lim
     req.replica[i] = r
     code = refusal(req, lim, i)
-    if code == FUTURE and lim.max_waiting > 0 and rep.c.n_waiting >= lim.max_waiting:
-        code = REJECTED_QUEUE
-    if code == FUTURE and lim.predicted_ttft > 0 and predicted_ttft(req, rep, lim, world.cost, i) > lim.predicted_ttft:
-        code = REJECTED_SLOW
+    if code == FUTURE and req.planned[i] == 0:  # one that has its first token from another replica goes on
+        if lim.max_waiting > 0 and rep.c.n_waiting >= lim.max_waiting:
+            code = REJECTED_QUEUE
+        elif lim.predicted_ttft > 0 and predicted_ttft(req, rep, lim, world.cost, i) > lim.predicted_ttft:
+            code = REJECTED_SLOW
     if code != FUTURE:
         req.status[i] = code
         return False

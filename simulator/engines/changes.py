@@ -1,7 +1,8 @@
 """CONTROL: replicas that crash or are taken out of service, and come back; replicas that are ordered and released.
 
 A crash ends every request at the replica: what it held is gone, and the gateway submits the request again, from its
-prompt, after `retry` ns. Until a health check finds the replica gone the router goes on choosing it, and what it sends
+prompt, after `retry` ns, or tells its client when it has done so `retries` times (`again`).
+Until a health check finds the replica gone the router goes on choosing it, and what it sends
 there fails at once (a refused connection). A drained replica gets no new requests and is restarted when its last one
 has ended, as in a rolling update of Kubernetes with connection draining; one that is reclaimed (spot capacity) is too,
 but what has not ended when its notice is over is lost. A replica that hangs makes no step until a health check finds
@@ -13,8 +14,10 @@ from typing import Final
 
 from policies.queues import take_head, vacate
 from policies.routers import COUNT, group_at
-from simulator.engines.clients import ENTER, Clients, begin_anew
+from simulator.engines.again import fail
+from simulator.engines.clients import Clients
 from simulator.engines.future import event_code, index_of, push, what_of
+from simulator.engines.handover import lose_kv
 from simulator.engines.lane import spill
 from simulator.engines.members import (
     ABSENT,
@@ -41,7 +44,7 @@ from simulator.engines.scaling import poll, sync
 from simulator.engines.world import Changes, World
 from simulator.jit import jitable
 from simulator.prefix import disown, forget_all
-from simulator.records import ARRIVE, COMPLETE, CONTROL, TIMER, Front
+from simulator.records import COMPLETE, CONTROL, TIMER, Front
 from simulator.state import Column, Replica, Requests
 from simulator.units import NEVER
 
@@ -96,7 +99,7 @@ def change(world: World, rep: Replica, r: int, fronts: Column, counters: Column,
             _hang(changes, clients, front, r, tick, changes.lasts[k])
         elif changes.kind[k] == CRASH and (front.state == UP or front.state == DRAINING):
             crashed = True
-            _crashed(world, rep, r, tick, changes.lasts[k])
+            _crashed(world, rep, r, counters, tick, changes.lasts[k])
         elif (changes.kind[k] == DRAIN or changes.kind[k] == RECLAIM) and front.state == UP:
             enter(changes, clients.ctl, front, r, DRAINING, tick)
             front.rest = changes.lasts[k]
@@ -107,7 +110,7 @@ def change(world: World, rep: Replica, r: int, fronts: Column, counters: Column,
         if front.hung < NEVER and tick - front.hung >= changes.found_after:
             crashed = True
             front.listed = 0
-            _crashed(world, rep, r, tick, front.repair)
+            _crashed(world, rep, r, counters, tick, front.repair)
         elif front.state == DOWN and tick - front.since >= changes.found_after:  # not one that was back in between
             front.listed = 0
     elif what == BACK:
@@ -121,7 +124,7 @@ def change(world: World, rep: Replica, r: int, fronts: Column, counters: Column,
         due = changes.notice if front.rest < NEVER else _grace(changes, r)
         if front.state == DRAINING and tick - front.since == due:
             crashed = True
-            _crashed(world, rep, r, tick, front.rest)
+            _crashed(world, rep, r, counters, tick, front.rest)
     elif what == LEFT:
         drained(changes, clients, front, rep.c, r, tick)
     elif what == SYNC:
@@ -159,11 +162,13 @@ def _hang(changes: Changes, clients: Clients, front: Front, r: int, tick: int, r
 
 
 @jitable
-def _crashed(world: World, rep: Replica, r: int, tick: int, lasts: int) -> None:
+def _crashed(world: World, rep: Replica, r: int, counters: Column, tick: int, lasts: int) -> None:
     """Replica r crashes; it comes back unless it was leaving for good."""
     front, changes, clients = rep.front, world.changes, world.clients
     leaving = front.state == DRAINING and front.rest == NEVER
     _lose(world, rep, tick)
+    if len(world.links.free) > 0:
+        lose_kv(world, rep, r, counters, tick)
     if leaving:
         gone(changes, clients, front, r, tick)
         return
@@ -206,16 +211,6 @@ def _lose(world: World, rep: Replica, tick: int) -> None:
     front.hung = NEVER
     front.event_tick = NEVER
     front.event_phase = TIMER
-
-
-@jitable
-def fail(world: World, rep: Replica, i: int, tick: int) -> None:
-    """Request i, lost with its replica or sent to one that is gone, is submitted again by the gateway, as new."""
-    req, clients = world.req, world.clients
-    rep.stats.failed += 1
-    rep.stats.failed_tokens += req.done[i]
-    begin_anew(req, i)
-    push(clients.future, clients.ctl, tick + world.changes.retry, event_code(ARRIVE, i, ENTER))
 
 
 @jitable

@@ -11,7 +11,7 @@ from simulator.cost.step import Cost
 from simulator.engines.future import Future, before, event_code, index_of, pop, push, what_of
 from simulator.jit import jitable
 from simulator.records import ARRIVE, Control
-from simulator.state import FINISHED, FUTURE, NOT_SENT, REJECTED_QUEUE, Column, Requests
+from simulator.state import FINISHED, NOT_SENT, Column, Requests
 from simulator.units import NEVER
 
 OPEN: Final = 0
@@ -222,32 +222,3 @@ def _break_off(req: Requests, clients: Clients, i: int) -> None:
     while i >= 0:
         req.status[i] = NOT_SENT
         i = clients.talks.after[i]
-
-
-@jitable
-def begin_anew(req: Requests, i: int) -> None:
-    """Request i is as if it had never been at a replica."""
-    req.status[i] = FUTURE
-    req.scheduled[i] = NEVER
-    req.first[i] = NEVER
-    req.last[i] = NEVER
-    req.itl_max[i] = 0
-    req.computed[i] = 0
-    req.planned[i] = 0
-    req.done[i] = 0
-
-
-@jitable
-def on_failed(req: Requests, clients: Clients, i: int, tick: int) -> None:
-    """The client of request i learns at `tick` that it was refused or has given up: it tries again, or it is over."""
-    habits = clients.habits
-    if habits.attempts == 1 or req.status[i] < REJECTED_QUEUE or req.attempts[i] == habits.attempts:
-        on_ended(req, clients, i, tick)
-        return
-    wait = habits.backoff_ns
-    for _ in range(req.attempts[i] - 1):
-        wait = min(2 * wait, habits.longest_ns)
-    if req.done[i] > 1:
-        clients.ctl.again_ns += req.last[i] - req.first[i]
-    begin_anew(req, i)
-    push(clients.future, clients.ctl, tick + wait, event_code(ARRIVE, i, GO))

@@ -34,7 +34,8 @@ def control_function(limits_at: Callable[..., Limits], cost_at: Callable[..., Co
                       reps.ended[r], reps.batch[r], reps.tokens[r], reps.flight[r], reps.gains[r], reps.steps[r],
                       reps.phase[r], reps.frees[r],
                       reps.calendar[r], reps.gap_step[r], reps.gap_ns[r],
-                      Prefix(reps.prefix.chain, reps.prefix.held, reps.prefix.found[r], reps.prefix.nodes[r]),
+                      Prefix(reps.prefix.chain, reps.prefix.held, reps.prefix.found[r], reps.prefix.nodes[r],
+                             reps.prefix.host[r]),
                       reps.aux[r], reps.stats[r], reps.front[r], reps.c[r])
         change(world, rep, r, reps.front, reps.c, tick, code)
         reps.front[r].used_blocks = world.lim.num_blocks - reps.c[r].free_blocks

@@ -184,7 +184,8 @@ def _build(policy: Policy) -> Callable[..., int]:
                           reps.ended[r], reps.batch[r], reps.tokens[r], reps.flight[r], reps.gains[r], reps.steps[r],
                           reps.phase[r], reps.frees[r],
                           reps.calendar[r], reps.gap_step[r], reps.gap_ns[r],
-                          Prefix(reps.prefix.chain, reps.prefix.held, reps.prefix.found[r], reps.prefix.nodes[r]),
+                          Prefix(reps.prefix.chain, reps.prefix.held, reps.prefix.found[r], reps.prefix.nodes[r],
+                                 reps.prefix.host[r]),
                           reps.aux[r], reps.stats[r], reps.front[r], reps.c[r])
             why = DONE
             if todo == ACT:

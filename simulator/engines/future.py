@@ -83,6 +83,23 @@ def pop(future: Future, ctl: Control) -> None:
 
 
 @jitable
+def withdraw(future: Future, ctl: Control, code: int) -> bool:
+    """Take the one event with this code out; False when there is none."""
+    at = 0
+    while at < ctl.n_future and future.code[at] != code:
+        at += 1
+    if at == ctl.n_future:
+        return False
+    while at > 0:  # those above it move down, and the first, twice there now, is dropped
+        above = (at - 1) >> 1
+        future.tick[at] = future.tick[above]
+        future.code[at] = future.code[above]
+        at = above
+    pop(future, ctl)
+    return True
+
+
+@jitable
 def before(tick: int, code: int, other_tick: int, other_code: int) -> bool:
     """True when the first of two events comes first."""
     return tick < other_tick or (tick == other_tick and code < other_code)

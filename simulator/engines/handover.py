@@ -3,26 +3,29 @@
 The KV of the prompt is sent over the link out of the first replica, one request at a time, first come first served.
 When it has come the router chooses a replica for the second half; the first keeps the blocks until that one admits the
 request, which then goes on as if it had computed the prompt itself. Preempted there, it computes the prompt again.
+When the first replica crashes, what waits there to be fetched is gone: the second half computes its prompt itself.
+A request that ends or begins anew before it was admitted lets its KV go at once.
 
 Sources: Zhong et al., "DistServe", OSDI 2024, sections 3 and 4.3 (memory of the prefill instance is the queue of the
 decode instance); Patel et al., "Splitwise", ISCA 2024, section IV; vLLM 0.24 vllm/v1/core/sched/scheduler.py,
-Scheduler._connector_finished (blocks of a finished prefill are freed when their KV has been taken).
+Scheduler._connector_finished (blocks of a finished prefill are freed when their KV has been taken); vllm/distributed/
+kv_transfer/kv_connector/v1/nixl (request_finished: of one aborted before, the prefill side is told and frees them).
 """
 
 from typing import Final
 
 from simulator.engines.clients import Clients, on_ended
-from simulator.engines.future import event_code, push
+from simulator.engines.future import event_code, index_of, phase_of, push, what_of, withdraw
 from simulator.engines.world import LINK_BITS, World
 from simulator.jit import jitable
 from simulator.records import TRANSFER
-from simulator.state import FUTURE, SENT, TAKEN, Replica, Requests
+from simulator.state import FUTURE, SENT, TAKEN, Column, Replica, Requests
+from simulator.units import NEVER
 
 LAND: Final = 6
 LET_GO: Final = 7
 """What a TRANSFER event is: the KV of request `index` has come, and it enters the queue of a replica for its second
 half; it was admitted there, and the blocks it holds at the first are free."""
-
 
 
 @jitable
@@ -89,3 +92,53 @@ def let_go(req: Requests, rep: Replica, i: int) -> None:
     rep.c.kv_tokens -= req.prompt[i]
     rep.c.version += 1
     req.held[i] = 0
+    if req.landed[i] == NEVER:  # it begins anew
+        req.source[i] = -1
+
+
+@jitable
+def let_go_of(world: World, i: int, tick: int) -> None:
+    """Nobody will fetch the KV of request i: where it waits, if it does, it is let go."""
+    req = world.req
+    if len(req.carried) > 0 and req.carried[i] == SENT:
+        req.carried[i] = 0
+        push(world.clients.future, world.clients.ctl, tick, event_code(TRANSFER, i, LET_GO))
+
+
+@jitable
+def lose_kv(world: World, rep: Replica, r: int, counters: Column, tick: int) -> None:
+    """Replica r is gone, and with it the KV that waited there to be fetched or was on its link. Whose it was has not
+    computed its prompt then; those on the link land at once, without."""
+    req, ctl, future = world.req, world.clients.ctl, world.clients.future
+    world.links.free[r] = tick
+    k = 0
+    while k < ctl.n_future:
+        code = int(future.code[k])
+        i = index_of(code)
+        k += 1
+        if phase_of(code) == TRANSFER and what_of(code) == LAND and _forgotten(req, rep, r, i):
+            withdraw(future, ctl, code)
+            push(future, ctl, tick, code)
+            req.landed[i] = tick
+            k = 0
+    i = ctl.parked
+    while i >= 0:
+        _forgotten(req, rep, r, i)
+        i = req.next[i]
+    for d in range(len(counters)):
+        i = counters[d].head
+        while i >= 0:
+            if _forgotten(req, rep, r, i):
+                counters[d].version += 1
+            i = req.next[i]
+
+
+@jitable
+def _forgotten(req: Requests, rep: Replica, r: int, i: int) -> bool:
+    """Forget the KV of request i if it is at replica r; True when it was."""
+    if req.carried[i] != SENT or req.source[i] != r:
+        return False
+    let_go(req, rep, i)
+    req.carried[i] = 0
+    req.computed[i] = 0
+    return True

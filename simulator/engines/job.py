@@ -21,6 +21,7 @@ from simulator.records import (
     Counters,
     FleetRow,
     Front,
+    HostBlocks,
     LogRow,
     Node,
     Seat,
@@ -49,8 +50,12 @@ PEAKS: Final = ("wall", "peak_running", "peak_waiting", "peak_blocks")
 """Totals that bound the sums over time."""
 CACHE_COLUMNS = ("chain_end", "found", "known", "settled", "own")
 """Columns of the requests that only a prefix cache needs."""
-PATIENCE_COLUMNS = ("sent", "attempts")
+HOST_COLUMNS = ("fetched", "ready")
+"""Those that only host memory behind it needs."""
+PATIENCE_COLUMNS = ("sent", "attempts", "watched")
 """Those that only clients who give up or try again need."""
+LOSS_COLUMNS = ("losses", "lost_at")
+"""Those that only a gateway needs which submits again a limited number of times."""
 HANDOVER_COLUMNS = ("whole", "source", "held", "carried", "landed")
 """Columns of the requests that only hand-overs need."""
 ORDER_COLUMNS = ("key", "child")
@@ -142,7 +147,8 @@ def no_acceptance(arrays: bool) -> Acceptance:
 def request_columns(arrival: Column, prompt: Column, output: Column, limit: Column, cached: Column,
                     pick: Column, chain_ends: Column | None = None, group: Column = (),
                     asks: Mapping[str, Column] = NOTHING, ordered: bool = False,
-                    hand_over: bool = False, patience: bool = False, swap: bool = False) -> Requests:
+                    hand_over: bool = False, patience: bool = False, swap: bool = False,
+                    offload: bool = False, losses: bool = False) -> Requests:
     """Requests as numpy columns, shape (N,); inputs are copied, counts become int32. Raises TraceError beyond it.
 
     `chain_ends`: with a prefix cache, where each request's shared blocks end (workload.shared); the columns of the
@@ -150,12 +156,15 @@ def request_columns(arrival: Column, prompt: Column, output: Column, limit: Colu
     of registry.ASKS that the policy needs, the others are empty. `ordered`: the waiting queue is in order of a key.
     `hand_over`: replicas may hand requests over to others.
     `patience`: clients may give up or try again. `swap`: preemption is by swap.
+    `offload`: there is host memory behind the prefix cache.
+    `losses`: the gateway submits again what was lost with a replica a limited number of times.
     """
     n = len(arrival)
     given = {"arrival": arrival, "prompt": prompt, "output": output, "limit": limit, "cached": cached, **asks}
     absent = {*(name for name in ASKS if name not in asks), *(ORDER_COLUMNS if not ordered else ()),
               *(CACHE_COLUMNS if chain_ends is None else ()), *(HANDOVER_COLUMNS if not hand_over else ()),
-              *(PATIENCE_COLUMNS if not patience else ()), *(("swapped",) if not swap else ())}
+              *(PATIENCE_COLUMNS if not patience else ()), *(("swapped",) if not swap else ()),
+              *(HOST_COLUMNS if not offload else ()), *(LOSS_COLUMNS if not losses else ())}
     for name in COUNT_FIELDS:
         if name in given and n and not 0 <= np.min(given[name]) <= np.max(given[name]) <= LARGEST_COUNT:
             raise TraceError(f"{name} must be 0..{LARGEST_COUNT} tokens, got {np.min(given[name])} to "
@@ -174,7 +183,7 @@ def request_columns(arrival: Column, prompt: Column, output: Column, limit: Colu
         else:
             start = {"queued": NEVER, "scheduled": NEVER, "first": NEVER, "last": NEVER, "slot": -1, "replica": -1,
                      "next": -1, "own": -1, "child": -1, "whole": limit, "source": -1, "landed": NEVER,
-                     "sent": NEVER}.get(name, 0)
+                     "sent": NEVER, "lost_at": NEVER}.get(name, 0)
             columns[name] = np.full(n, start, dtype=dtype)
     return Requests(**columns)
 
@@ -257,9 +266,11 @@ def _prefix(req: Requests, pools: Sequence[Pool], chain: npt.NDArray[np.int64]) 
     or waits for a preempted request, so there are never more nodes than that."""
     blocks = max((pool.lim.num_blocks for pool in pools if pool.lim.prefix), default=0)
     most = min(blocks, 2 * chain.size + len(req.arrival)) + 1
+    host = any(pool.lim.offload_blocks for pool in pools)
     replicas, kinds = sum(pool.replicas for pool in pools), int(chain.max(initial=0)) + 1
     return Prefix(chain, np.full(chain.size, -1, dtype=np.int64), np.full((replicas, kinds), -1, dtype=np.int64),
-                  np.zeros((replicas, most), dtype=dtype_of(Node)))
+                  np.zeros((replicas, most), dtype=dtype_of(Node)),
+                  np.zeros((replicas, 2 * kinds + 1 if host else 0), dtype=dtype_of(HostBlocks)))
 
 
 def check_sums(job: Job) -> None:
@@ -290,7 +301,8 @@ def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, c
     columns = Requests(*(column.tolist() for column in job.req))
     numbers, held = job.reps.prefix.chain.tolist(), job.reps.prefix.held.tolist()
     of = pool_of(job.pools)
-    caches = [Prefix(numbers, held, job.reps.prefix.found[r].tolist(), [Node() for _ in job.reps.prefix.nodes[r]])
+    caches = [Prefix(numbers, held, job.reps.prefix.found[r].tolist(), [Node() for _ in job.reps.prefix.nodes[r]],
+                     [HostBlocks() for _ in job.reps.prefix.host[r]])
               for r in range(len(of))]
     reps = [Replica(prefix=caches[r], c=empty_replica_counters(job.pools[p].lim.num_blocks),
                     stats=Totals(), front=_front(p, job.pools[p]), steps=[StepInFlight() for _ in job.reps.steps[r]],
@@ -317,7 +329,8 @@ def as_arrays(job: Job) -> Job:
     steps = np.array([as_records(rep.steps, StepInFlight) for rep in job.reps])
     cache = Prefix(np.array(job.reps[0].prefix.chain), np.array(job.reps[0].prefix.held),
                    np.array([rep.prefix.found for rep in job.reps]),
-                   np.array([as_records(rep.prefix.nodes, Node) for rep in job.reps]))
+                   np.array([as_records(rep.prefix.nodes, Node) for rep in job.reps]),
+                   np.array([as_records(rep.prefix.host, HostBlocks) for rep in job.reps]))
     seats = np.array([as_records(rep.seats, Seat) for rep in job.reps])
     reps: Any = Replica(prefix=cache, c=as_records([rep.c for rep in job.reps], Counters), steps=steps,
                         seats=seats, stats=as_records([rep.stats for rep in job.reps], Totals),

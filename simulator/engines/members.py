@@ -8,9 +8,10 @@ from typing import Final
 from policies.routers import COUNT, GROUPS, START, WIDTH
 from simulator.engines.clients import ENTER, Clients
 from simulator.engines.future import event_code, push
+from simulator.engines.scaler import Scaler
 from simulator.engines.world import Changes
 from simulator.jit import jitable
-from simulator.records import ARRIVE, CONTROL, Control, Counters, FleetRow, Front, Scaler
+from simulator.records import ARRIVE, CONTROL, Control, Counters, FleetRow, Front
 from simulator.state import Column, Requests
 from simulator.units import NEVER
 

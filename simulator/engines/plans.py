@@ -5,9 +5,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from simulator.engines.scaler import Decision, Scaler, Shift
 from simulator.engines.world import Changes, Scaling
 from simulator.errors import ConfigError
-from simulator.records import Decision, FleetRow, Scaler, Shift, dtype_of
+from simulator.records import FleetRow, dtype_of
 from simulator.state import Column
 
 MOST_PAST: Final = 100_000
@@ -23,6 +24,7 @@ class Plans(NamedTuple):
     notice: int = 0
     scalers: Sequence[Scaler] = ()
     shifts: Sequence[Shift] = ()
+    retries: int | None = None   # times a lost request is submitted again, None = any number
 
 
 def changes_of(plans: Plans, routing: Column = (), groups: int = 0, arrays: bool = True) -> Changes:
@@ -35,11 +37,11 @@ def changes_of(plans: Plans, routing: Column = (), groups: int = 0, arrays: bool
         scaling = Scaling(records_of(plans.scalers, Scaler), records_of(plans.shifts, Shift),
                           records_of(past, Decision), ring)
         return Changes(given[0], given[1], given[2], given[3], roster, records_of((), FleetRow), scaling, groups,
-                       plans.found_after, plans.notice, plans.retry)
+                       plans.found_after, plans.notice, plans.retry, plans.retries or 0)
     copies = [Scaler(*(getattr(each, name) for name in dtype_of(Scaler).names or ())) for each in plans.scalers]
     tick, kind, replica, lasts = given.tolist()
     return Changes(tick, kind, replica, lasts, roster.tolist(), [], Scaling(copies, list(plans.shifts), past, ring),
-                   groups, plans.found_after, plans.notice, plans.retry)
+                   groups, plans.found_after, plans.notice, plans.retry, plans.retries or 0)
 
 
 def _ring(scalers: Sequence[Scaler]) -> int:

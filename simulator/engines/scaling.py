@@ -31,9 +31,10 @@ from simulator.engines.members import (
     order,
     release,
 )
+from simulator.engines.scaler import Scaler
 from simulator.engines.world import World
 from simulator.jit import jitable
-from simulator.records import CONTROL, Scaler
+from simulator.records import CONTROL
 from simulator.state import FINISHED, Column
 from simulator.units import NEVER
 
@@ -68,7 +69,7 @@ def sync(world: World, k: int, fronts: Column, counters: Column, tick: int) -> N
         scaler.n_past += 1
         _note(world, scaler, tick, value, serving, recommended, wanted)
         _become(world, scaler, wanted, fronts, counters, tick)
-    if not over(world, fronts, counters):
+    if not over(world, fronts, counters, tick):
         push(world.clients.future, ctl, tick + scaler.sync, event_code(CONTROL, k, SYNC))
 
 
@@ -85,7 +86,7 @@ def poll(world: World, k: int, fronts: Column, counters: Column, tick: int) -> N
     elif scaler.wanted > 0 and scaler.low == 0 and tick - scaler.active > scaler.cool_down:
         _note(world, scaler, tick, value, serving, 0, 0)
         _become(world, scaler, 0, fronts, counters, tick)
-    if not over(world, fronts, counters):
+    if not over(world, fronts, counters, tick):
         push(world.clients.future, world.clients.ctl, tick + scaler.polling, event_code(CONTROL, k, POLL))
 
 
@@ -323,7 +324,7 @@ def _rank(state: int) -> int:
 
 
 @jitable
-def over(world: World, fronts: Column, counters: Column) -> bool:
+def over(world: World, fronts: Column, counters: Column, tick: int) -> bool:
     """True when nothing will happen but the autoscalers' own looks: they end."""
     req, clients = world.req, world.clients
     ctl = clients.ctl
@@ -335,7 +336,7 @@ def over(world: World, fronts: Column, counters: Column) -> bool:
     outstanding, busy = 0, False
     for r in range(len(fronts)):
         outstanding += fronts[r].outstanding
-        busy = busy or counters[r].n_flight > 0 or counters[r].wake < NEVER
+        busy = busy or counters[r].n_flight > 0 or counters[r].wake < NEVER or counters[r].last_output == tick
     if outstanding == 0:
         return True
     ctl.still = 0 if busy else ctl.still + 1

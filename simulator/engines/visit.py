@@ -5,8 +5,9 @@ from collections.abc import Callable
 from policies.routers import count_routed, count_turn, route
 from simulator.engines.abort import deadline, watch
 from simulator.engines.admission import enqueue
-from simulator.engines.changes import fail, nobody, park, replica_of
-from simulator.engines.clients import ENTER, on_failed
+from simulator.engines.again import fail, on_failed
+from simulator.engines.changes import nobody, park, replica_of
+from simulator.engines.clients import ENTER
 from simulator.engines.future import index_of, phase_of, what_of
 from simulator.engines.handover import LAND, LET_GO, let_go
 from simulator.engines.members import DOWN, left
@@ -48,7 +49,8 @@ def visit_under(key: Callable[..., int], arrived: Callable[..., None]) -> Callab
         req, i, what = world.req, index_of(code), what_of(code)
         if phase_of(code) == DEADLINE:
             aborted = deadline(world, rep, i, tick)
-            left(world.clients, rep.front, rep.c, r, tick)
+            if aborted:
+                left(world.clients, rep.front, rep.c, r, tick)
             return aborted
         if what == LET_GO:
             let_go(req, rep, i)
@@ -56,12 +58,14 @@ def visit_under(key: Callable[..., int], arrived: Callable[..., None]) -> Callab
             return True
         if nobody(req, i, world.routing):
             park(req, world.clients, i)
+            watch(world, i, tick)
             return False
         if what == LAND:
             count_turn(req, i, world.routing)
         else:
             count_routed(req, i, world.routing)
         if rep.front.state == DOWN:
+            watch(world, i, tick)
             fail(world, rep, i, tick)
             return False
         if len(req.key) > 0:
@@ -70,7 +74,7 @@ def visit_under(key: Callable[..., int], arrived: Callable[..., None]) -> Callab
             arrived(req, rep, world.lim, rep.aux, i)
             watch(world, i, tick)
             return True
-        on_failed(req, world.clients, i, tick + world.cost.frontend_out_ns)
+        on_failed(world, i, tick + world.cost.frontend_out_ns)
         return False
 
     return visit

@@ -48,6 +48,7 @@ class Changes(NamedTuple):
     found_after: int = 0     # [ns] from a crash to the health check that finds it
     notice: int = 0          # [ns] that a replica has which is reclaimed
     retry: int = 0           # [ns] from the loss of a request until it is submitted again
+    retries: int = 0         # times that it is, where Requests.losses counts them
 
 
 class World(NamedTuple):

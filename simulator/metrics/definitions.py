@@ -3,11 +3,12 @@
 from typing import Final
 
 DEFINITIONS: Final = {
-    "requests": "arrived = completed + rejected + aborted + unfinished; arrived: submitted before the horizon; "
-    "completed: the whole answer reached the client; aborted: its client gave up; not sent: turns of a conversation "
+    "requests": "arrived = completed + rejected + aborted + lost + unfinished; arrived: submitted before the horizon; "
+    "completed: the whole answer reached the client; aborted: its client gave up; lost: with its replica, and not "
+    "submitted again; not sent: turns of a conversation "
     "after one without an answer; attempts: submissions in all, retried: requests submitted more than once",
-    "percentiles": "over every request that arrived after the warm-up share; rejected, aborted and unfinished ones "
-    "count as infinite (null when a percentile falls on one); the mean is over the `count` completed ones",
+    "percentiles": "over every request that arrived after the warm-up share; rejected, aborted, lost and unfinished "
+    "ones count as infinite (null when a percentile falls on one); the mean is over the `count` completed ones",
     "ttft_s": "first token at the client - submission = front end + queue + prefill; of a request submitted several "
     "times the first submission counts, here and in e2e_s, for queue_s and frontend_s the last",
     "tpot_s": "(last token - first token) / (output tokens - 1); only answers of more than one token, "
@@ -35,6 +36,8 @@ DEFINITIONS: Final = {
     "waiting although enough blocks were free in all",
     "prefix_cache": "hit_rate: prompt tokens found in earlier requests' blocks when admitted / prompt tokens; "
     "peak_blocks_shared: blocks that the running requests of a replica would hold more, did they share none",
+    "prefix_cache.host": "the part of hit_rate that came from host memory (kv.offload); link_s: copies of it to the "
+    "GPU, over all replicas",
     "swap": "KV blocks of preempted requests copied to host memory and back; time.copy_s: GPU time of that",
     "prefix_reuse": "hit rates of an ideal cache with other sizes of memory: one request at a time in the run's order, "
     "least recently used blocks dropped first; enough_blocks: from there on more finds no more",

@@ -1,7 +1,8 @@
 """Per-request times and their statistics: what each request lived through, and percentiles that hide nobody.
 
-A request that was rejected, given up by its client or not ended counts as +infinity in every percentile of what it was
-due. Times of a request submitted several times count from the first submission, its queue time from the last.
+A request that was rejected, given up by its client, lost with its replica or not ended counts as +infinity in every
+percentile of what it was due. Times of a request submitted several times count from the first submission, its queue
+time from the last.
 Percentiles interpolate linearly between order statistics (Hyndman and Fan 1996, doi 10.2307/2684934, type 7,
 numpy's default); one that touches an infinite value is None.
 """
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.result import Result
-from simulator.state import ABORTED, FINISHED, REFUSALS, log_bin_edges
+from simulator.state import ABORTED, FINISHED, LOST, REFUSALS, log_bin_edges
 from simulator.units import NEVER, NS_PER_S, to_ticks
 
 Bools = npt.NDArray[np.bool_]
@@ -27,7 +28,7 @@ PERCENTILES: Final = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), 
 TIMES: Final = ("ttft_s", "tpot_s", "e2e_s", "queue_s", "prefill_s", "frontend_s", "normalized_latency_s")
 
 
-FATES: Final = ("arrived", "completed", "rejected", "aborted", "unfinished")
+FATES: Final = ("arrived", "completed", "rejected", "aborted", "lost", "unfinished")
 """Counts of every summary, of a class and of a pool: the first is the sum of the others."""
 
 
@@ -35,10 +36,11 @@ FATES: Final = ("arrived", "completed", "rejected", "aborted", "unfinished")
 class Fates:
     """What became of each request, bool columns of shape (N,).
 
-    arrived    submitted by the client before the horizon; = completed or rejected or aborted or unfinished
+    arrived    submitted by the client before the horizon; = completed, rejected, aborted, lost or unfinished
     completed  its whole answer reached the client
     rejected   refused on arrival, for good
     aborted    given up by its client, for good
+    lost       with its replica, for good
     measured   arrived and not part of the warm-up
     """
 
@@ -46,12 +48,13 @@ class Fates:
     completed: Bools
     rejected: Bools
     aborted: Bools
+    lost: Bools
     measured: Bools
 
     @property
     def unfinished(self) -> Bools:
-        """Arrived, not refused, not given up, not ended."""
-        return self.arrived & ~self.completed & ~self.rejected & ~self.aborted
+        """Arrived, not refused, not given up, not lost, not ended."""
+        return self.arrived & ~self.completed & ~self.rejected & ~self.aborted & ~self.lost
 
 
 def fates(result: Result) -> Fates:
@@ -68,7 +71,7 @@ def fates(result: Result) -> Fates:
     rejected = (req.status >= REFUSALS[0]) & (req.status <= REFUSALS[1])
     measured = arrived.copy()
     measured[: int(scenario.warmup_fraction * np.count_nonzero(arrived))] = False
-    return Fates(arrived, completed, rejected, req.status == ABORTED, measured)
+    return Fates(arrived, completed, rejected, req.status == ABORTED, req.status == LOST, measured)
 
 
 def times(result: Result, name: str, rows: Bools | Rows) -> Floats:

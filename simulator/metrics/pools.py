@@ -35,7 +35,7 @@ def transfers(result: Result) -> dict[str, Any]:
     took = (req.landed[sent] - req.first[sent] + int(setup.cost.frontend_out_ns)) / NS_PER_S
     own = next(iter(setup.pools.values())).scenario.hardware
     each = setup.model.kv_bytes_per_token(own.kv_dtype)
-    return {"requests": len(sent), "gb": int(req.prompt[sent].sum()) * each / 1e9,
+    return {"requests": len(sent), "gb": int(req.prompt[sent][req.carried[sent] > 0].sum()) * each / 1e9,
             "mean_s": float(took.mean()) if len(sent) else None,
             "p99_s": float(np.quantile(took, 0.99)) if len(sent) else None}
 

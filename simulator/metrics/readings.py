@@ -26,13 +26,15 @@ VERDICTS: Final = ("stable", "undecided", "missing its targets", "rejecting", "o
 def banner(summary: Block) -> dict[str, str]:
     """{"verdict", "reason"}: overloaded, rejecting, missing its targets, undecided or stable, in this order.
 
-    A request that its client gave up counts as refused: it has no answer.
+    A request that its client gave up or that was lost with its replica counts as refused: it has no answer.
     """
     steady, counts, attained = summary["stability"], summary["requests"], summary["goodput"]["attained"]
     arrived = counts["arrived"]
-    failed = counts["rejected"] + counts["aborted"]
+    failed = counts["rejected"] + counts["aborted"] + counts["lost"]
     if steady["verdict"] != "overloaded" and arrived and failed > FAILING * arrived:
-        what = f"refused or given up ({counts['aborted']:,})" if counts["aborted"] else "refused"
+        words = {"rejected": "refused", "aborted": "given up", "lost": "lost"}
+        kinds = [f"{word} ({counts[name]:,})" for name, word in words.items() if counts[name]]
+        what = " or ".join(kinds) if len(kinds) > 1 else kinds[0].partition(" (")[0]
         why = f"{failed:,} of {arrived:,} requests were {what} ({share(failed / arrived)})"
         return {"verdict": "rejecting", "reason": f"{why}; of the rest: {steady['reason']}"}
     if steady["verdict"] != "overloaded" and attained is not None and attained < 1 - FAILING:

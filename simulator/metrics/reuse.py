@@ -136,13 +136,14 @@ def reuse(result: Result, known: tuple[Curve, int] | None) -> dict[str, Any] | N
             "unlimited": ratio(hits.ideal * block, tokens), "enough_blocks": hits.enough}
 
 
-def reuse_sentences(found: dict[str, Any] | None, measured: float | None) -> list[str]:
-    """`reuse` in words; `measured` is the hit rate of the run."""
+def reuse_sentences(found: dict[str, Any] | None, measured: float | None, on_host: float | None = None) -> list[str]:
+    """`reuse` in words; `measured` is the hit rate of the run, `on_host` the part of it that came from host memory."""
     if found is None or measured is None:
         return []
     rates = {each["times"]: f"{100 * each['hit_rate']:.1f} %" for each in found["sizes"]}
-    return [f"the prefix cache found {100 * measured:.1f} % of the prompt tokens; used one request at a time, this "
-            f"memory would find {rates[1]}, half of it {rates[0.5]}, twice {rates[2]}, without end "
+    part = "" if on_host is None else f", {100 * on_host:.1f} % in host memory"
+    return [f"the prefix cache found {100 * measured:.1f} % of the prompt tokens{part}; used one request at a time, "
+            f"this memory would find {rates[1]}, half of it {rates[0.5]}, twice {rates[2]}, without end "
             f"{100 * found['unlimited']:.1f} %"]
 
 

@@ -92,6 +92,8 @@ def _stays(result: Result) -> tuple[Int64s, Int64s, float]:
     inside = fate.arrived & ~fate.rejected
     ends = np.where(fate.completed, req.last, NEVER)
     ends[fate.aborted] = _given_up(result)[fate.aborted]
+    if req.lost_at.size:
+        ends[fate.lost] = req.lost_at[fate.lost]
     ends = ends[inside]
     done = fate.completed
     service = float((req.last[done] - req.scheduled[done]).mean()) / NS_PER_S if done.any() else 0.0

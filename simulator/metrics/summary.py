@@ -93,7 +93,8 @@ def _counts(result: Result, fate: Fates) -> Block:
         if (count := _count(req.status == code))
     }
     requests |= {"preempted": _count(req.preempted > 0), "preemptions": int(req.preempted.sum())}
-    parts = [f"{name} {count}" for name, count in numbers.items() if name != "aborted" or req.attempts.size]
+    absent = {"aborted": not req.attempts.size, "lost": not req.losses.size}
+    parts = [f"{name} {count}" for name, count in numbers.items() if not absent.get(name)]
     line = f"{parts[0]} = {' + '.join(parts[1:])}"
     unsent = _count(req.status == NOT_SENT)
     late = len(req.arrival) - numbers["arrived"] - unsent
@@ -202,7 +203,7 @@ def request_columns(result: Result) -> dict[str, Any]:
 
 
 def _fate_names(codes: list[int], fate: Fates) -> list[str]:
-    """finished, unfinished, after horizon, aborted, not sent, or rejected with its reason."""
+    """finished, unfinished, after horizon, aborted, lost, not sent, or rejected with its reason."""
     names = [
         STATUS_NAMES[code] if code >= REFUSALS[0] else "after horizon"
         for code in codes

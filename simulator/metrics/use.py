@@ -131,7 +131,21 @@ def _prefix_cache(result: Result) -> Block:
     tokens, prompts = int(found[admitted].sum()), int(req.prompt[admitted].sum())
     rate = ratio(tokens, prompts) if on or tokens else None
     saved = {"peak_blocks_shared": int(result.totals["peak_spared"].max())} if on else {}
-    return {"simulated": on, "found_tokens": tokens, "prompt_tokens": prompts, "hit_rate": rate} | saved
+    return {"simulated": on, "found_tokens": tokens, "prompt_tokens": prompts, "hit_rate": rate} | saved | _host(result)
+
+
+def _host(result: Result) -> Block:
+    """What host memory behind the prefix cache had of it."""
+    req = result.requests
+    if not req.fetched.size:
+        return {}
+    admitted = req.scheduled != NEVER
+    tokens, prompts = int(req.fetched[admitted].sum()), int(req.prompt[admitted].sum())
+    pools = result.setup.pools.values() or (result.setup,)
+    return {"host": {"blocks": sum(each.limits.offload_blocks for each in pools), "found_tokens": tokens,
+                     "hit_rate": ratio(tokens, prompts), "blocks_loaded": total(result, "loaded"),
+                     "link_s": total(result, "loading") / NS_PER_S,
+                     "peak_blocks": int(result.totals["peak_host"].max())}}
 
 
 def _swapped(result: Result, alike: Sequence[Result]) -> Block:

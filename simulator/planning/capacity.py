@@ -16,7 +16,7 @@ from simulator.errors import ConfigError
 from simulator.planning.bounds import StepError, gains, scaled_cost, step_error
 from simulator.planning.edge import END_STEP, FIRST, RATE_STEP, Edge, find_edge
 from simulator.planning.fleets import relieved
-from simulator.planning.measure import Wanted, measure, wanted_of
+from simulator.planning.measure import Wanted, measure, scaled_fleet, wanted_of
 from simulator.planning.news import INTERRUPTED, Tell, Teller
 from simulator.planning.offered import Offered
 from simulator.planning.passing import Passes, by_mean, clear, excess, possibly, surely
@@ -87,6 +87,11 @@ class Tried:
         records = [self._record(rate, replicas, factor, relief, k) for k in range(count)]
         return judge(self.levels, records, exact=not self.offered.replicable)
 
+    def mean_replicas(self, rate: float, replicas: int) -> float:
+        """Replicas paid for on average, of a fleet that changes, at `rate` [requests/s]."""
+        records = [self._record(rate, replicas, 1.0, None, k) for k in range(self.count)]
+        return float(sum(record["mean_replicas"] for record in records) / len(records))
+
     def _record(self, rate: float, replicas: int, factor: float, relief: str | None, k: int) -> dict[str, Any]:
         key = (rate, replicas, factor, relief, k)
         if key not in self._known:
@@ -154,6 +159,7 @@ def capacity(
         "traffic": rate,
         "replicas": replicas,
         "gpus": replicas * scenario.hardware.tensor_parallel,
+        **scaled_fleet(scenario),
         "gpu": tried.setup.gpu.name,
         "asked": asked_words(levels.slo),
         "slo": [{"name": level.name, "limit": level.limit} for level in tried.judged(rate, replicas).levels],
@@ -167,6 +173,8 @@ def capacity(
     data |= {"low": None, "high": None, "relief": [], "steps": [], "stopped": ""}
     data["levels"] = level_rows(tried.judged(own.passes, replicas)) if own.passes else []
     data["breaks"] = _breaks(tried, own, replicas)
+    if scenario.cluster.autoscales and own.passes:
+        data["mean_replicas"] = tried.mean_replicas(own.passes, replicas)
     try:
         teller.begin("its range over the profile's error")
         data["low"], data["high"] = _range(tried, own, replicas)

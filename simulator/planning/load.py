@@ -14,6 +14,7 @@ from simulator.errors import ConfigError
 from simulator.metrics.intervals import interval
 from simulator.metrics.latency import FATES
 from simulator.metrics.readings import VERDICTS
+from simulator.planning.measure import scaled_fleet
 from simulator.planning.news import INTERRUPTED
 from simulator.planning.offered import Offered
 from simulator.planning.traffic import Traffic
@@ -93,6 +94,7 @@ def load_curve(
         "replications": count,
         "requests": len(traffic.trace(0)),
         "gpus": scenario.cluster.size * scenario.hardware.tensor_parallel,
+        **scaled_fleet(scenario),
         "gpu": setup.gpu.name,
         "model": scenario.model,
         "policy": setup.policy.name,
@@ -153,6 +155,9 @@ def _row(results: Sequence[Result]) -> dict[str, Any]:
     row["verdict"], row["reason"] = worst["banner"]["verdict"], worst["banner"]["reason"]
     for name in (*FATES, "preemptions"):
         row[name] = sum(summary["requests"][name] for summary in summaries)
+    if "fleet" in summaries[0]:
+        had = [summary["fleet"]["mean_replicas"] or 0.0 for summary in summaries]
+        row["mean_gpus"] = sum(had) / len(had) * results[0].scenario.hardware.tensor_parallel
     return row
 
 

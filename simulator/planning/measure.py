@@ -19,6 +19,7 @@ from simulator.planning.asking import Asking
 from simulator.planning.slo import MEAN, METRICS
 from simulator.records import Totals
 from simulator.run import Result
+from simulator.scenario.spec import Scenario
 from simulator.state import FINISHED
 from simulator.units import NS_PER_S, to_seconds
 
@@ -115,8 +116,24 @@ def measure(result: Result, wanted: Wanted, beside: Beside | None = None) -> dic
         **_counts(result, fate),
         **_totals(result),
         **_stability(result),
-        **_fleet(result),
+        **_fleet(result, fate),
     }
+
+
+def _fleet(result: Result, fate: Fates) -> dict[str, float]:
+    """Replicas paid for, on average and in hours, and the hours of the run, of a fleet that changes."""
+    span = makespan_ns(result, fate)
+    if result.fleet is None or not span:
+        return {}
+    begin = int(result.requests.arrival[fate.arrived].min())
+    paid = paid_ns(result, begin, begin + span)
+    return {"mean_replicas": paid / span, "replica_hours": paid / HOUR_NS, "fleet_hours": span / HOUR_NS}
+
+
+def scaled_fleet(scenario: Scenario) -> dict[str, int]:
+    """What an answer says beside `gpus`, the most there can be, of a fleet that is autoscaled: the fewest."""
+    cluster = scenario.cluster
+    return {"least_gpus": cluster.least * scenario.hardware.tensor_parallel} if cluster.autoscales else {}
 
 
 def _rows(result: Result, rows: Bools, cls: str | None) -> Bools:
@@ -191,15 +208,6 @@ def _totals(result: Result) -> dict[str, Any]:
         "waiting_mean": float(total.waiting) * 1024 / wall,
         "waiting_peak": int(result.totals["peak_waiting"].max()),
     }
-
-
-def _fleet(result: Result) -> dict[str, Any]:
-    """[h] replicas were paid for, and from the first arrival to the last answer, where replicas come and go."""
-    if result.fleet is None:
-        return {}
-    begin = int(result.trace.arrival_ns[0])
-    span = makespan_ns(result, fates(result))
-    return {"replica_hours": paid_ns(result, begin, begin + span) / HOUR_NS, "fleet_hours": span / HOUR_NS}
 
 
 def _stability(result: Result) -> dict[str, Any]:

@@ -19,13 +19,15 @@ DIVERGES: Final = (
 
 
 class Row(NamedTuple):
-    """A line; `better` +1 = more is better, -1 = less, 0 = neither. `waits`: a latency with the time in the queue."""
+    """A line; `better` +1 = more is better, -1 = less, 0 = neither. `waits`: a latency with the time in the queue;
+    `rare`: left out where it is 0 everywhere."""
 
     label: str
     path: str
     show: Callable[[Any], str]
     better: int
     waits: bool = False
+    rare: bool = False
 
 
 def _seconds(value: float | None) -> str:
@@ -51,6 +53,7 @@ ROWS: Final = (
     Row("preemptions", "requests.preemptions", number, -1),
     Row("rejected", "requests.rejected", number, -1),
     Row("given up by clients", "requests.aborted", number, -1),
+    Row("lost with replicas", "requests.lost", number, -1, rare=True),
     Row("unfinished", "requests.unfinished", number, -1),
 )
 
@@ -71,7 +74,7 @@ def compared(summaries: Sequence[Summary]) -> list[tuple[str, list[Cell]]]:
     lines = []
     for row in ROWS:
         values = [_plain(summary, row.path) for summary in summaries]
-        if any(v is not None and v == v for v in values):
+        if any(v is not None and v == v for v in values) and (any(values) or not row.rare):
             lines.append((row.label, _cells(row, values, whole, steady if row.waits else [True] * len(values))))
     return lines
 

@@ -25,7 +25,7 @@ VERDICTS: Final = {
     "stable": "Stable: the backlog does not grow at this load.",
     "overloaded": "Overloaded: requests come faster than they are served; latencies below depend on how long "
     "the trace is and say little about a longer one.",
-    "rejecting": "Rejecting: requests are refused for good; latencies below count them as infinite.",
+    "rejecting": "Rejecting: requests are refused, given up or lost for good; latencies below count them as infinite.",
     "missing its targets": "Missing its targets: the backlog does not grow, but over 1 % of the requests miss one.",
     "undecided": "Undecided: this run is too short to tell whether the backlog grows.",
 }
@@ -99,7 +99,8 @@ def answer(result: Result) -> list[str]:
         lines.append(f"A step gave a sequence {drafted['tokens_per_step']:.2f} tokens on average: "
                      f"{share(drafted['acceptance_rate'])} of the drafts were right.")
     lines += fleet_lines(summary)
-    reused = reuse_sentences(result.prefix_reuse, summary["kv"]["prefix_cache"]["hit_rate"])
+    found = summary["kv"]["prefix_cache"]
+    reused = reuse_sentences(result.prefix_reuse, found["hit_rate"], found.get("host", {}).get("hit_rate"))
     lines += [f"{line[0].upper()}{line[1:]}." for line in reused]
     few = few_line(summary)
     lines += [f"{few[0].upper()}{few[1:]}."] if few else []
@@ -131,8 +132,11 @@ def fleet_lines(summary: dict[str, Any]) -> list[str]:
             f"The fleet had {had} ({own['replica_hours']:.3g} replica hours, {own['hours']['starting']:.2g} of them "
             f"starting): {own['usd']:,.2f} USD, {share(cheaper)} less than all of them all the time.")
     if lost["requests_failed"] or lost["down_s"]:
+        gone = summary["requests"]["lost"]
+        ends = f"were lost with them, after {lost['tokens_lost']:,} tokens, {gone:,} of them for good." if gone else (
+            f"failed and were submitted again, after {lost['tokens_lost']:,} tokens.")
         lines.append(f"Replicas were out of service for {seconds(lost['down_s'])} in all; {lost['requests_failed']:,} "
-                     f"requests failed and were submitted again, after {lost['tokens_lost']:,} tokens.")
+                     f"requests {ends}")
     return lines
 
 
@@ -167,7 +171,7 @@ def cards(result: Result) -> Rows:
     ]
     if summary["goodput"]["attained"] is not None:
         found.insert(4, ("within SLO", share(summary["goodput"]["attained"]), "of all that arrived"))
-    failed = counts["rejected"] + counts["aborted"] + counts["unfinished"]
+    failed = counts["rejected"] + counts["aborted"] + counts["lost"] + counts["unfinished"]
     if failed or counts["preemptions"]:
         found.append(("not answered", f"{failed:,}", f"{counts['preemptions']:,} preemptions"))
     return found

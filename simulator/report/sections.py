@@ -90,6 +90,11 @@ def _prefix_rows(found: dict[str, Any]) -> Rows:
     if "peak_blocks_shared" in found:
         rows.append(("blocks saved by sharing, peak", number(found["peak_blocks_shared"]),
                      "that running requests would hold more, did they share none"))
+    host = found.get("host")
+    if host:
+        rows.append(("of them found in host memory", share(host["hit_rate"]),
+                     f"of the prompt tokens; {number(host['blocks_loaded'])} blocks, link {seconds(host['link_s'])}"))
+        rows.append(("host memory, peak", number(host["peak_blocks"]), f"of {number(host['blocks'])} blocks"))
     return rows
 
 

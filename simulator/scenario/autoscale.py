@@ -5,9 +5,9 @@ from typing import Final, Literal
 from pydantic import Field, model_validator
 
 from simulator.config import Section
+from simulator.engines.scaler import Scaler, Shift
 from simulator.engines.scaling import METRICS as CODES
 from simulator.engines.scaling import MILLI, NOTHING
-from simulator.records import Scaler, Shift
 from simulator.scenario.limits import LONGEST_S
 from simulator.units import to_ticks
 

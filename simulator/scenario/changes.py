@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Final
 
 from simulator.engines.booking import SLOW_UNIT
 from simulator.engines.changes import CRASH, DRAIN, HANG, RECLAIM, SLOW
-from simulator.engines.clients import Habits, Talks
 from simulator.engines.plans import Plans
+from simulator.engines.scaler import Scaler, Shift
 from simulator.errors import ConfigError
-from simulator.records import Scaler, Shift
 from simulator.scenario.autoscale import WEEK_S, AutoscaleSpec, scaler, shifts
 from simulator.scenario.sections import ClusterSpec, EventSpec, pool_key
 from simulator.state import Limits
@@ -23,8 +22,7 @@ MOST_RECLAIMS: Final = 100_000
 Row = tuple[int, int, int, int]
 
 
-def plans_of(setup: "Setup", limits: list[Limits], habits: Habits, talks: Talks, end: int,
-             replication: int) -> Plans | None:
+def plans_of(setup: "Setup", limits: list[Limits], end: int, replication: int) -> Plans | None:
     """What is to happen to the replicas, None for a fleet that stays as it is; `limits` of each pool, `end` [tick] up
     to which spot capacity is reclaimed.
 
@@ -44,13 +42,6 @@ def plans_of(setup: "Setup", limits: list[Limits], habits: Habits, talks: Talks,
         raise ConfigError(f"{key} under policy.name: {policy.name} is not modelled")
     if any(lim.draft_tokens for lim in limits):
         raise ConfigError(f"{key} with speculative decoding is not modelled")
-    what = _unsure(cluster, specs)
-    if what and cluster.hands_over:
-        raise ConfigError(f"{what} beside prefill and decode pools is not modelled")
-    if what and (habits.ttft_ns or habits.total_ns or habits.attempts > 1 or habits.max_in_flight
-                 or len(talks.after) > 0 or any(lim.max_waiting or lim.predicted_ttft for lim in limits)):
-        raise ConfigError(f"{what} beside time-outs, retries, admission rules, load.max_in_flight or turns that "
-                          "wait for answers is not modelled")
     if setup.scenario.horizon_s is None and any(spec.activation for spec in specs):
         raise ConfigError("cluster.autoscale.activation needs horizon_s: requests too few to activate wait for ever")
     if scaled:
@@ -63,7 +54,8 @@ def plans_of(setup: "Setup", limits: list[Limits], habits: Habits, talks: Talks,
     rows = [row for k, event in enumerate(cluster.events) for row in _rows(cluster, k, event)]
     rows += reclaims(cluster, setup.scenario.seed, replication, end)
     notice = max((to_ticks(spot.notice_s) for spot in cluster.spots.values()), default=0)
-    return Plans(rows, to_ticks(cluster.health_check_s), to_ticks(cluster.retry_s), notice, scalers, plan)
+    return Plans(rows, to_ticks(cluster.health_check_s), to_ticks(cluster.retry_s), notice, scalers, plan,
+                 cluster.retries)
 
 
 def _check_waits(cluster: ClusterSpec) -> None:
@@ -102,17 +94,6 @@ def autoscaled(cluster: ClusterSpec) -> Iterator[tuple[int, int, AutoscaleSpec, 
     for name, spec in cluster.autoscales.items():
         members = cluster.members(name)
         yield places.index(name) if name else 0, members.start, spec, len(members)
-
-
-def _unsure(cluster: ClusterSpec, specs: list[AutoscaleSpec]) -> str:
-    """Key of what may lose requests or leave nobody to serve them; empty where nothing does."""
-    if any(event.kind != "slow" for event in cluster.events):
-        return "cluster.events"
-    if cluster.spots:
-        return spot_key(cluster)
-    if any(spec.min == 0 for spec in specs):
-        return "cluster.autoscale.min: 0"
-    return "cluster.autoscale.grace_s" if any(spec.grace_s for spec in specs) else ""
 
 
 def _rows(cluster: ClusterSpec, k: int, event: EventSpec) -> list[Row]:

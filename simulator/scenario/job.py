@@ -45,6 +45,9 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
     if len(trace) == 0:
         raise ConfigError("the trace holds no request")
     if not trace.extras and trace.cached.any():  # a trace that knows only how much is cached, not what
+        if scenario.kv.offload:
+            raise ConfigError(f"{scenario.place('kv.offload')} needs requests that name the blocks they share; the "
+                              "trace says only how many of their tokens were cached")
         limits = limits._replace(prefix=0)
     shared = shared_blocks(trace, limits.block_size) if limits.prefix else None
     habits, talks = habits_of(scenario), talks_in(scenario, trace, replication)
@@ -56,7 +59,8 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
                           picks(scenario, trace, replication), shared.ends if shared else None,
                           group if len(groups) > 1 else (), asked(setup.policy, scenario, trace, replication),
                           setup.policy.ordered, scenario.cluster.hands_over, gives_up or habits.attempts > 1,
-                          any(pool.lim.swap_blocks for pool in pools))
+                          any(pool.lim.swap_blocks for pool in pools), any(pool.lim.offload_blocks for pool in pools),
+                          scenario.cluster.retries is not None)
     for pool in pools:
         counts = reach(pool.lim, "max_num_batched_tokens" in setup.policy.knobs, int(trace.prompt.max()),
                        int(trace.max_tokens.max()), len(trace))
@@ -69,7 +73,7 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
     job.links = links(scenario.cluster, _token_bytes(setup), trace, len(groups) // 2, compiled)
     end = int(trace.arrival_ns[-1]) if scenario.horizon_s is None else to_ticks(scenario.horizon_s)
     try:
-        plans = plans_of(setup, [pool.lim for pool in pools], habits, talks, end, replication)
+        plans = plans_of(setup, [pool.lim for pool in pools], end, replication)
     except ConfigError as error:
         raise scenario.placed(error) from None
     if plans is not None:
@@ -96,11 +100,6 @@ def _check_clients(setup: Setup, gives_up: bool) -> None:
                           f"first served, {policy.name} does not")
     if (gives_up or scenario.load.retry) and setup.speculation:
         raise ConfigError("load: time-outs and retries are not modelled with engine.speculation")
-    load, refuses = scenario.load, scenario.admission.max_waiting or scenario.admission.predicted_ttft_s
-    if scenario.cluster.hands_over and (gives_up or load.retry or refuses):
-        key = "admission" if refuses else "load"
-        raise ConfigError(f"{key}: requests that are refused for overload, given up or submitted again are not "
-                          "modelled where pools hand requests over (cluster.pools)")
 
 
 

@@ -108,6 +108,13 @@ class SwapSpec(Section):
     gb_per_s: float = Field(ge=1e-3, le=1e6, description="[10^9 bytes/s] of each GPU's link to host memory, either way")
 
 
+class OffloadSpec(Section):
+    """Host memory behind the prefix cache, and the link to it."""
+
+    gib: float = Field(gt=0, le=1e5, description="[GiB] for each GPU")
+    gb_per_s: float = Field(ge=1e-3, le=1e6, description="[10^9 bytes/s] of each GPU's link from host memory")
+
+
 class KvSpec(Section):
     """KV memory: paged blocks on demand, or one contiguous reservation a request."""
 
@@ -118,6 +125,8 @@ class KvSpec(Section):
     prefix_caching: bool | None = Field(default=None, description="use blocks of earlier requests again where the "
                                         "tokens are the same; default: as the engine does")
     swap: SwapSpec | None = Field(default=None, description="preempt by swap to host memory, not by recomputation")
+    offload: OffloadSpec | None = Field(default=None, description="host memory behind the prefix cache: blocks found "
+                                        "there are copied back instead of computed again")
 
 
 
@@ -205,6 +214,8 @@ class ClusterSpec(Section):
     events: list[EventSpec] = Field(default=[], max_length=10_000, description="crashes and restarts")
     health_check_s: float = Field(default=0.0, ge=0, le=LONGEST_S, description="until the router knows of a crash")
     retry_s: float = Field(default=1.0, ge=1e-3, le=LONGEST_S, description="until a lost request is submitted again")
+    retries: int | None = Field(default=None, ge=0, le=LARGEST_COUNT, description="times that a lost request is "
+                                "submitted again, 0 = never; default: until it is answered")
 
     @property
     def hands_over(self) -> bool:
@@ -214,10 +225,12 @@ class ClusterSpec(Section):
     @model_validator(mode="after")
     def _something_happens(self) -> "ClusterSpec":
         losing = any(spec.grace_s for spec in self.autoscales.values())
-        for key in ("health_check_s", "retry_s"):
-            used = self.events or ((losing or self.spots) and key == "retry_s")
+        for key in ("health_check_s", "retry_s", "retries"):
+            used = self.events or ((losing or self.spots) and key != "health_check_s")
             if not used and getattr(self, key) != type(self).model_fields[key].default:
                 raise ValueError(f"cluster.{key} has no effect without cluster.events")
+        if self.retries == 0 and "retry_s" in self.model_fields_set:
+            raise ValueError("cluster.retry_s has no effect with cluster.retries: 0")
         return self
 
     @model_validator(mode="after")
@@ -271,6 +284,11 @@ class ClusterSpec(Section):
         """Autoscalers by pool, "" for a fleet of one kind."""
         found = {"": self.autoscale} | {name: pool.autoscale for name, pool in self.pools.items()}
         return {name: spec for name, spec in found.items() if spec is not None}
+
+    @property
+    def least(self) -> int:
+        """Fewest replicas that autoscalers may leave, over all pools."""
+        return self.size - sum(len(self.members(name)) - spec.min for name, spec in self.autoscales.items())
 
     @property
     def size(self) -> int:

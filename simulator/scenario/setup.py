@@ -35,7 +35,7 @@ from simulator.scenario.length import check_fits, check_positions, kv_tokens, lo
 from simulator.scenario.pace import paced
 from simulator.scenario.serving import check_serving, lora_of
 from simulator.scenario.spec import Scenario, without_effect
-from simulator.scenario.swap import swap_limits
+from simulator.scenario.swap import offload_limits, swap_limits
 from simulator.scenario.windowed import refuse_beside_windows, window_limits
 from simulator.state import LARGEST_COUNT, Limits
 from simulator.units import to_ticks
@@ -252,6 +252,7 @@ def _limits(scenario: Scenario, engine: EngineProfile, model: ModelShape, policy
     usable = blocks if contiguous or policy.whole_prompt else blocks - 1
     default = engine.watermark if policy.watermark is None else policy.watermark
     watermark = default if knobs.watermark is None else knobs.watermark
+    prefix = _prefix_cache(scenario, engine, policy)
     full = engine.reserve_prompt if knobs.reserve_full_prompt is None else int(knobs.reserve_full_prompt)
     return Limits(
         max_num_seqs=seqs, max_num_batched_tokens=budget,
@@ -262,7 +263,7 @@ def _limits(scenario: Scenario, engine: EngineProfile, model: ModelShape, policy
         batch_window=to_ticks(knobs.batch_window_s or 0.0), length_bucket=knobs.length_bucket or 0,
         stream=int(policy.streams if knobs.stream is None else knobs.stream),
         schedule_ahead=engine.schedule_ahead, whole_prompt=int(policy.whole_prompt),
-        prefix=int(_prefix_cache(scenario, engine, policy) and not limits_of_windows), **limits_of_windows,
+        prefix=int(prefix and not limits_of_windows), **limits_of_windows,
         padding=PADDINGS[knobs.padding or "naive"], order=ORDERS.get(policy.name, 0),
         aging=to_ticks(knobs.aging_s or 0.0),
         preferred_sizes=_preferred(scenario, seqs),
@@ -270,7 +271,8 @@ def _limits(scenario: Scenario, engine: EngineProfile, model: ModelShape, policy
         max_waiting_tokens=20 if knobs.max_waiting_tokens is None else knobs.max_waiting_tokens,
         max_waiting=scenario.admission.max_waiting or 0,
         predicted_ttft=to_ticks(scenario.admission.predicted_ttft_s or 0.0),
-        **swap_limits(scenario, model, policy, block_size))
+        **swap_limits(scenario, model, policy, block_size),
+        **offload_limits(scenario, model, prefix, bool(limits_of_windows), block_size))
 
 
 def _preferred(scenario: Scenario, seqs: int) -> int:

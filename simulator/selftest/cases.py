@@ -23,6 +23,7 @@ from simulator.engines.job import Job, array_job, links_of, list_job, request_co
 from simulator.engines.plans import Plans
 from simulator.engines.pools import Pool
 from simulator.engines.reference import run_reference
+from simulator.engines.scaler import Scaler, Shift
 from simulator.engines.world import Acceptance
 from simulator.state import Limits
 from simulator.units import NEVER
@@ -79,6 +80,10 @@ class Case:
     found_after: int = 0
     retry: int = 1
     notice: int = 0
+    retries: int | None = None
+    """How often the gateway submits again what was lost; None: any number of times."""
+    scalers: tuple[Scaler, ...] = ()
+    shifts: tuple[Shift, ...] = ()
 
 
 class Choose(Protocol):
@@ -157,6 +162,8 @@ TABLE: Final[tuple[Row, ...]] = (
     ("served_ratio", lambda c, d: c.among(0, 2**15, 2**16, 3 * 2**16) if d.policy == "tgi" else 0),
     ("max_waiting_tokens", lambda c, d: c.among(0, 1, 3, 20) if d.policy == "tgi" else 0),
     ("swap_blocks", lambda c, d: c.among(0, 3, 12, 10**6) if POLICIES[d.policy].swaps and not d.contiguous else 0),
+    ("offload_blocks", lambda c, d: c.among(0, 0, 3, 12, 10**6) if d.prefix and not d.draft_tokens else 0),
+    ("offload_ns", lambda c, d: c.among(1, d.tick, 3 * d.tick) if d.offload_blocks else 0),
     ("swap_ns", lambda c, d: c.among(0, 1, 3) * d.tick if d.swap_blocks else 0),
     ("hand_over", lambda c, d: 0),  # of fleets.handing_over
     # the run
@@ -269,7 +276,8 @@ def job(case: Case, compiled: bool, log: bool = True, plans: Plans | None = None
     restless = habits.ttft_ns > 0 or habits.total_ns > 0 or habits.attempts > 1
     req = request_columns(case.arrival, case.prompt, case.output, case.limit, case.cached, case.pick, ends,
                           np.arange(len(case.arrival)) % begin if groups else (),
-                          dict(case.asks), policy.ordered, link is not None, restless, case.limits.swap_blocks > 0)
+                          dict(case.asks), policy.ordered, link is not None, restless, case.limits.swap_blocks > 0,
+                          case.limits.offload_blocks > 0, case.retries is not None)
     chain = [number for numbers in case.chains for number in numbers]
     made = (array_job if compiled else list_job)(req, case.limits, case.cost, case.replicas, log, chain,
                                                  case.others, groups, policy.aux + 3 * policy.aux_per_tenant)
@@ -277,8 +285,8 @@ def job(case: Case, compiled: bool, log: bool = True, plans: Plans | None = None
     made.until, made.habits = NEVER if case.until is None else case.until, habits
     talks = following(case)
     made.talks = talks if compiled else Talks(*(column.tolist() for column in talks))
-    if case.changes and plans is None:
-        plans = Plans(case.changes, case.found_after, case.retry, case.notice)
+    if (case.changes or case.scalers) and plans is None:
+        plans = Plans(case.changes, case.found_after, case.retry, case.notice, case.scalers, case.shifts, case.retries)
     if plans is not None:
         add_changes(made, plans, compiled)
     if case.salts:

@@ -1,5 +1,6 @@
 """A case as YAML and back: what `servecast selftest` prints of a failure, and runs again with --replay."""
 
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -15,6 +16,7 @@ from simulator.cost.step import TABLES, Cost
 from simulator.engines.changes import RECLAIM, SLOW
 from simulator.engines.clients import Habits
 from simulator.engines.pools import Pool
+from simulator.engines.scaler import Scaler, Shift
 from simulator.errors import ConfigError, ServecastError
 from simulator.selftest.cases import PATIENT, Case
 from simulator.state import Limits
@@ -41,6 +43,7 @@ class RequestColumns(Section):
     pause: list[Tick] = Field(default=[])
 
 
+RECORDS: Final[dict[str, Any]] = {"scalers": Scaler, "shifts": Shift}
 OPTIONAL: Final = ("chains", "asks", "talk", "pause")
 LEAST_ONE: Final = ("max_num_seqs", "max_num_batched_tokens", "block_size", "num_blocks")
 
@@ -79,6 +82,9 @@ class CaseFile(KindFile):
     found_after: Tick = 0
     retry: Tick = 1
     notice: Tick = 0
+    retries: Count | None = None
+    scalers: list[dict[str, Tick]] = Field(default=[], max_length=8)
+    shifts: list[dict[str, Tick]] = Field(default=[], max_length=8)
 
 
 def case_text(case: Case) -> str:
@@ -103,9 +109,10 @@ def case_text(case: Case) -> str:
         data["groups"] = [list(group) for group in case.groups]
     if case.link:
         data["link"] = list(case.link)
-    if case.changes:
+    if case.changes or case.scalers:
         data |= {"changes": [list(row) for row in case.changes], "found_after": case.found_after,
-                 "retry": case.retry, "notice": case.notice}
+                 "retry": case.retry, "notice": case.notice, "retries": case.retries}
+        data |= {name: [asdict(each) for each in getattr(case, name)] for name in ("scalers", "shifts")}
     return str(yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=110))
 
 
@@ -157,7 +164,8 @@ def _case(given: CaseFile) -> Case:
     own, *others = (Pool(Limits(**pool.limits), _cost(pool.cost), pool.replicas, getattr(pool, "speed", 1))
                     for pool in kinds)
     rest |= {"link": given.link and tuple(given.link)}
-    rest |= {name: getattr(given, name) for name in ("found_after", "retry", "notice")}
+    rest |= {name: getattr(given, name) for name in ("found_after", "retry", "notice", "retries")}
+    rest |= {name: tuple(kind(**row) for row in getattr(given, name)) for name, kind in RECORDS.items()}
     return Case(limits=own.lim, cost=own.cost, others=tuple(others),
                 changes=tuple((a, b, c, d) for a, b, c, d in given.changes),
                 groups=tuple(tuple(group) for group in given.groups),
@@ -185,6 +193,18 @@ def _check_fleet(given: CaseFile) -> None:
         if kind > RECLAIM or replica >= replicas or (lasts < 1 and kind != SLOW):
             raise ConfigError(f"changes: each must be [time, kind 0 to {RECLAIM}, replica 0 to {replicas - 1}, at "
                               "least 1 ns long]")
+    first = 0
+    for k, row in enumerate(given.scalers):
+        names = {field.name for field in fields(Scaler)}
+        if set(row) != names or row["first"] < first or not 1 <= row["count"] <= replicas - row["first"]:
+            raise ConfigError(f"scalers: each must have {', '.join(sorted(names))}, and replicas of its own")
+        if row["sync"] < 1 or row["target"] < 1 or row["pool"] >= pools or row["wanted"] > row["count"]:
+            raise ConfigError(f"scalers: sync and target of {k} must be at least 1, pool and wanted what there is")
+        first = row["first"] + row["count"]
+    for row in given.shifts:
+        names = {field.name for field in fields(Shift)}
+        if set(row) != names or row["scaler"] >= len(given.scalers) or row["every"] < 1:
+            raise ConfigError("shifts: each must have scaler, begin, end, every and replicas")
 
 
 def _all_of(section: str, given: dict[str, Any], kind: Any) -> None:

@@ -1,4 +1,7 @@
-"""Fleets of drawn cases: unlike pools, prefill and decode pools, replicas that crash or leave and come back."""
+"""Fleets of drawn cases: unlike pools, prefill and decode pools, replicas that crash or leave and come back.
+
+`mixed` has all of it at once.
+"""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -12,18 +15,9 @@ from simulator.windows import blocks_for
 HANDED: Final = {"policy": "chunked", "contiguous": 0, "prefix": 0, "window": 0, "draft_tokens": 0}
 CHANGED: Final = tuple(name for name, policy in POLICIES.items() if policy.streams and not policy.aux_per_tenant)
 """Policies beside which replicas may crash (scenario.changes)."""
-KINDS: Final = ("alike", "alike", "pools", "changes", "hand over")
-"""What a case's fleet is, one of these by turns."""
-
-
-def fleet_case(kind: str, seed: int, longest: int = 25) -> Case:
-    """A case with such a fleet, prompts and outputs up to `longest` tokens."""
-    return {"pools": unlike_pools, "changes": changing, "hand over": handing_over}[kind](seed, longest)
-
-
 def unlike_pools(seed: int, longest: int = 25) -> Case:
     """Some pools that differ in limits and step times, behind one router; some requests are for one of them only."""
-    return _with_pools(some_case(Uniform(seed), longest=longest), Uniform(seed + 1))
+    return with_pools(some_case(Uniform(seed), longest=longest), Uniform(seed + 1))
 
 
 def changing(seed: int, longest: int = 25) -> Case:
@@ -33,7 +27,7 @@ def changing(seed: int, longest: int = 25) -> Case:
              "replicas": more.among(1, 2, 3)}
     case = as_told(some_case(Uniform(seed), given, longest=longest))
     if more.among(0, 0, 1):
-        case = _with_pools(case, more)
+        case = with_pools(case, more)
     tick, count, replicas = max(1, int(case.cost.dense_ns.max())), more.among(1, 2, 6), len(limits_of(case))
     rows = sorted(zip([t * tick for t in more.numbers(count, 0, more.among(10, 40))], more.numbers(count, 0, RECLAIM),
                       more.numbers(count, 0, replicas - 1), more.numbers(count, tick, 20 * tick), strict=True))
@@ -45,7 +39,11 @@ def changing(seed: int, longest: int = 25) -> Case:
 def handing_over(seed: int, longest: int = 25) -> Case:
     """A pool that hands over, decode pools with room for the longest request, a link. Every other request is handed
     over, the others are served whole by a decode pool."""
-    case, more = as_told(some_case(Uniform(seed), HANDED, longest=longest)), Uniform(seed + 1)
+    return with_decode(as_told(some_case(Uniform(seed), HANDED, longest=longest)), Uniform(seed + 1))
+
+
+def with_decode(case: Case, more: Choose) -> Case:
+    """The case's replicas hand over to one or two decode pools."""
     lim = case.limits
     most = max(p + limit for p, limit in zip(case.prompt, case.limit, strict=True))
     decode = lim._replace(num_blocks=blocks_for(most, lim.block_size) + more.among(0, 1, 9),
@@ -70,7 +68,7 @@ def pools_of(case: Case) -> tuple[Pool, ...]:
     return (Pool(case.limits, case.cost, case.replicas), *case.others)
 
 
-def _with_pools(case: Case, choose: Choose) -> Case:
+def with_pools(case: Case, choose: Choose) -> Case:
     """One or two pools more; a prefix cache and windows need blocks of one size."""
     lim, count = case.limits, choose.among(1, 1, 2)
     others = []

@@ -12,6 +12,7 @@ import numpy as np
 from policies.by_key import KEYS
 from policies.registry import POLICIES
 from simulator import state as s
+from simulator.engines.again import BEGUN
 from simulator.engines.changes import CRASH, HANG, RECLAIM, SLOW
 from simulator.engines.job import Job
 from simulator.engines.world import LINK_BITS
@@ -51,7 +52,7 @@ def tokens_are_conserved(case: Case, done: Job) -> Holds:
     yield kept >= req.done.sum()  # tokens of attempts before the last are at no request
     yield case.habits.attempts > 1 or kept == req.done.sum()
     yield rows["steps"].sum() == stats["steps"].sum()
-    lost = any(row[1] in LOSING for row in case.changes)  # steps under way: in the totals, not in the log
+    lost = _ends_steps(case)  # those are in the totals, not in the log
     yield rows["prefill_tokens"].sum() <= stats["prefill"].sum()
     if case.until is None and not lost:
         yield rows["prefill_tokens"].sum() == stats["prefill"].sum()
@@ -125,7 +126,7 @@ def busy_within_the_horizon(case: Case, done: Job) -> Holds:
         if len(rows):
             yield stats["wall"][r] <= rows["end"][-1] - rows["start"][0]
             yield rows["wall_ns"].sum() == stats["wall"][r] and rows["gpu_ns"].sum() <= stats["gpu"][r]
-            if case.until is None and not any(row[1] in LOSING and row[2] == r for row in case.changes):
+            if case.until is None and not _ends_steps(case, r):
                 yield stats["gpu"][r] <= rows["end"][-1] - rows["start"][0]
                 yield rows["gpu_ns"].sum() == stats["gpu"][r]
     if case.until is not None:
@@ -151,7 +152,9 @@ def littles_law(case: Case, done: Job) -> Holds:
     """Slots held x time, summed over steps, is the time requests hold slots; waiting likewise, from below."""
     if case.until is not None or _most(case, "schedule_ahead") or case.policy == "static" or done.req.preempted.any():
         return
-    if done.req.sent.size or case.changes or case.link:  # who gives up, is lost or goes on elsewhere
+    if done.req.sent.size or _changes(case) or case.link:  # who gives up, is lost or goes on elsewhere
+        return
+    if case.limits.offload_blocks:  # who loads holds a slot before it is scheduled
         return
     req, rows = done.req, done.logged
     started = req.scheduled != NEVER
@@ -162,7 +165,9 @@ def littles_law(case: Case, done: Job) -> Holds:
 
 def work_is_conserved(case: Case, done: Job) -> Holds:
     """No replica is idle while one of its requests is there and not ended, but for a static batch's window."""
-    if case.limits.batch_window > 0 or case.until is not None or case.changes or case.link:
+    if case.limits.batch_window > 0 or case.until is not None or _changes(case) or case.link:
+        return
+    if case.limits.offload_blocks:  # all may wait for what is copied from host memory
         return
     req = done.req
     for r, rows in enumerate(_of_each(done)):
@@ -180,8 +185,12 @@ def nobody_is_overtaken(case: Case, done: Job) -> Holds:
     policy = POLICIES[case.policy]
     if case.limits.length_bucket > 0 or policy.ordered or policy.aux_per_tenant > 0:
         return
+    if done.stats["loaded"].any():  # who loads is overtaken by who need not
+        return
     if done.stats["failed"].any():  # those start again at the end of a queue, with the time of their first
         return
+    if done.ctl["n_parked"][0] and (done.req.sent.size or case.talk):
+        return  # those who wait at the gateway go on in order of their numbers
     req = done.req
     begun = np.where(req.source >= 0, req.source, req.replica) if case.link else req.replica
     for r in range(done.replicas):
@@ -218,8 +227,9 @@ def clients_keep_their_habits(case: Case, done: Job) -> Holds:
         yield np.all((req.sent >= req.arrival + habits.backoff_ns)[tried])
         yield np.all((req.sent == req.arrival)[req.attempts == 1])
         late = np.maximum(req.queued - req.sent, 0)  # the engine cannot drop what it has not got
-        for limit, column in ((habits.ttft_ns, req.first), (habits.total_ns, req.last)):
-            yield limit == 0 or np.all((column - out - req.sent <= np.maximum(limit, late))[column < NEVER])
+        for limit, column, exempt in ((habits.ttft_ns, req.first, BEGUN), (habits.total_ns, req.last, 0)):
+            some = (column < NEVER) & (req.watched & exempt == 0)  # of a lost attempt the first token may have come
+            yield limit == 0 or np.all((column - out - req.sent <= np.maximum(limit, late))[some])
     if habits.max_in_flight and case.limits.stream:
         ended = req.status == s.FINISHED
         edges = np.concatenate([2 * req.last[ended], 2 * req.arrival[ended] + 1])  # at one tick ends come first
@@ -234,9 +244,12 @@ def what_is_handed_over_arrives(case: Case, done: Job) -> Holds:
     req, out, (rate, latency) = done.req, case.cost.frontend_out_ns, case.link
     gone = req.landed < NEVER
     yield np.all((req.source >= 0) == gone)
-    yield np.all(req.first[gone] - out + latency <= req.landed[gone]) and np.all((req.output > 1)[gone])
+    least = np.where(req.carried > 0, latency, 0)  # KV lost on its way, with its replica, takes no time
+    yield np.all((req.first - out + least <= req.landed)[gone]) and np.all((req.output > 1)[gone])
     ended = gone & (req.status == s.FINISHED)
     yield np.all(req.landed[ended] <= req.last[ended] - out) and np.all(req.replica[ended] >= case.replicas)
+    if _changes(case) or req.sent.size:
+        return  # the way of who began anew is not in the columns
     for r in range(case.replicas):
         mine = np.flatnonzero(gone & (req.source == r))
         at = np.sort(req.landed[mine]) - latency
@@ -246,7 +259,7 @@ def what_is_handed_over_arrives(case: Case, done: Job) -> Holds:
 
 def the_dead_do_no_work(case: Case, done: Job) -> Holds:
     """No step is under way when its replica crashes, and none begins before it is back."""
-    if not case.changes:
+    if not case.changes or case.scalers:  # absent ones do not crash
         return
     for r, rows in enumerate(_of_each(done)):
         mine, back = [row for row in case.changes if row[2] == r and row[1] != SLOW], -1
@@ -258,11 +271,24 @@ def the_dead_do_no_work(case: Case, done: Job) -> Holds:
                 yield not np.any((rows["start"] < back) & (rows["end"] > tick))
 
 
+def gateways_keep_count(case: Case, done: Job) -> Holds:
+    """Who is lost for good was submitted again as often as may be, the others no more often; every loss is counted."""
+    req = done.req
+    lost = req.status == s.LOST
+    if case.retries is None:
+        yield not lost.any()
+        return
+    yield np.all((req.losses == case.retries + 1) == lost) and np.all(req.losses <= case.retries + 1)
+    yield np.all((req.lost_at < NEVER) == lost) and np.all((req.lost_at >= req.queued)[lost])
+    yield req.losses.sum() <= done.stats["failed"].sum()
+    yield case.habits.attempts > 1 or req.losses.sum() == done.stats["failed"].sum()
+
+
 INVARIANTS: Final[tuple[Check, ...]] = (
     requests_are_conserved, tokens_are_conserved, blocks_are_conserved, gaps_are_conserved, causes_come_first,
     clocks_only_go_forward, busy_within_the_horizon, steps_keep_the_limits, littles_law, work_is_conserved,
     nobody_is_overtaken, answers_take_steps, clients_keep_their_habits, what_is_handed_over_arrives,
-    the_dead_do_no_work,
+    the_dead_do_no_work, gateways_keep_count,
 )  # fmt: skip
 """Number 1 is the first; docs/invariants.md has the same order."""
 
@@ -277,6 +303,18 @@ def broken(case: Case, done: Job) -> Iterator[str]:
 def _most(case: Case, limit: str) -> int:
     """The largest value of a limit in any pool."""
     return max(int(getattr(lim, limit)) for lim in limits_of(case))
+
+
+def _changes(case: Case) -> bool:
+    """Whether anything happens to the fleet."""
+    return bool(case.changes or case.scalers)
+
+
+def _ends_steps(case: Case, r: int | None = None) -> bool:
+    """Whether steps under way may end with a replica, of number r or any."""
+    rows = any(row[1] in LOSING and r in (None, row[2]) for row in case.changes)
+    return rows or any(each.grace > 0 and (r is None or each.first <= r < each.first + each.count)
+                       for each in case.scalers)
 
 
 def _of_each(done: Job) -> Iterator[Any]:

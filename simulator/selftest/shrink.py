@@ -12,7 +12,7 @@ from simulator.selftest.cases import PATIENT, Case
 COLUMNS: Final = ("arrival", "prompt", "output", "limit", "cached", "pick", "chains", "talk", "pause")
 PLAIN: Final = {"replicas": 1, "router": "round_robin", "load": "open", "width": 1, "until": None,
                 "talk": (), "pause": (), "habits": PATIENT, "found_after": 0, "retry": 1,
-                "notice": 0}
+                "notice": 0, "retries": None, "shifts": ()}
 PLAIN_LIMITS: Final = {
     "schedule_ahead": 0, "watermark_blocks": 0, "long_prefill_token_threshold": 0, "reserve_tokens": 0,
     "batch_window": 0, "length_bucket": 0, "stream": 1, "contiguous": 0, "num_blocks": 1000, "max_model_len": 10**6,
@@ -39,7 +39,7 @@ def _smaller(case: Case) -> Iterator[Case]:
     yield from _fewer(case)
     yield from _plainer_fleet(case)
     for name, value in PLAIN.items():
-        needed = (name == "pause" and case.talk) or (name == "replicas" and case.changes)
+        needed = (name == "pause" and case.talk) or (name == "replicas" and (case.changes or case.scalers))
         if getattr(case, name) != value and not needed:
             change: dict[str, Any] = {name: value}
             yield replace(case, **change)
@@ -76,10 +76,12 @@ def _fewer(case: Case) -> Iterator[Case]:
 
 
 def _plainer_fleet(case: Case) -> Iterator[Case]:
-    """Fewer changes; no pools, where nothing is handed over and no change is for one of them."""
+    """Fewer changes and autoscalers; no pools, where nothing is handed over and nothing happens to one of them."""
     for k in range(len(case.changes)):
         yield replace(case, changes=case.changes[:k] + case.changes[k + 1:])
-    if case.others and not case.link and all(row[2] < case.replicas for row in case.changes):
+    for k in range(len(case.scalers)):
+        yield replace(case, scalers=case.scalers[:k] + case.scalers[k + 1:], shifts=())
+    if case.others and not case.link and not case.scalers and all(row[2] < case.replicas for row in case.changes):
         yield replace(case, others=(), groups=())
     if case.groups and not case.link:
         yield replace(case, groups=())

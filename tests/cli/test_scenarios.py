@@ -10,12 +10,13 @@ import yaml
 from scenarios import ROOT
 from simulator import load_scenario, simulate
 from simulator.cli.schema import scenario_schema
+from simulator.state import FINISHED, LOST
 
 OTHER_KINDS = ("plan_", "sweep_", "whatif_")
 """Files of other commands; their own tests run them."""
 SCENARIOS = sorted(path.stem for path in ROOT.glob("*.yaml") if not path.name.startswith(OTHER_KINDS))
 NEEDS_A_FILE = ("azure_conv",)
-LOSES = ("overload",)
+LOSES = ("overload", "fleet_failures")
 """Scenarios in which not everybody is answered."""
 
 
@@ -58,6 +59,19 @@ def test_overloaded_scenario_loses_requests_and_counts_them(limit):
     assert counts[lost] > 0.1 * counts["arrived"] and counts[kept] == 0
     assert counts["arrived"] == counts["completed"] + counts[lost]
     assert counts["attempts"] >= counts["arrived"] + 2 * counts[lost]
+
+
+@pytest.mark.parametrize("retries", [1, 0])
+def test_failing_scenario_loses_requests_and_counts_them(retries):
+    """Nobody is forgotten, all fates come up, and a conversation that lost a turn is over. A gateway that never submits
+    again loses more."""
+    done = run("fleet_failures", f"cluster.retries={retries}")
+    counts, req = done.summary["requests"], done.requests
+    assert counts["arrived"] == counts["completed"] + counts["lost"] + counts["aborted"] and counts["unfinished"] == 0
+    assert counts["lost"] > 10 and counts["not_sent"] > 10 and counts["retried"] > 10
+    assert done.summary["changes"]["requests_failed"] >= counts["lost"] * (retries + 1)
+    assert (req.losses[req.status == LOST] == retries + 1).all()
+    assert np.sum((req.source >= 0) & (req.carried == 0) & (req.status == FINISHED)) > 0  # computed again
 
 
 def test_azure_scenario_replays_the_whole_trace(servecast, data_dir):

@@ -29,6 +29,7 @@ SUMMARIES = {
     "agents": ["workload.sessions.arrivals.requests=10"], "fleet_length_split": [FEW], "fleet_prefill_decode": [FEW],
     "fleet_restart": [FEW], "policy_priority": [FEW], "model_window": [FEW], "wx_paged": [], "wx_four_slots": [],
     "chat_static": [FEW, "horizon_s=5"], "swap_to_host": [FEW], "prefix_system_prompts": [FEW],
+    "kv_offload": ["workload.sessions.arrivals.requests=10", "kv.num_gpu_blocks=1100"],
     "code": [FEW, "load.max_in_flight=2"],
 }  # fmt: skip
 """Shipped scenarios of every kind, cut short."""

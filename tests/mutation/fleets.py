@@ -4,10 +4,12 @@ from mutation.bug import Bug
 
 SCALING, MEMBERS = "simulator/engines/scaling.py", "simulator/engines/members.py"
 CHANGES, BOOKING = "simulator/engines/changes.py", "simulator/engines/booking.py"
+AGAIN, ABORT = "simulator/engines/again.py", "simulator/engines/abort.py"
 FLEET, AUTOSCALER = "simulator/metrics/fleet.py", "simulator/report/autoscaler.py"
 HAND = ("tests/unit/test_autoscale.py",)
 EVENTS = ("tests/unit/test_changes.py",)
 REPORT = ("tests/unit/test_fleet_report.py",)
+SPLIT = ("tests/unit/test_handover.py",)
 DRAWN = ("tests/parity/test_parity_autoscale.py", "-k", "nothing_is_lost")
 
 BUGS = (
@@ -39,6 +41,17 @@ BUGS = (
     Bug("a hanging replica goes on", CHANGES, "    front.hung = tick\n", "    front.hung = NEVER\n", EVENTS),
     Bug("slow steps as fast as others", BOOKING, "ns // SLOW_UNIT * rep.c.slow +", "ns +", EVENTS),
     Bug("no notice", CHANGES, "tick + changes.notice, event_code", "tick, event_code", EVENTS),
+    Bug("the gateway tries once more", AGAIN, "> changes.retries", "> changes.retries + 1", EVENTS),
+    Bug("gaps of lost attempts are forgotten", AGAIN, "    if req.done[i] > 1:\n", "    if req.done[i] < 0:\n", EVENTS),
+    Bug("a first token is waited for twice", AGAIN, "req.watched[i] |= BEGUN", "req.watched[i] |= 0", EVENTS),
+    Bug("KV of the dead is fetched", CHANGES, "        lose_kv(world, rep, r, counters, tick)\n", "        pass\n",
+        SPLIT),
+    Bug("KV of a lost queue stays", AGAIN, "        let_go_of(world, i, tick)\n", "        pass\n", SPLIT),
+    Bug("KV of who gives up stays", ABORT, "    let_go_of(world, i, now)\n", "", SPLIT),
+    Bug("who gives up at the gateway goes on", ABORT, "        _leave_gateway(world, i)\n", "        pass\n", EVENTS),
+    Bug("begins anew as its own second half", AGAIN, "            req.group[i] -= world.links.groups\n",
+        "            pass\n", SPLIT),
+    Bug("a look between two steps finds nobody at work", SCALING, " or counters[r].last_output == tick", "", HAND),
     Bug("absent replicas are paid for", FLEET, "- stays(result, begin, end).spent(ABSENT)",
         "- 0 * stays(result, begin, end).spent(ABSENT)", HAND),
     Bug("hours of before the first arrival", FLEET, "start, stop = np.clip(rows[:, 1], begin, end)",

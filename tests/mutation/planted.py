@@ -102,7 +102,8 @@ BUGS = (
 """, """            node.twin = first
             rep.prefix.found[number] = at
 """, POOL),
-    Bug("prefix: no twin stands in for a block that is taken", PREFIX, "rep.prefix.found[number] = twin",
+    Bug("prefix: no twin stands in for a block that is taken", "simulator/free_queue.py",
+        "rep.prefix.found[number] = twin",
         "rep.prefix.found[number] = -1", POOL),
     Bug("prefix: idle blocks found are not counted at admission", PREFIX,
         "return hits - idle_blocks(req, rep, i, hits)", "return hits", SCHEDULER),
@@ -118,11 +119,11 @@ BUGS = (
         "    learn(req, rep, lim, i, min(tokens, req.prompt[i]))\n    full = min(", ORACLE),
     Bug("prefix: a preempted request does not find its own blocks", PREFIX, "known, req.status[i] == RUNNING)",
         "known, False)", SCHEDULER),
-    Bug("prefix: taken blocks are not forgotten", PREFIX, "            _forget(rep, at)\n", "", POOL),
+    Bug("prefix: taken blocks are not forgotten", PREFIX, "            forget(rep, at)\n", "", POOL),
     Bug("prefix: the newest free block is taken first", PREFIX, "at = rep.c.oldest\n        node",
         "at = rep.c.newest\n        node", POOL),
     Bug("prefix: hits of a preempted request counted again", PREFIX,
-        "    if req.preempted[i] == 0:\n", "    if True:\n", SCHEDULER),
+        "    if req.preempted[i] == 0:\n        req.found", "    if True:\n        req.found", SCHEDULER),
     Bug("static padded for whom it leaves out", STATIC, "        longest, limit = padded, asked\n", "", ORACLE),
     Bug("static batch full of another bucket", STATIC, "if lim.length_bucket == 0:\n        return int",
         "if lim.length_bucket >= 0:\n        return int", RULES),

@@ -3,6 +3,7 @@
 from collections.abc import Hashable
 from typing import Any
 
+from oracle.host import Host
 from oracle.pool import Block, Own, Pool
 from oracle.sequence import Seq
 
@@ -65,6 +66,7 @@ class SharedMemory(Memory):
         self.pool = Pool(lim.num_blocks)
         self.has: dict[Seq, list[Block]] = {}
         self.offer: list[Block] = []
+        self.host = Host(lim.offload_blocks, lim.offload_ns)
 
     @property
     def free(self) -> int:
@@ -98,5 +100,10 @@ class SharedMemory(Memory):
 
     def give_back(self, seq: Seq) -> None:
         tokens = seq.prompt + seq.done - 1 if seq.state == "finished" else seq.settled
-        self.pool.learn(self.has[seq], self.names(seq, tokens))
+        names = self.names(seq, tokens)[: len(self.has[seq])]
+        self.pool.learn(self.has[seq], names)
+        shared = min(len(names), len(seq.chain))
+        if seq.state == "finished":
+            self.host.keep(names[shared:])
+        self.host.keep(names[:shared])
         self.pool.give_back(self.has.pop(seq))

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from oracle.routing import choose
-from oracle.rules import Replica, chunked, guaranteed_no_evict, max_utilization, orca, static, tgi, vllm_v0
+from oracle.rules import Replica, chunked, guaranteed_no_evict, max_utilization, orca, splitfuse, static, tgi, vllm_v0
 from oracle.sequence import Seq, Step, Work
 
 OUTPUT, ARRIVAL, ALARM, PLAN = range(4)
@@ -53,6 +53,7 @@ class Oracle:
             "vllm_v0": vllm_v0,
             "chunked": chunked,
             "max_utilization": max_utilization,
+            "splitfuse": splitfuse,
             "tgi": tgi,
             "guaranteed_no_evict": guaranteed_no_evict,
         }[policy]

@@ -30,6 +30,17 @@ class Replica:
         self.peak_running = self.peak_waiting = self.eager_steps = 0
         self.out_blocks = self.in_blocks = self.peak_host = 0
 
+    @property
+    def loaded(self) -> int:
+        """Blocks copied from the host memory behind the prefix cache."""
+        return self.memory.host.loaded if isinstance(self.memory, SharedMemory) else 0
+
+    @property
+    def most_on_host(self) -> int:
+        """Most blocks in host memory at a time."""
+        behind = self.memory.host.peak if isinstance(self.memory, SharedMemory) else 0
+        return max(self.peak_host, behind)
+
     def admit(self, seq: Seq, computed: int) -> None:
         taken = {other.slot for other in self.running}
         seq.slot = next(slot for slot in range(self.lim.max_num_seqs) if slot not in taken)
@@ -86,7 +97,32 @@ class Replica:
         if isinstance(self.memory, SharedMemory):
             after = seq.computed + tokens
             seq.settled = min(after, seq.prompt + seq.done)
-            self.memory.pool.learn(self.memory.has[seq], self.memory.names(seq, min(after, seq.prompt)))
+            names = self.memory.names(seq, min(after, seq.prompt))
+            self.memory.pool.learn(self.memory.has[seq], names)
+            shared = min(len(names), len(seq.chain))
+            if shared > seq.kept:
+                seq.kept = shared
+                self.memory.host.keep(names[:shared])
+
+    def loads(self, seq: Seq, computed: int, now: int) -> int | None:
+        """Blocks of waiting `seq` behind `computed` tokens that the host has; None: another loads one of them."""
+        if not isinstance(self.memory, SharedMemory):
+            return 0
+        names = self.memory.names(seq, seq.prompt + seq.done - 1)[computed // self.lim.block_size : len(seq.chain)]
+        count, busy = self.memory.host.look(names, now)
+        if busy:
+            self.alarm = min(self.alarm or busy, busy)
+        return None if busy else count
+
+    def fetch(self, seq: Seq, hits: int, count: int, now: int) -> None:
+        """Admitted `seq` uses what it found, `hits` blocks in KV memory and `count` that must be copied there."""
+        if isinstance(self.memory, SharedMemory):
+            names, host = self.memory.names(seq, seq.prompt + seq.done), self.memory.host
+            seq.kept, seq.settled, seq.ready = min(hits, len(seq.chain)), hits * self.lim.block_size, 0
+            host.keep(names[: seq.kept + count])
+            if count:
+                seq.ready = host.load(names[hits : hits + count], now)
+                self.alarm = min(self.alarm or seq.ready, seq.ready)
 
     def keep_free(self) -> int:
         """The watermark holds for admissions beside others; an empty replica may use all its memory."""
@@ -171,6 +207,9 @@ def chunked(rep: Replica, now: int) -> Work:
         tokens = min(seq.missing, most, budget)
         if seq.state != "running" or tokens == 0:
             continue
+        if seq.ready > now:
+            rep.alarm = min(rep.alarm or seq.ready, seq.ready)
+            continue
         got, hit = rep.make_room(seq, seq.computed + tokens)
         preempted |= hit
         if got:
@@ -179,14 +218,58 @@ def chunked(rep: Replica, now: int) -> Work:
     while not preempted and rep.waiting and budget and len(rep.running) < lim.max_num_seqs:
         seq = rep.waiting[0]
         seen = seq.prompt + seq.done  # the engine's num_tokens: without what is in flight
-        computed = rep.hit(seq, seen)
-        tokens = min(seen - computed, most, budget)
+        hits = rep.hit(seq, seen)
+        loads = rep.loads(seq, hits, now)
+        if loads is None:
+            break
+        computed = hits + loads * lim.block_size
+        tokens = 0 if loads else min(seen - computed, most, budget)
         if lim.reserve_prompt and not rep.memory.could(seq, seen, rep.keep_free()):
             break
         if not rep.memory.take(seq, computed + tokens, rep.keep_free()):
             break
+        rep.fetch(seq, hits // lim.block_size, loads, now)
         rep.admit(rep.waiting.popleft(), computed)
-        rep.plan(work, seq, tokens)
+        if tokens:
+            rep.plan(work, seq, tokens)
+        budget -= tokens
+    return work
+
+
+def splitfuse(rep: Replica, now: int) -> Work:
+    """Decodes, then as much of the prompts as the budget takes; nobody preempts, until nobody can go on."""
+    work = _composed(rep)
+    if not work.rows and rep.running and not rep.flight:
+        while rep.running:
+            rep.preempt_last()
+        work = _composed(rep)
+    return work
+
+
+def _composed(rep: Replica) -> Work:
+    work, budget = Work(), rep.lim.max_num_batched_tokens
+    for seq in rep.running:
+        if seq.missing == 1 and budget and rep.memory.take(seq, seq.computed + 1):
+            work.rows.append((seq, 1))
+            budget -= 1
+    for seq in [seq for seq in rep.running if seq.missing > 1]:
+        if not budget:
+            return work
+        if not rep.memory.could(seq, seq.known):
+            return work
+        tokens = min(seq.missing, budget)
+        assert rep.memory.take(seq, seq.computed + tokens)
+        work.rows.append((seq, tokens))
+        budget -= tokens
+    while rep.waiting and budget and len(rep.running) < rep.lim.max_num_seqs:
+        seq = rep.waiting[0]
+        whole = seq.prompt + seq.done
+        computed = rep.hit(seq, whole)
+        tokens = min(whole - computed, budget)
+        if not rep.memory.could(seq, whole) or not rep.memory.take(seq, computed + tokens):
+            return work
+        rep.admit(rep.waiting.popleft(), computed)
+        work.rows.append((seq, tokens))
         budget -= tokens
     return work
 

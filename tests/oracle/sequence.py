@@ -21,6 +21,8 @@ class Seq:
     last: int | None = None
     computed: int = 0
     settled: int = 0
+    ready: int = 0
+    kept: int = 0
     planned: int = 0
     done: int = 0
     preempted: int = 0

@@ -35,9 +35,10 @@ TOTALS = {
     "peak_blocks": "peak_blocks",
     "out_blocks": "swapped_out",
     "in_blocks": "swapped_in",
-    "peak_host": "peak_host",
+    "most_on_host": "peak_host",
+    "loaded": "loaded",
 }
-KNOWN = ("chunked", "guaranteed_no_evict", "max_utilization", "orca", "static", "tgi", "vllm_v0")
+KNOWN = ("chunked", "guaranteed_no_evict", "max_utilization", "orca", "splitfuse", "static", "tgi", "vllm_v0")
 """Policies that the oracle knows."""
 UNKNOWN = {"window": 0, "draft_tokens": 0}
 """What the oracle does not know; judged in tests/unit/test_windows.py and tests/scheduler."""

@@ -14,7 +14,7 @@ from simulator.cost.unit import unit_cost
 from simulator.engines.job import Job
 from simulator.engines.pools import Pool
 from simulator.selftest.invariants import INVARIANTS, broken
-from simulator.state import Limits
+from simulator.state import LOST, Limits
 from simulator.units import NEVER
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "invariants.md"
@@ -68,11 +68,12 @@ SPOILT = {
     10: lambda job: np.copyto(job.req.queued, 0), 11: lambda job: np.copyto(job.req.scheduled, job.req.scheduled[::-1]),
     12: lambda job: np.copyto(job.stats["wasted"], 10**9), 13: lambda job: one_more(job.req.arrival),
     14: lambda job: np.copyto(job.req.landed, 1), 15: lambda job: np.copyto(job.logged["end"], 10**9),
+    16: lambda job: np.copyto(job.req.status, LOST),
 }  # fmt: skip
 
 
 def a_run(number: int) -> tuple[Case, Job]:
-    """Two bursts with an idle time between them; for the last two invariants a hand-over, a crash among them."""
+    """Two bursts with an idle time between them; for the last three invariants a hand-over, a crash among them."""
     case = falling()
     limits = case.limits._replace(max_num_seqs=2, schedule_ahead=0)
     rows = {name: getattr(case, name)[:6] for name in ("prompt", "output", "limit", "cached", "pick")}
@@ -81,8 +82,8 @@ def a_run(number: int) -> tuple[Case, Job]:
     if number == 14:
         case = replace(case, limits=limits._replace(hand_over=1), others=(Pool(limits, case.cost, 1),),
                        groups=((0,), (1,)), link=(2**20, 3), talk=(), pause=())
-    if number == 15:
-        case = replace(case, changes=((902, 0, 0, 50),), talk=(), pause=())
+    if number in (15, 16):
+        case = replace(case, changes=((902, 0, 0, 50),), talk=(), pause=(), retries=2 if number == 16 else None)
     return case, run(case, "fast")
 
 

@@ -13,31 +13,12 @@ from simulator.engines.job import Job
 from simulator.engines.members import ABSENT, DRAINING, STARTING, UP
 from simulator.engines.plans import Plans
 from simulator.engines.pools import Pool
-from simulator.engines.scaling import NOTHING
-from simulator.records import Scaler, Shift
+from simulator.engines.scaler import Scaler, Shift
 from simulator.selftest.cases import Uniform, some_case
+from simulator.selftest.mixed import some_scaler, some_tick
 from simulator.state import FINISHED, REJECTED_LENGTH
 
 PLAIN, CRASHING, RESTLESS, HANDING = range(4)
-
-
-def some_scaler(more: Uniform, tick: int, first: int, count: int, zero: bool, loses: bool) -> Scaler:
-    """An autoscaler that looks every few steps and decides on little."""
-    keda = 1 if zero else more.among(0, 1)
-    grace = more.among(0, 2, 8) * tick if loses else 0
-    metric = more.among(2, 2 if grace else 0) if zero else more.among(0, 1, 2, 3, 4, NOTHING)
-    low = 0 if zero else more.among(1, 1, min(2, count))
-    sync = more.among(2, 5, 9) * tick
-    return Scaler(
-        first=first, count=count, low=low, keda=keda, metric=metric, target=more.among(200, 500, 1000, 3000),
-        tolerance=more.among(0, 100, 500), sync=sync, up_window=more.among(0, 0, 3) * sync,
-        down_window=more.among(0, 1, 4) * sync, up_pods=more.among(1, 4), up_percent=more.among(0, 100),
-        up_period=more.among(1, 3) * sync, down_pods=more.among(0, 1), down_percent=more.among(50, 100),
-        down_period=more.among(1, 3) * sync, pending=more.among(0, 3) * tick, start=more.among(0, 3, 12) * tick,
-        grace=grace, ttft_window=more.among(5, 30) * tick,
-        polling=more.among(3, 7) * tick if zero else 0, cool_down=more.among(0, 10) * tick,
-        wanted=more.among(low, count),
-    )  # fmt: skip
 
 
 def drawn(seed: int) -> tuple[Case, dict[str, Any]]:
@@ -52,7 +33,7 @@ def drawn(seed: int) -> tuple[Case, dict[str, Any]]:
     case = some_case(Uniform(seed), fixed)
     if kind in (CRASHING, HANDING):
         case = as_told(case)
-    tick = max(1, int(case.cost.dense_ns.max()), int(case.cost.cpu_ns.max()), max(case.arrival) // 20)
+    tick = some_tick(case)
     scaler = some_scaler(more, tick, 0, case.replicas, kind == CRASHING and more.among(0, 1) == 1, kind == CRASHING)
     plan = [Shift(0, 4 * tick, 20 * tick, 50 * tick, case.replicas)] if more.among(0, 0, 1) else []
     rows = []
@@ -123,7 +104,7 @@ def check_fleet(done: Job, scaler: Scaler, ended: bool) -> None:
 def test_cases_are_hard() -> None:
     """Fleets grow and shrink, start from nothing, lose requests, and release replicas that are still starting."""
     grown = shrunk = zero = lost = cancelled = 0
-    for seed in range(300):
+    for seed in range(400):
         done = scaled(seed, "reference")
         rows = done.fleet
         decisions = rows[rows["replica"] < 0]

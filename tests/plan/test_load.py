@@ -16,6 +16,7 @@ from simulator.planning.slo import Target
 from simulator.planning.slo_words import slo_of_words
 from simulator.planning.spec import SearchSpec
 from simulator.report.load.page import render_capacity
+from simulator.report.load.words import a_gpu, fleet_text
 from simulator.run import simulate
 from simulator.scenario.spec import Scenario, scenario_from
 
@@ -86,6 +87,23 @@ def test_the_capacity_of_one_server_is_that_of_mm1_and_of_two_twice_it() -> None
     for step in steps:  # twice as much every month
         assert step["months"]["100"] == pytest.approx(math.log2(step["rate"] / 25))
     assert f"add a replica before {steps[0]['rate']:.3g} requests/s" in render_capacity(found)
+
+
+def test_an_autoscaled_fleet_is_told_as_what_it_is() -> None:
+    """Of up to four replicas the schedule wants three for half of the 200 s: two on average, and a GPU's tokens are
+    those of two. At rest it is one."""
+    auto: dict[str, Any] = {"sync_s": 1, "scale_down_window_s": 0, "start": {"weights_s": 0.001},
+                            "schedule": [{"from_s": 0, "to_s": 100, "every_s": 1000, "replicas": 3}]}
+    scenario = textbook(2, 400, max_model_len=100, policy={"name": "chunked", "max_num_seqs": 8},
+                        cluster={"replicas": 4, "router": "least_outstanding", "autoscale": auto})
+    data = load_curve(scenario, "rate", [2], replications=2)
+    row = data["points"][0]
+    assert (data["least_gpus"], data["gpus"]) == (1, 4) and fleet_text(data) == "1 to 4 x unit"
+    assert row["mean_gpus"] == pytest.approx(2, rel=0.1)
+    assert a_gpu(row, data) == pytest.approx(10, rel=0.15)  # two requests a second, ten tokens each, on two
+    found = capacity(scenario, levels_of(scenario, slo_of_words(["p50 tpot < 3 s"]), SearchSpec(max_rate_scale=2)),
+                     explain=False)
+    assert found["least_gpus"] == 1 and 1 <= found["mean_replicas"] <= 4
 
 
 def test_levels_without_a_wall_and_levels_that_nothing_meets() -> None:

@@ -15,6 +15,8 @@ SIGNS: Signs = {
     "prefix_cache_unshared": lambda r: r.setup.limits.prefix == 1 and not r.requests.found.any(),
     "prefix_cache_shared": lambda r: r.summary["kv"]["prefix_cache"]["hit_rate"] > 0.1,
     "conversations": lambda r: r.requests.found.any() and r.summary["sessions"]["sessions"] > 1,
+    "kv_offload": lambda r: r.totals["loaded"].sum() > 0,
+    "splitfuse": lambda r: r.setup.policy.name == "splitfuse",
     "priority": lambda r: len(set(r.requests.key.tolist())) == 2,
     "shortest_predicted": lambda r: len(set(r.requests.predicted.tolist())) > 10,
     "fair_shares": lambda r: set(r.requests.tenant.tolist()) == {0, 1},

@@ -6,9 +6,10 @@ import pytest
 
 from simulator import Scenario, scenario_from, simulate
 from simulator.engines.members import ABSENT, DOWN, DRAINING, STARTING, UP
+from simulator.engines.scaler import Scaler
 from simulator.engines.scaling import of_pods
 from simulator.errors import ConfigError
-from simulator.records import Front, Scaler
+from simulator.records import Front
 from simulator.run import Result
 from simulator.units import NS_PER_S
 
@@ -115,6 +116,15 @@ def test_a_schedule_by_hand() -> None:
     done = simulate(fleet(auto, {"arrival_s": [0, 130], "prompt": [1, 1], "output": [2, 2]}), "reference")
     assert states(done, 2) == [(0, ABSENT), (10, STARTING), (11, UP), (30, DRAINING), (30, ABSENT), (110, STARTING),
                                (111, UP), (130, DRAINING), (130, ABSENT)]
+
+
+def test_looks_between_two_steps_are_no_end() -> None:
+    """Steps of a second, and every look falls between two of them: the one at 60 s still finds the answer of 90 steps
+    under way, and the schedule is kept."""
+    auto = {"schedule": [{"from_s": 60, "to_s": 80, "every_s": 100, "replicas": 3}], "sync_s": 10,
+            "start": {"weights_s": 1}}
+    done = simulate(fleet(auto, {"arrival_s": [0.0], "prompt": [1], "output": [90]}), "reference")
+    assert next((tick, wanted) for tick, _, _, wanted in decisions(done) if wanted > 1) == (60, 3)
 
 
 def test_time_to_first_token_by_hand() -> None:

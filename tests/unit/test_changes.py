@@ -9,7 +9,10 @@ from simulator import Scenario, scenario_from, simulate
 from simulator.engines.members import DOWN, DRAINING, UP
 from simulator.errors import ConfigError
 from simulator.scenario.changes import reclaims
+from simulator.state import ABORTED, FINISHED, LOST, NOT_SENT
 from simulator.units import NS_PER_S
+from simulator.workload.extras import Extras
+from simulator.workload.trace import make_trace
 
 
 def fleet(replicas: int, events: list[dict[str, Any]], requests: dict[str, Any], **cluster: Any) -> Scenario:
@@ -22,6 +25,7 @@ def seconds(column: Any) -> list[float]:
     return (column / NS_PER_S).tolist()
 
 
+CRASHED = {"at_s": 2.5, "kind": "crash", "for_s": 10}
 ONE = {"arrival_s": [0.0], "prompt": [1], "output": [5]}
 
 
@@ -97,6 +101,105 @@ def test_spot_capacity_goes_after_its_notice() -> None:
     assert done.summary["changes"]["requests_failed"] > 0
 
 
+def lose(requests: dict[str, Any], event: dict[str, Any] = CRASHED, load: Any = None, **cluster: Any) -> Any:
+    """A fleet of one whose gateway gives lost requests up, unless `cluster` says otherwise."""
+    scenario = fleet(1, [event], requests, **({"retries": 0} | cluster))
+    return simulate(scenario.updated({"load": load or {}, "slo.e2e_s": 100}), "reference")
+
+
+def test_a_request_lost_for_good_counts_as_failed() -> None:
+    """Lost at 2.5 s with two tokens; the one that comes at 20 s is answered: half of them within any target."""
+    two = {"arrival_s": [0.0, 20.0], "prompt": [1, 1], "output": [5, 5]}
+    done = lose(two)
+    assert done.requests.status.tolist() == [LOST, FINISHED] and seconds(done.requests.lost_at[:1]) == [2.5]
+    got = done.summary
+    assert got["conservation"] == "arrived 2 = completed 1 + rejected 0 + lost 1 + unfinished 0"
+    assert got["goodput"]["attained"] == 0.5 and got["ttft_s"]["p99"] is None and got["ttft_s"]["p50"] is None
+    assert got["throughput"]["output_tokens_per_s"] == 5 / 25 and got["changes"]["tokens_lost"] == 2
+    assert got["banner"] == {"verdict": "rejecting", "reason": got["banner"]["reason"]}
+    assert got["banner"]["reason"].startswith("1 of 2 requests were lost (50.0 %)")
+
+
+def test_a_gateway_tries_so_often_and_no_more() -> None:
+    """Lost at 2.5 s, refused at 3.5, 4.5 and 5.5 s; the next attempt would have found it back at 6 s."""
+    down = CRASHED | {"for_s": 3.5}
+    assert lose(ONE, down, retries=3, health_check_s=9).summary["requests"]["lost"] == 1
+    assert seconds(lose(ONE, down, retries=4, health_check_s=9).requests.last) == [11.5]
+
+
+def test_a_client_comes_again_with_a_longer_wait() -> None:
+    """Lost at 2.5 s, submitted again by its client at 4.5 s; refused, as nobody has noticed, and again 4 s later: at
+    8.5 s it is refused for the last time. Where the crash is known it waits at the gateway until 12.5 s."""
+    retry = {"retry": {"attempts": 3, "backoff_s": 2, "max_backoff_s": 60}}
+    done = lose(ONE, load=retry, health_check_s=20)
+    assert done.requests.attempts.tolist() == [3] and seconds(done.requests.lost_at) == [8.5]
+    done = lose(ONE, load=retry)
+    assert done.requests.attempts.tolist() == [2] and seconds(done.requests.sent) == [4.5]
+    assert seconds(done.requests.first) == [13.5] and done.summary["requests"]["lost"] == 0
+
+
+@pytest.mark.parametrize("health_check_s", [0, 20])
+def test_a_client_gives_up_while_its_replica_is_down(health_check_s: int) -> None:
+    """At 6 s, waiting for a replica at the gateway or between two attempts of it; the next request is served as if
+    there had been none."""
+    two = {"arrival_s": [0.0, 13.0], "prompt": [1, 1], "output": [5, 5]}
+    done = lose(two, load={"timeout_s": 6}, retries=None, health_check_s=health_check_s)
+    assert done.requests.status.tolist() == [ABORTED, FINISHED] and seconds(done.requests.last[1:]) == [18]
+    assert done.summary["little"]["mean_in_system"] == 6 / 13
+
+
+def test_a_place_in_flight_is_given_back_once() -> None:
+    """One in flight: after the client of the first has given up, at 6 s, two come at 20 s, one after the other."""
+    three = {"arrival_s": [0.0, 20.0, 20.0], "prompt": [1] * 3, "output": [5] * 3}
+    done = lose(three, load={"timeout_s": 6, "max_in_flight": 1}, retries=None)
+    assert done.requests.status.tolist() == [ABORTED, FINISHED, FINISHED]
+    assert seconds(done.requests.arrival) == [0, 20, 25]
+
+
+def test_a_client_does_not_give_up_in_its_back_off() -> None:
+    """Lost at 2.5 s, submitted again at 6.5 s; the time-out of the first submission, at 6 s, is over with it."""
+    load = {"timeout_s": 6, "retry": {"attempts": 2, "backoff_s": 4, "max_backoff_s": 4}}
+    done = lose(ONE, CRASHED | {"for_s": 2}, load=load)
+    assert done.requests.attempts.tolist() == [2] and seconds(done.requests.last) == [11.5]
+
+
+def test_who_has_had_a_token_waits_for_no_first_one() -> None:
+    """A token at 1 s is in time; that its answer begins anew at 12.5 s is no reason to give up. Without one it is."""
+    patient = {"ttft_timeout_s": 3}
+    assert seconds(lose(ONE, load=patient, retries=None).requests.last) == [17.5]
+    done = lose(ONE, CRASHED | {"at_s": 0.5}, load=patient, retries=None)
+    assert done.requests.status.tolist() == [ABORTED]
+
+
+def test_gaps_of_lost_attempts_keep_their_mean() -> None:
+    """Steps of a second: all gaps are one second, those of the attempt that was lost too."""
+    assert lose(ONE, retries=None).summary["itl_s"]["mean"] == 1
+
+
+def conversation(events: list[dict[str, Any]], **more: Any) -> Any:
+    """Two turns on two replicas with a prefix cache: 8 tokens and an answer of 4, then 12 + 3 and 2, from 10 s on."""
+    extras = Extras(np.array([0, 0]), np.array([0, 1]), np.array([0, 6 * NS_PER_S]))
+    trace = make_trace(np.array([0, 1]) * NS_PER_S, [8, 15], [4, 2], extras=extras)
+    scenario = fleet(2, events, {"output": [1]}, router="session_affinity").updated(
+        {"load.turns": "after_answer", "kv": {"prefix_caching": True, "block_size": 1}, **more})
+    return simulate(scenario, "reference", trace=trace)
+
+
+def test_a_conversation_goes_on_elsewhere_with_its_context_computed_again() -> None:
+    """The second turn finds the 11 tokens of the first whose KV was computed; where that replica has died, nothing."""
+    stays = conversation([])
+    home = int(stays.requests.replica[0])
+    assert stays.requests.replica.tolist() == [home, home] and stays.requests.found.tolist() == [0, 11]
+    moved = conversation([{"at_s": 6, "kind": "crash", "replica": home, "for_s": 50}])
+    assert moved.requests.replica.tolist() == [home, 1 - home] and moved.requests.found.tolist() == [0, 0]
+    assert seconds(moved.requests.last) == seconds(stays.requests.last) == [4, 12]  # a step takes a second
+
+
+def test_a_conversation_without_an_answer_is_broken_off() -> None:
+    lost = conversation([{"at_s": 2, "kind": "crash", "for_s": 5}], **{"cluster.retries": 0})
+    assert lost.requests.status.tolist() == [LOST, NOT_SENT] and lost.summary["sessions"]["broken_off"] == 1
+
+
 def test_reclaims_are_poisson_and_of_each_replica_its_own() -> None:
     """Of 400 replicas in ten hours at 1.5 an hour 6,000, within four standard deviations; gaps are exponential (mean
     and deviation alike); a larger fleet changes nothing for the others."""
@@ -123,6 +226,8 @@ CRASH = {"at_s": 1, "kind": "crash", "for_s": 1}
     ([CRASH | {"factor": 2}], {}, "factor belongs to kind: slow"),
     ([CRASH | {"kind": "hang"}], {}, "health_check_s must be > 0 for kind: hang"),
     ([], {"cluster.retry_s": 2}, "has no effect without cluster.events"),
+    ([], {"cluster.retries": 2}, "has no effect without cluster.events"),
+    ([CRASH], {"cluster.retries": 0, "cluster.retry_s": 2}, "has no effect with cluster.retries: 0"),
 ])
 def test_refused(events: list[dict[str, Any]], change: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):

@@ -7,6 +7,7 @@ import pytest
 
 from simulator import Scenario, scenario_from, simulate
 from simulator.errors import ConfigError
+from simulator.state import FINISHED, LOST
 from simulator.units import NS_PER_S
 
 HALF_A_SECOND = 2 * 131_072 / 1e9
@@ -78,6 +79,77 @@ def test_short_prompts_are_served_whole() -> None:
     assert done.requests.source.tolist() == [-1, 0, -1, 0]
     assert done.requests.replica.tolist() == [1, 1, 1, 1]
     assert {name: pool["requests"]["arrived"] for name, pool in done.summary["pools"].items()} == {"p": 2, "d": 4}
+
+
+SLOW_LINK = {"gb_per_s": HALF_A_SECOND, "latency_s": 0.25}
+"""Of a prompt of four tokens two seconds, and a quarter."""
+
+
+def broken(at_s: float, pool: str, *arrivals: float, load: Any = None, **cluster: Any) -> Any:
+    """Requests of four tokens and three, over a slow link; a crash of a replica of the pool, gone for 20 s."""
+    n = len(arrivals)
+    requests = {"arrival_s": list(arrivals), "prompt": [4] * n, "output": [3] * n}
+    scenario = split({"kv": {"num_gpu_blocks": 8}}, {}, SLOW_LINK, workload={"requests": requests}, load=load or {})
+    events = [{"at_s": at_s, "kind": "crash", "pool": pool, "for_s": 20}] if at_s else []
+    return simulate(scenario.updated({"cluster.events": events} | {f"cluster.{k}": v for k, v in cluster.items()}),
+                    "reference")
+
+
+def test_kv_that_is_lost_with_its_replica_is_computed_again() -> None:
+    """The first token is out at 1 s, its KV would be there at 3.25 s. The replica goes at 2 s: the request goes on at
+    once, in a step from 2 to 3 s that computes prompt and second token."""
+    done = broken(2, "p", 0.0)
+    req = done.requests
+    assert seconds(req.first) == [1] and seconds(req.landed) == [2] and seconds(req.last) == [4]
+    assert done.totals["prefill"].tolist() == [4, 5] and done.summary["changes"]["requests_failed"] == 0
+    assert done.summary["transfers"]["gb"] == 0
+    whole = broken(0, "p", 0.0)
+    assert whole.totals["prefill"].tolist() == [4, 0] and seconds(whole.requests.last) == [5.25]
+
+
+def test_a_crash_before_the_first_token_begins_anew() -> None:
+    """Lost at 0.5 s; the replica is back at 20.5 s: first token at 21.5 s, its KV at 23.75 s, the end at 25.75 s."""
+    req = broken(0.5, "p", 0.0).requests
+    assert [seconds(column)[0] for column in (req.first, req.landed, req.last)] == [21.5, 23.75, 25.75]
+
+
+def test_a_decode_replica_that_crashes_loses_the_whole_way() -> None:
+    """Decoding since 3.25 s it goes at 4 s. From 5 s on the request is computed again at the other end (6 s) and sent
+    (8.25 s), waits until the decode replica is back at 24 s, and ends at 26 s."""
+    done = broken(4, "d", 0.0)
+    req = done.requests
+    assert [seconds(column)[0] for column in (req.first, req.landed, req.last)] == [6, 8.25, 26]
+    assert done.totals["failed"].tolist() == [0, 1] and done.summary["changes"]["tokens_lost"] == 1
+
+
+@pytest.mark.parametrize(("at_s", "load", "freed"), [
+    (0, {}, 3.25),                        # fetched
+    (0, {"timeout_s": 2.5}, 2.5),         # given up on the link
+    (3, {"timeout_s": 9}, 9.0),           # given up at the gateway, nobody being there to decode
+])
+def test_blocks_are_free_when_nobody_will_fetch_them(at_s: float, load: Any, freed: float) -> None:
+    """Room for one prompt: the second begins when the first one's KV is let go."""
+    req = broken(at_s, "d", 0.0, 1.0, load=load).requests
+    assert seconds(req.scheduled)[1] == freed
+
+
+def test_a_queue_that_is_lost_lets_its_kv_go() -> None:
+    """One slot to decode, taken until 7.25 s by the first; the KV of the second has come at 6.5 s and waits. The decode
+    replica goes at 7 s: the third, which had no room for its prompt, begins then."""
+    requests = {"arrival_s": [0.0, 0.0, 0.0], "prompt": [4, 4, 4], "output": [5, 3, 3]}
+    one = {"policy": {"max_num_seqs": 1}}
+    scenario = split({"kv": {"num_gpu_blocks": 8}, **one}, one, SLOW_LINK, workload={"requests": requests})
+    crash = [{"at_s": 7, "kind": "crash", "pool": "d", "for_s": 20}]
+    for events, third in (([], 7.25), (crash, 7)):
+        done = simulate(scenario.updated({"cluster.events": events}), "reference")
+        assert seconds(done.requests.scheduled)[2] == third
+
+
+def test_nobody_goes_on_where_lost_requests_are_given_up() -> None:
+    """The decode replica goes at 4 s with the first, and the KV of the second on its way: that one waits for it."""
+    done = broken(4, "d", 0.0, 1.0, retries=0)
+    assert done.summary["requests"]["lost"] == 1 and done.requests.status.tolist() == [LOST, FINISHED]
+    assert done.summary["pools"]["d"]["requests"]["lost"] == 1
 
 
 @pytest.mark.parametrize(("change", "words"), [

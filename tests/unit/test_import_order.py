@@ -18,7 +18,7 @@ LAYERS = (
      "yaml_text", "hwprofiles", "scenarios"),
     ("config", "records"),
     ("state",),
-    ("profiles", "workload", "windows", "kv", "prefix"),
+    ("profiles", "workload", "windows", "kv", "free_queue", "offload", "prefix"),
     ("cost", "policies"),
     ("engines",),
     ("selftest",),

@@ -54,6 +54,7 @@ def test_three_requests_by_hand() -> None:
         "completed": 3,
         "rejected": 0,
         "aborted": 0,
+        "lost": 0,
         "unfinished": 0,
         "rejected_by_reason": None,
         "preempted": 0,
@@ -213,7 +214,8 @@ def test_per_class() -> None:
     got = run(data).summary["per_class"]
     assert list(got) == ["long", "short"]
     assert got["long"]["ttft_s"]["mean"] == 1.5 and got["short"]["ttft_s"]["mean"] == 1
-    assert got["long"]["requests"] == {"arrived": 2, "completed": 2, "rejected": 0, "aborted": 0, "unfinished": 0}
+    assert got["long"]["requests"] == {"arrived": 2, "completed": 2, "rejected": 0, "aborted": 0, "lost": 0,
+                                       "unfinished": 0}
     assert got["long"]["goodput"]["attained"] == 0.5 and got["short"]["goodput"]["attained"] == 1
     assert "per_class" not in run(unit([1, 2])).summary
 

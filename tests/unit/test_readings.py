@@ -61,11 +61,12 @@ def test_a_fleet_is_priced_with_its_spares() -> None:
 
 
 def summary(
-    rejected: int = 0, attained: float | None = None, verdict: str = "stable", aborted: int = 0
+    rejected: int = 0, attained: float | None = None, verdict: str = "stable", aborted: int = 0,
+    lost: int = 0
 ) -> dict[str, Any]:
     return {
         "stability": {"verdict": verdict, "reason": "why"},
-        "requests": {"arrived": 100, "rejected": rejected, "aborted": aborted},
+        "requests": {"arrived": 100, "rejected": rejected, "aborted": aborted, "lost": lost},
         "goodput": {"attained": attained},
     }
 
@@ -76,6 +77,7 @@ def summary(
         (summary(), "stable"),
         (summary(rejected=23), "rejecting"),
         (summary(aborted=23), "rejecting"),
+        (summary(lost=23), "rejecting"),
         (summary(attained=0.21), "missing its targets"),
         (summary(attained=0.995, rejected=1), "stable"),
         (summary(rejected=23, verdict="overloaded"), "overloaded"),

@@ -127,7 +127,7 @@ def test_the_states_of_impatient_clients_add_up_in_metrics_and_pools() -> None:
     workload = {"requests": {"output": [10] * 10}}
     got = run(workload, load={"ttft_timeout_s": 5}, cluster={"pools": pools, "router": "round_robin"}).summary
     for counts in (pool["requests"] for pool in got["pools"].values()):
-        assert counts == {"arrived": 5, "completed": 4, "rejected": 0, "aborted": 1, "unfinished": 0}
+        assert counts == {"arrived": 5, "completed": 4, "rejected": 0, "aborted": 1, "lost": 0, "unfinished": 0}
     lines = [line for line in openmetrics(got).splitlines() if line.startswith("servecast_requests{")]
     states = {line.partition('state="')[2].partition('"')[0]: int(line.rpartition(" ")[2]) for line in lines}
     assert states["aborted"] == 2 and sum(states.values()) == 10

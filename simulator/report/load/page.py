@@ -10,6 +10,7 @@ from simulator.report.folder import new_folder
 from simulator.report.load.picture import curve_figure, panel_figures
 from simulator.report.load.words import (
     COLUMNS,
+    a_gpu,
     capacity_lines,
     cell_text,
     csv_text,
@@ -66,7 +67,7 @@ def _cards(row: Data, data: Data) -> list[tuple[str, str, str]]:
     return [
         ("stable up to", f"{row[data['axis']]:g} {what}", f"{number(row['requests_per_s'])} served a second"),
         ("output tokens/s", number(row["output_tokens_per_s"]),
-         f"{number(row['output_tokens_per_s'] / data['gpus'])} a GPU"),
+         f"{number(a_gpu(row, data))} a GPU"),
         ("TTFT p99 there", seconds(row["ttft_p99_s"]), f"median {seconds(row['ttft_p50_s'])}"),
         ("TPOT p99 there", seconds(row["tpot_p99_s"]), f"median {seconds(row['tpot_p50_s'])}"),
     ]  # fmt: skip

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator
 
+from simulator.report.load.words import a_gpu
 from simulator.report.svg import LINES, MUTED, PAPER, figure, style
 from simulator.text import number, seconds
 
@@ -73,13 +74,13 @@ def _latency(ax: Axes, data: Data, measured: Sequence[Data], metric: str, title:
 def _speeds(ax: Axes, data: Data, measured: Sequence[Data]) -> None:
     """Output tokens/s of a GPU against those that one user sees (1 / mean TPOT)."""
     points = [
-        (1 / row["tpot_mean_s"], row["output_tokens_per_s"] / data["gpus"], row["verdict"] == "stable")
+        (1 / row["tpot_mean_s"], a_gpu(row, data), row["verdict"] == "stable")
         for row in data["points"]
         if row["tpot_mean_s"] and row["output_tokens_per_s"]
     ]
     _points(ax, points, LINES[2])
     real = [
-        (1 / row["tpot_mean_s"], row["output_tokens_per_s"] / data["gpus"])
+        (1 / row["tpot_mean_s"], a_gpu(row, data))
         for row in measured
         if _known(row, "tpot_mean_s", "output_tokens_per_s")
     ]

@@ -18,6 +18,17 @@ MOST_GROWTHS: Final = 5
 """Columns of months that fit a terminal."""
 
 
+def fleet_text(data: Data) -> str:
+    """`4 x h100-sxm`, `1 to 4 x h100-sxm` where it is autoscaled."""
+    fewest = f"{data['least_gpus']} to " if "least_gpus" in data else ""
+    return f"{fewest}{data['gpus']} x {data['gpu']}"
+
+
+def a_gpu(row: Data, data: Data) -> float:
+    """Output tokens/s of one GPU at a point; of an autoscaled fleet over those it had on average."""
+    return float(row["output_tokens_per_s"] / (row.get("mean_gpus") or data["gpus"]))
+
+
 def offered_text(row: Data) -> str:
     """`8/s` or `8 clients`."""
     return f"{row['rate']:.4g}/s" if "rate" in row else f"{row['concurrency']:.0f}"
@@ -41,6 +52,8 @@ def load_lines(data: Data) -> list[str]:
             f"Stable up to {data['carries']:g} {unit}: {number(best['output_tokens_per_s'])} output tokens/s, "
             f"p99 TTFT {seconds(best['ttft_p99_s'])}, p99 TPOT {seconds(best['tpot_p99_s'])}."
         ]
+        if "mean_gpus" in best:
+            lines.append(f"The autoscaled fleet had {number(best['mean_gpus'])} GPUs on average there.")
         if first_bad is not None:
             lines.append(f"At {first_bad[data['axis']]:g} {unit} it is {first_bad['verdict']}: {first_bad['reason']}.")
         else:
@@ -51,7 +64,7 @@ def load_lines(data: Data) -> list[str]:
 
 def load_tables(data: Data) -> Iterator[Any]:
     """What `servecast load` prints."""
-    yield Text(f"{data['name']}: {data['requests']:,} requests, {data['model']} on {data['gpus']} x {data['gpu']}, "
+    yield Text(f"{data['name']}: {data['requests']:,} requests, {data['model']} on {fleet_text(data)}, "
                f"{data['policy']}", style="bold")  # fmt: skip
     for line in load_lines(data):
         yield Text(line)
@@ -89,7 +102,10 @@ def _measured(data: Data) -> Table:
 def capacity_lines(data: Data) -> list[str]:
     """The answer in plain words, most important first."""
     asked = " and ".join(data["asked"])
-    fleet = f"{data['gpus']} x {data['gpu']}" + (f" in {data['replicas']} replicas" if data["replicas"] > 1 else "")
+    fleet = fleet_text(data) + (f" in {data['replicas']} replicas" if data["replicas"] > 1 and "least_gpus" not in data
+                                else "")
+    if "mean_replicas" in data:
+        fleet += f", autoscaled, {data['mean_replicas']:.3g} replicas on average at that rate,"
     if data["rate"] is None:
         return [f"{fleet} meets this at no rate: {data['breaks']['words']} even at {data['breaks']['rate']:.3g} "
                 f"requests/s. Asked: {asked}.", *stopped_lines(data)]  # fmt: skip

@@ -114,6 +114,8 @@ def vllm_flags(spec: PlanSpec, setup: Setup) -> list[str]:
         flags.append("--enable-expert-parallel")
     if scenario.kv.prefix_caching is not None:
         flags.append("--enable-prefix-caching" if scenario.kv.prefix_caching else "--no-enable-prefix-caching")
+    if scenario.kv.offload:
+        flags.append(f"--kv-offloading-size={scenario.kv.offload.gib * hardware.tensor_parallel:g}")
     if setup.engine.schedule_ahead != usual.schedule_ahead:
         flags.append("--async-scheduling" if setup.engine.schedule_ahead else "--no-async-scheduling")
     if not scenario.engine.cuda_graphs:

@@ -1,0 +1,76 @@
+"""Fleets of drawn cases on which everything happens at once: hand-overs, crashes, autoscalers, restless clients."""
+
+from dataclasses import replace
+from typing import Any, Final
+
+from simulator.engines.changes import RECLAIM, SLOW
+from simulator.engines.scaler import Scaler, Shift
+from simulator.engines.scaling import METRICS, NOTHING, REQUESTS, WAITING_REQUESTS
+from simulator.selftest.cases import Case, Choose, Uniform, some_case
+from simulator.selftest.fleets import HANDED, pools_of, with_decode, with_pools
+
+MIXED: Final = {"policy": "chunked", "draft_tokens": 0, "swap_blocks": 0}
+
+
+def mixed(seed: int, longest: int = 25) -> Case:
+    """Half of them hand over, the others are alike or unlike; changes of all kinds, autoscalers, and clients who wait,
+    give up and come again; a gateway that submits again for ever, a few times or never."""
+    more = Uniform(seed + 1)
+    hands_over = more.among(True, False)
+    given: dict[str, Any] = {**MIXED, "replicas": more.among(1, 2, 3), "n": more.numbers(1, 4, 20)[0]}
+    case = some_case(Uniform(seed), given | (HANDED if hands_over else {}), longest=longest)
+    if hands_over:
+        case = with_decode(case, more)
+    elif more.among(0, 0, 1):
+        case = with_pools(case, more)
+    tick = some_tick(case)
+    scalers, shifts = _some_scalers(case, more, tick)
+    count, replicas = more.among(1, 3, 8), sum(pool.replicas for pool in pools_of(case))
+    rows = sorted(zip([t * tick for t in more.numbers(count, 0, more.among(10, 40))], more.numbers(count, 0, RECLAIM),
+                      more.numbers(count, 0, replicas - 1), more.numbers(count, tick, 20 * tick), strict=True))
+    rows = [(at, kind, r, more.among(0, 1500, 4000) if kind == SLOW else lasts) for at, kind, r, lasts in rows]
+    return replace(case, changes=tuple(rows), found_after=more.among(0, 0, 4 * tick), retry=more.among(tick, 3 * tick),
+                   notice=more.among(0, 2, 9) * tick, retries=more.among(None, 0, 1, 3), scalers=scalers, shifts=shifts)
+
+
+def some_tick(case: Case) -> int:
+    """[ns] about a step."""
+    return max(1, int(case.cost.dense_ns.max()), int(case.cost.cpu_ns.max()), max(case.arrival) // 20)
+
+
+def _some_scalers(case: Case, more: Choose, tick: int) -> tuple[tuple[Scaler, ...], tuple[Shift, ...]]:
+    """Autoscalers of some pools, some with a schedule."""
+    scalers: list[Scaler] = []
+    shifts: list[Shift] = []
+    first = 0
+    for p, pool in enumerate(pools_of(case)):
+        if more.among(0, 1, 1):
+            if more.among(0, 0, 1):
+                shifts.append(Shift(len(scalers), 4 * tick, 20 * tick, 50 * tick, pool.replicas))
+            scaler = some_scaler(more, tick, first, pool.replicas, more.among(False, True), True)
+            scaler.pool = p
+            scalers.append(scaler)
+        first += pool.replicas
+    return tuple(scalers), tuple(shifts)
+
+
+def some_scaler(more: Choose, tick: int, first: int, count: int, zero: bool, loses: bool) -> Scaler:
+    """An autoscaler that looks every few steps and decides on little; `zero`: to no replica, `loses`: some with a
+    grace period."""
+    keda = 1 if zero else more.among(0, 1)
+    grace = more.among(0, 2, 8) * tick if loses else 0
+    metric = more.among(*METRICS.values(), NOTHING)
+    if zero:
+        metric = more.among(REQUESTS, REQUESTS if grace else WAITING_REQUESTS)
+    low = 0 if zero else more.among(1, 1, min(2, count))
+    sync = more.among(2, 5, 9) * tick
+    return Scaler(
+        first=first, count=count, low=low, keda=keda, metric=metric, target=more.among(200, 500, 1000, 3000),
+        tolerance=more.among(0, 100, 500), sync=sync, up_window=more.among(0, 0, 3) * sync,
+        down_window=more.among(0, 1, 4) * sync, up_pods=more.among(1, 4), up_percent=more.among(0, 100),
+        up_period=more.among(1, 3) * sync, down_pods=more.among(0, 1), down_percent=more.among(50, 100),
+        down_period=more.among(1, 3) * sync, pending=more.among(0, 3) * tick, start=more.among(0, 3, 12) * tick,
+        grace=grace, ttft_window=more.among(5, 30) * tick,
+        polling=more.among(3, 7) * tick if zero else 0, cool_down=more.among(0, 10) * tick,
+        wanted=more.among(low, count),
+    )  # fmt: skip
