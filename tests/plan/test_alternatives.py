@@ -18,7 +18,7 @@ from simulator.run import simulate
 from simulator.workload.build import build_trace
 from simulator.workload.spec import parse_workload
 
-SERVER = {"gpu": "unit", "policy": "orca", "max_num_seqs": 4, "router": "least_outstanding", "replicas": {"max": 12}}
+SERVER = {"gpu": "unit", "policy": "chunked", "max_num_seqs": 4, "router": "least_outstanding", "replicas": {"max": 12}}
 """Four slots a replica, 0.1 s a step, an answer of 20 tokens: it takes 2 s, so a replica serves 2/s."""
 
 

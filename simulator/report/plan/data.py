@@ -24,7 +24,7 @@ from simulator.version import schema_of
 NOT_MODELLED = (
     "network and load-balancer latency between client and replica; time to start a replica, but in autoscale and spot",
     "prefix hits that the traffic does not show (sessions, prefix hashes, cached tokens)",
-    "failures other than replicas missing (survive) and spot capacity: no retries, no slow GPUs, no restarts under load",
+    "failures other than replicas missing (survive) and spot: no retries, no slow GPUs, no restarts under load",
     "LoRA adapters loaded in turn, pipeline parallelism, multi-node tensor parallelism, mixed GPU types in one fleet",
     "quality of the answers: lower precision is counted as faster, never as worse",
     "host, storage, network and staff costs; power is GPUs times their rated maximum",
