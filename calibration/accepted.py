@@ -59,10 +59,12 @@ def check_keys(content: Mapping[str, Any], engine: Iterable[str], path: Path) ->
         extra = (width,) if name == "arrivals" and width else ()
         _known(content[name], (*accepted_keys, *extra), f"{name}.", path)
     count, wanted = content["hardware"].get("count"), settings.get("tensor_parallel_size", 1)
-    if count is not None and count != wanted:
+    stages = settings.get("pipeline_parallel_size", 1)
+    if count is not None and isinstance(stages, int) and count != wanted * stages:
+        times = f" x engine.pipeline_parallel_size ({shown(stages)})" if stages != 1 else ""
         raise NotModelledError(
-            f"{path}: hardware.count must be engine.tensor_parallel_size ({shown(wanted)}), got {shown(count)}; "
-            "GPUs beside one tensor-parallel group are not modelled"
+            f"{path}: hardware.count must be engine.tensor_parallel_size ({shown(wanted)}){times}, got {shown(count)}; "
+            "GPUs beside one tensor-parallel group or pipeline are not modelled"
         )
 
 

@@ -99,7 +99,8 @@ def _fit_folder(
 
     found = calibrate(source)
     second = calibrate_h200(found, source)
-    block, numbers, times = measured_block(found), engine_values(found), host_values(found, second.workers)
+    block, numbers, times = measured_block(found), engine_values(found), host_values(
+        found, second.workers, second.stages)
     if out is not None:
         write_measured(out, block)
     if h200 is not None:

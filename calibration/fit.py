@@ -18,6 +18,7 @@ import yaml
 from calibration.fit_host import HostFit, WorkerFit, fit_host
 from calibration.fit_memory import MemoryFit, fit_memory
 from calibration.fit_operators import DecodeFit, GemmFit, fit_decode, fit_gemm, fit_prefill
+from calibration.fit_stages import StageFit
 from calibration.fit_steps import FREE, StepFit, fit_steps, with_values
 from calibration.harness import write_atomically
 from calibration.measured import find_runs, load_run
@@ -53,8 +54,9 @@ FIT_RUNS: Final = (
     ),
     "qwen3-30b-a3b-h200-tp2ep/prefill_*",
 )
-FEATURE_RUNS: Final = ("llama8b-h200-sampling/batch_*", "llama8b-h200-lora/batch_*", "llama8b-h200-lora/pre*")
-"""Behind what sampling and adapters add to a step; the intervals are those of the plain engine, without them."""
+FEATURE_RUNS: Final = ("llama8b-h200-sampling/batch_*", "llama8b-h200-lora/batch_*", "llama8b-h200-lora/pre*",
+                       "llama8b-h200-pp2/batch_*", "llama8b-h200-pp2/pre*")
+"""Behind what sampling, adapters and pipeline stages add to a step; the intervals are those of the plain engine."""
 H100_RUNS: Final = FIT_RUNS[:4]
 COLD_RUNS: Final = ("llama8b-h100-sync/pre_*",)
 """First runs of a prompt size: one-off kernel selection in them."""
@@ -281,9 +283,9 @@ def write_measured(path: Path, block: Mapping[str, Any]) -> None:
     write_atomically(path, head + "\n".join(lines) + "\n")
 
 
-def host_values(fit: Calibration, workers: WorkerFit) -> dict[str, float]:
+def host_values(fit: Calibration, workers: WorkerFit, stages: StageFit) -> dict[str, float]:
     """Numbers of the measured host's profile [ms]."""
-    both = vars(fit.host) | vars(workers)
+    both = vars(fit.host) | vars(workers) | vars(stages)
     times = {key.removesuffix("_s"): value for key, value in both.items()}
     return {key: round(value * 1e3, 4) for key, value in (times | {"eager_stall": fit.eager_stall_s}).items()}
 

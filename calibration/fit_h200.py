@@ -16,6 +16,7 @@ import numpy.typing as npt
 from calibration.fit import KV_BYTES, MEASUREMENTS, UNEVEN_US, Calibration, entry, operator_values, used_for_fit
 from calibration.fit_host import WorkerFit, fit_workers
 from calibration.fit_operators import fit_decode, fit_gemm
+from calibration.fit_stages import StageFit, fit_stages
 from calibration.fit_steps import FREE, StepFit, fit_steps, gaps_of, gpu_seconds, step_cost, with_values
 from calibration.measured import MeasuredRun, find_runs, load_run
 from calibration.operators import Operators, load_operators
@@ -31,6 +32,7 @@ PLAIN: Final = ("llama8b-h200-tp2-b", "qwen14b-h200-tp2-b")
 SYNC: Final = "llama8b-h200-tp2-sync"
 FP8: Final = "llama8b-h200-fp8"
 FP8_KV: Final = "llama8b-h200-fp8kv"
+PIPELINE: Final = "llama8b-h200-pp2"
 TILES: Final = (1.0, 16.0, 17.0, 64.0, 65.0, 128.0, 129.0)
 """[rows] ends of the tile classes of vLLM's 8-bit products on Hopper (16, 64, 128 rows and more:
 csrc/quantization/w8a8/cutlass, scaled_mm_sm90_fp8_dispatch): their time steps up between them."""
@@ -44,6 +46,7 @@ class H200Fit:
     steps: StepFit
     fp8_extra: list[list[float]]  # [rows, us per layer]
     workers: WorkerFit
+    stages: StageFit
     harness: Operators
 
 
@@ -64,7 +67,8 @@ def calibrate_h200(reference: Calibration, measurements: Path = MEASUREMENTS) ->
         _runs(measurements, PLAIN[:1]), _runs(measurements, (SYNC,)), _runs(measurements, PLAIN[1:]), plain,
         times.collective_launch_s, times.eager_layer_s,
     )  # fmt: skip
-    return H200Fit(with_values(plain, {"mixed_lengths": UNEVEN_US}), found, extra, workers, harness)
+    stages = fit_stages(_runs(measurements, (PIPELINE,)))
+    return H200Fit(with_values(plain, {"mixed_lengths": UNEVEN_US}), found, extra, workers, stages, harness)
 
 
 def _runs(measurements: Path, series: Sequence[str]) -> list[MeasuredRun]:

@@ -58,7 +58,7 @@ def fit_host(
     table = pd.concat([_sync_steps(run, gpu) for run in sync], ignore_index=True)
     limit = setup_of(sync[0]).engine.graph_limits(sync[0].engine.max_num_seqs)[1]
     decode = table[(table.kind == 0) & table.exposed_s.between(0, 0.02)]
-    prep, per_sequence = _robust_line(decode.rows.to_numpy(), decode.exposed_s.to_numpy())
+    prep, per_sequence = robust_line(decode.rows.to_numpy(), decode.exposed_s.to_numpy())
     piecewise = table[(table.kind == 1) & (table.tokens <= limit)]
     prefill_prep = float(np.median(piecewise.exposed_s - per_sequence * piecewise.rows))
     eager = table[(table.kind == 1) & (table.tokens > limit) & (table.tokens <= EAGER_TOKENS)]
@@ -91,7 +91,7 @@ def _sync_steps(run: MeasuredRun, gpu: Gpu) -> pd.DataFrame:
     return table[table.t_schedule_s.shift(-1) - table.t_output_s < IDLE_S]
 
 
-def _robust_line(x: Array, y: Array) -> tuple[float, float]:
+def robust_line(x: Array, y: Array) -> tuple[float, float]:
     """Intercept and slope of y over x, outliers damped."""
     start = np.array([float(np.median(y)), 1e-5])
     found = least_squares(
@@ -157,7 +157,7 @@ def fit_workers(
     on the older model runner. `collective_s` per all-reduce and `layer_s` per layer above 32 are the launch's parts."""
     steps = pd.concat([_sync_steps(run, gpu) for run in sync], ignore_index=True)
     decode = steps[(steps.kind == 0) & steps.exposed_s.between(0, 0.02)]
-    prep, per_sequence = _robust_line(decode.rows.to_numpy(), decode.exposed_s.to_numpy())
+    prep, per_sequence = robust_line(decode.rows.to_numpy(), decode.exposed_s.to_numpy())
     lone = pd.concat([_lone_prompts(run, gpu) for run in ahead])
     short = lone[lone.tokens <= SHORT_TOKENS]
     long = lone[lone.gpu_s > short.lasted_s.mean() - prep]

@@ -65,6 +65,7 @@ class EngineSettings:
     speculative: dict[str, Any] | None = None
     sampling: dict[str, float] | None = None
     lora: dict[str, int] | None = None
+    pipeline_parallel_size: Count = 1
 
     @property
     def weight_dtype(self) -> str:

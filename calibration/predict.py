@@ -22,6 +22,7 @@ from simulator.profiles.gpu import Gpu, load_gpu, without_nvlink
 from simulator.profiles.host import Host, load_host
 from simulator.profiles.model import ModelShape, load_model
 from simulator.scenario.job import LOADS
+from simulator.scenario.pipeline import in_stages
 from simulator.scenario.speculation import acceptance_of, with_drafts
 from simulator.scenario.windowed import window_limits
 from simulator.state import FINISHED, Limits
@@ -101,6 +102,7 @@ def cost_of(run: MeasuredRun, setup: Profiles) -> Cost:
         run.speculation,
         sampler_of(run.engine.sampling, run.path),
         lora_of(run.engine.lora),
+        e.pipeline_parallel_size,
     )
 
 
@@ -122,6 +124,7 @@ def capacity_of(run: MeasuredRun, setup: Profiles) -> KvCapacity:
         run.speculation.draft if run.speculation else None,
         run.speculation.tokens if run.speculation else 0,
         lora_of(run.engine.lora),
+        e.pipeline_parallel_size,
     )
 
 
@@ -232,4 +235,4 @@ def limits_of(run: MeasuredRun, engine: EngineProfile, blocks: int) -> Limits:
         schedule_ahead=engine.schedule_ahead,
         whole_prompt=whole,
     )
-    return with_drafts(limits, run.speculation)
+    return in_stages(with_drafts(limits, run.speculation), e.pipeline_parallel_size)

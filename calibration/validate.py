@@ -84,7 +84,8 @@ def _entry(run: MeasuredRun, prediction: Prediction, host: Host) -> Report:
         measured["num_gpu_blocks"] = run.engine.num_gpu_blocks
         predicted["num_gpu_blocks"] = prediction.num_gpu_blocks
     setup = setup_of(run)
-    mark = weakest_mark(setup.gpu, setup.engine, setup.model, run.engine.tensor_parallel_size, host)
+    mark = weakest_mark(setup.gpu, setup.engine, setup.model, run.engine.tensor_parallel_size, host,
+                        stages=run.engine.pipeline_parallel_size)
     cells = {name: _cell(name, predicted[name], measured[name], mark) for name in METRICS if name in measured}
     return {
         "run": run.name,

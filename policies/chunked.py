@@ -26,6 +26,7 @@ from policies.queues import (
     take_head,
     unplan,
     wanted,
+    wanted_in_turn,
     wanted_with_drafts,
 )
 from simulator.jit import jitable
@@ -105,6 +106,8 @@ def scheduler(victim: Victim, admission: Admit = admit_waiting) -> Callable[[Req
                 admission(req, rep, lim, aux, budget)
             # who has preempted itself ends the plan: with nothing in flight the engine asks again at once
             again = preempted and rep.c.n_batch == 0 and rep.c.n_flight == 0 and rep.c.singles == 0
+            if again and lim.stages > 1:
+                rep.c.rounds += 1
 
     @jitable
     def continue_running(req: Requests, rep: Replica, lim: Limits, budget: int) -> tuple[int, bool]:
@@ -121,6 +124,8 @@ def scheduler(victim: Victim, admission: Admit = admit_waiting) -> Callable[[Req
                 k += 1
                 continue
             ready = wanted(req, i) if lim.draft_tokens == 0 else wanted_with_drafts(req, lim, i)
+            if lim.stages > 1:
+                ready = wanted_in_turn(req, rep, lim, i)
             tokens = _chunk(lim, ready, budget)
             if tokens > 0:
                 gone = False

@@ -104,6 +104,17 @@ def wanted(req: Requests, i: int) -> int:
 
 
 @jitable
+def wanted_in_turn(req: Requests, rep: Replica, lim: Limits, i: int) -> int:
+    """[tokens] that running request i of a pipeline wants in this round. Where steps are planned ahead, as many rounds
+    as stages lie between two of its tokens (vLLM 0.24 vllm/v1/core/sched/scheduler.py, next_decode_eligible_step);
+    else it goes on from what has been seen of its answer."""
+    tokens = int(wanted(req, i))
+    if lim.schedule_ahead < lim.stages:
+        return max(0, min(tokens, int(req.prompt[i]) + int(req.done[i]) - int(req.computed[i])))
+    return tokens if req.due[i] <= rep.c.rounds else 0
+
+
+@jitable
 def wanted_with_drafts(req: Requests, lim: Limits, i: int) -> int:
     """[tokens] known but not yet computed and those drafted, up to the model's length; 0 when what is in flight ends
     the answer even if every draft is wrong (vLLM 0.24 vllm/v1/core/sched/scheduler.py, Scheduler.schedule)."""

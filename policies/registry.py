@@ -9,6 +9,7 @@ from policies import (
     by_key,
     chunked,
     earliest_deadline,
+    fastserve,
     guaranteed_no_evict,
     max_utilization,
     oracle_sjf,
@@ -34,7 +35,7 @@ Key = Callable[[Requests, Limits, int], int]
 Arrived = Callable[[Requests, Replica, Limits, Column, int], None]
 ORDERS: Final = by_key.KEYS | trtllm.MODES
 """Limits.order of the policies that share a compiled engine."""
-ASKS: Final = ("priority", "tenant", "predicted", "target")
+ASKS: Final = ("priority", "tenant", "predicted", "target", "joins")
 """Columns of the requests that are there only for a policy that needs them."""
 
 
@@ -93,6 +94,8 @@ class Policy:
     """Whether it can preempt by swap to host memory."""
     drafts: bool = False
     """Whether it plans drafted tokens."""
+    pipelines: bool = False
+    """Whether it lets requests rest between two tokens, as a pipeline needs it (queues.wanted_in_turn)."""
 
     @property
     def ordered(self) -> bool:
@@ -118,7 +121,7 @@ _CHUNKED = (_SEQS, _BUDGET, "long_prefill_token_threshold", "watermark", "reserv
 def _by_key(module: Any, needs: tuple[str, ...], *knobs: str) -> Policy:
     """A policy that is no more than a key."""
     return Policy(module.__name__.rpartition(".")[2], module, by_key.schedule, (*_CHUNKED, *knobs), key=by_key.key,
-                  engine="by_key", needs=needs, prefix_cache=True)
+                  engine="by_key", needs=needs, prefix_cache=True, pipelines=True)
 
 
 def _trtllm(module: Any) -> Policy:
@@ -135,13 +138,16 @@ POLICIES: Final = {
         Policy("orca", orca, orca.schedule, (_SEQS,)),
         Policy("vllm_v0", vllm_v0, vllm_v0.schedule, (_SEQS, _BUDGET, "watermark"), whole_prompt=True,
                watermark=0.01, swaps=True),  # vLLM 0.6 vllm/core/block_manager_v2.py, BlockSpaceManagerV2.__init__
-        Policy("chunked", chunked, chunked.schedule, _CHUNKED, prefix_cache=True, drafts=True),
+        Policy("chunked", chunked, chunked.schedule, _CHUNKED, prefix_cache=True, drafts=True, pipelines=True),
         Policy("sarathi", sarathi, chunked.schedule, (*_CHUNKED, "tbt_s"), engine="chunked", prefix_cache=True),
         Policy("splitfuse", splitfuse, splitfuse.schedule, (_SEQS, _BUDGET)),
         _trtllm(max_utilization),
         _trtllm(guaranteed_no_evict),
         Policy("tgi", tgi, tgi.schedule, (_SEQS, _BUDGET, "waiting_served_ratio", "max_waiting_tokens"),
                aux=tgi.NUMBERS, lane=False, whole_prompt=True),
+        Policy("fastserve", fastserve, fastserve.schedule,
+               (_SEQS, _BUDGET, "max_batch_size", "quantum_s", "starvation_s"), arrived=fastserve.arrived,
+               needs=("joins",), aux=fastserve.NUMBERS, lane=False, whole_prompt=True, swaps=True),
         _by_key(priority, ("priority",), "aging_s"),
         _by_key(shortest_prompt, ()),
         _by_key(shortest_predicted, ("predicted",), "prediction_error"),

@@ -25,6 +25,7 @@ POWER_OF_TWO: Final = 3
 LEAST_KV: Final = 4
 LEAST_WORK: Final = 5
 SESSION_AFFINITY: Final = 6
+PREFIX_AWARE: Final = 7
 
 ROUTERS: Final = {
     "round_robin": ROUND_ROBIN,
@@ -34,6 +35,7 @@ ROUTERS: Final = {
     "least_kv": LEAST_KV,
     "least_work": LEAST_WORK,
     "session_affinity": SESSION_AFFINITY,
+    "prefix_aware": PREFIX_AWARE,
 }
 SUMMARIES: Final = {
     "round_robin": "each in turn",
@@ -44,6 +46,8 @@ SUMMARIES: Final = {
     "least_work": "fewest tokens, prompt + max_tokens of requests not yet answered, over the pool's speed",
     "session_affinity": "where the conversation began, while that one has at most 125 % of the mean load; "
     "else fewest requests not yet answered",
+    "prefix_aware": "most of the prompt in its prefix cache, if over half; else, or where loads are far apart, "
+    "fewest requests not yet answered; SGLang's cache-aware rule",
 }
 
 DRAWN: Final = (RANDOM, POWER_OF_TWO)
@@ -56,7 +60,9 @@ LOADED: Final = 125
 
 ROUTED: Final = 0
 """aux: requests routed so far."""
-GROUPS: Final = 1
+LOOKED: Final = 1
+"""aux: [tick] when it last looked at the replicas (policies.signals)."""
+GROUPS: Final = 2
 """aux: where the first group's three numbers are: START of its members in aux, their COUNT, requests routed (TURN)."""
 START: Final = 0
 COUNT: Final = 1

@@ -58,6 +58,9 @@ class Counters:
     scattered_for: int = 0  # the request last counted there
     vacant_from: int = 0    # words of rep.vacant before this one are 0
     turn: int = 0           # admissions so far
+    rounds: int = 0         # times the policy of a pipeline was asked for a plan
+    awaited: int = 0        # requests that get a token from the step last launched on the stages of a pipeline
+    pause: int = 0          # [ns] until it is asked again, after it planned nothing for a pipeline
     slow: int = 0           # [1/SLOW_UNIT] by which GPU times are multiplied, 0 = not
     lane: int = 0           # sequences in the lane (compiled engine; see engines/lane.py)
     with_lane: int = 0      # 1 = the lane takes part in the step being planned           [policy writes]

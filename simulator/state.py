@@ -43,6 +43,7 @@ class Requests(NamedTuple):
     preempted: Column    # times preempted [preempt]
     status: Column       # one of the status codes below [engine, admit, preempt]
     next: Column         # next in the waiting queue, -1 at its end [queues]
+    due: Column          # Counters.rounds from which it may be planned again; empty without pipelines [pipeline]
     drafts: Column       # [tokens] drafted for its next step; empty unless drafts are made [speculation, preempt]
     swapped: Column      # [blocks] of its KV in host memory; empty unless preemption is by swap [swap]
     # The prefix cache; these five are empty unless it is on.
@@ -59,6 +60,11 @@ class Requests(NamedTuple):
     tenant: Column       # index of the tenant [input]
     predicted: Column    # [tokens] predicted output length [input]
     target: Column       # [ns]     time to first token that the client wants [input]
+    joins: Column        # level that it joins (policies.fastserve) [input]
+    # Where that is so, too.
+    level: Column        # its level; 0 is served first [fastserve]
+    used: Column         # [ns]     for which it has run there [fastserve]
+    ran: Column          # [tick]   of its last step, or of its entry [fastserve]
     # The waiting queue in another order than first come, first served; both are empty unless it is.
     key: Column          # smaller goes first, ties by index [engine]
     child: Column        # first child in the heap, its siblings are linked by next, -1 = none [heap]
@@ -78,9 +84,9 @@ class Requests(NamedTuple):
 
 
 COUNT_FIELDS: Final = ("prompt", "output", "limit", "cached", "group", "computed", "planned", "done", "blocks",
-                       "extent", "slot", "replica", "preempted", "status", "next", "drafts", "swapped", "found",
-                       "known", "settled", "own", "fetched", "tenant", "predicted", "child", "whole", "source", "held",
-                       "carried", "attempts", "watched", "losses")
+                       "extent", "slot", "replica", "preempted", "status", "next", "due", "drafts", "swapped", "found",
+                       "known", "settled", "own", "fetched", "tenant", "predicted", "joins", "level", "child",
+                       "whole", "source", "held", "carried", "attempts", "watched", "losses")
 """Columns that fit int32; the others are ticks (int64)."""
 LARGEST_COUNT: Final = 2**31 - 1
 """Most tokens of a request, and most KV blocks of a replica; checked where they come in."""
@@ -134,6 +140,8 @@ class Replica(NamedTuple):
     flight: Column       # (D+1, S) per step in flight: requests that get a token from it
     gains: Column        # (D+1, S) most tokens each of them may get: 1 + its drafts; (1, 1) unless drafts are made
     steps: Column        # (D+1,) StepInFlight: counts and clocks of each
+    stage_gpu: Column    # (stages,) [tick] G of the last step launched on each stage of a pipeline
+    stage_cpu: Column    # (stages,) [tick] L of it, of that stage's worker
     phase: Column        # (block_size,) blocks that sequences of the lane take, by Seat.crossing
     frees: Column        # (block_size,) blocks that they give back as their windows move, likewise
     calendar: Column     # (CALENDAR,) first slot of the lane whose Seat.end is this (mod CALENDAR), -1 = none
@@ -192,8 +200,13 @@ class Limits(NamedTuple):
     max_waiting_tokens: int = 0         # tgi: decode steps after which fewer are
     swap_blocks: int = 0                # [blocks] of host memory for preempted sequences, 0 = they are computed again
     swap_ns: int = 0                    # [ns] to copy a block to host memory or back
+    stages: int = 0                     # of a pipeline, 0 = none; schedule_ahead is then this many, or one less where
+                                        # a request waits for its token to be seen (engines/pipeline.py)
     offload_blocks: int = 0             # [blocks] of host memory behind the prefix cache, 0 = there is none
     offload_ns: int = 0                 # [ns] to copy a block from there
+    quantum: int = 0                    # [ns] fastserve: of the first level
+    starvation: int = 0                 # [ns] fastserve: who has not run for so long goes up to it
+    max_batch: int = 0                  # fastserve: most requests of a step, 0 = as many as there are slots
     predicted_ttft: int = 0             # [ns] so is one whose first token is predicted to come later, 0 = none is
 
 

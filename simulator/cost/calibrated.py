@@ -21,6 +21,7 @@ from simulator.cost.gpu_times import gpu_times
 from simulator.cost.launch import Launch
 from simulator.cost.moe import NO_PREFERENCE, Routing
 from simulator.cost.roofline import MAX_COLUMNS, padded, to_fp
+from simulator.cost.stages import CROWDED, Hop, head_s, hop, plan_s
 from simulator.cost.step import Cost
 from simulator.errors import ConfigError
 from simulator.profiles.adapters import Lora
@@ -50,8 +51,10 @@ def calibrated_cost(
     speculation: Speculation | None = None,
     sampling: str = GREEDY,
     lora: Lora | None = None,
+    stages: int = 1,
 ) -> Cost:
-    """Fill a `Cost` for `model` on `tp` GPUs of `host` (default: the measured one), drafting by `speculation`.
+    """Fill a `Cost` for `model` on `tp` GPUs of `host` (default: the measured one), drafting by `speculation`; or on
+    `stages` times as many, in a pipeline.
 
     `windowed`: requests are longer than the model's attention windows, so that windowed layers are priced by what they
     see.
@@ -72,7 +75,8 @@ def calibrated_cost(
     limits = engine.graph_limits(max_num_seqs * rows)
     dense = np.stack([device.dense_s(tokens, kind, limit) + drafting.dense_s(padded(tokens, limit), kind)
                       for kind, limit in enumerate(limits)])
-    dense = dense + _beyond(device, tokens, sampling, lora)
+    beyond = _beyond(device, tokens, sampling, lora)
+    dense = dense + beyond
     dense[:, 0] = 0.0
     host = host or load_host()
     cpu_times = host_times(host, engine)
@@ -80,11 +84,13 @@ def calibrated_cost(
         cpu_times = searching(cpu_times, host, engine)
     old_runner = engine.older_runner(model.architectures, speculation.method if speculation else "")
     launch = Launch(
-        cpu_times, model.layers + drafting.layers, tp, engine.schedule_ahead > 0, bool(engine.worker_processes),
-        old_runner, model.expert_layers, bool(lora and lora.adapters),
+        cpu_times, -(-(model.layers + drafting.layers) // stages), tp, engine.schedule_ahead > 0,
+        bool(engine.worker_processes), old_runner, -(-model.expert_layers // stages), bool(lora and lora.adapters),
+        stages,
     )
     cpu, prep, dense, eager = launch.tables(dense, np.stack([tokens > limit for limit in limits]))
     sequence = to_ticks(launch.sequence_s)
+    planned, sent = plan_s(cpu_times, stages), hop(gpu, model, tp) if stages > 1 else Hop(0.0, 0.0)
     full = model.windows.count(0) if windowed else model.layers
     return check_cost(
         Cost(
@@ -92,6 +98,7 @@ def calibrated_cost(
             cpu_ns=_ns(cpu),
             prep_ns=_ns(prep),
             eager=eager.astype(np.int64),
+            head_ns=_ns(head_s(device, tokens, beyond)) if stages > 1 else np.zeros((2, 1), dtype=np.int64),
             slope_fp=to_fp(device.slope_s()),
             decode_context_fp=to_fp(attention.context_s(full) + reading.context_s(drafting.layers * drafting.passes)),
             decode_seq_fp=to_fp(
@@ -108,6 +115,11 @@ def calibrated_cost(
             frontend_in_ns=np.int64(to_ticks(cpu_times.frontend_in_s)),
             frontend_each_ns=np.int64(to_ticks(cpu_times.frontend_each_s)),
             frontend_out_ns=np.int64(to_ticks(cpu_times.frontend_out_s)),
+            layers=np.int64(model.layers),
+            plan_ns=np.int64(to_ticks(planned[0])), plan_seq_ns=np.int64(to_ticks(planned[1])),
+            pause_ns=np.int64(to_ticks(planned[2])),
+            crowded=np.int64(round(1000 * CROWDED) if stages > 1 else 1000),
+            hop_ns=np.int64(to_ticks(sent.fixed_s)), hop_fp=to_fp(sent.token_s),
         )
     )
 

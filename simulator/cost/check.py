@@ -14,9 +14,13 @@ MAX_TABLE_NS: Final = 2**50
 """[ns] 13 days: the longest step accepted; thousands of them still sum below 2^63."""
 LARGEST_COEFFICIENT: Final = 2**62
 """[2^-32 ns] 1 s a unit; what a run makes of it is checked with its counts (`cost.reach`)."""
+MOST_LAYERS: Final = 2**12
+MOST_CROWDED: Final = 10_000
+"""What parts of a step's time are multiplied with in a pipeline."""
 _COEFFICIENTS: Final = ("slope_fp", "decode_context_fp", "decode_seq_fp", "prefill_pair_fp", "prefill_token_fp",
-                        "prefill_seq_fp", "seen_context_fp", "seen_pair_fp")
-_TIMES: Final = ("cpu_seq_ns", "prep_seq_ns", "frontend_in_ns", "frontend_each_ns", "frontend_out_ns")
+                        "prefill_seq_fp", "seen_context_fp", "seen_pair_fp", "hop_fp")
+_TIMES: Final = ("cpu_seq_ns", "prep_seq_ns", "frontend_in_ns", "frontend_each_ns", "frontend_out_ns",
+                   "plan_ns", "plan_seq_ns", "pause_ns", "hop_ns")
 
 
 def check_cost(cost: Cost) -> Cost:
@@ -29,6 +33,10 @@ def check_cost(cost: Cost) -> Cost:
         _check_range(name, int(getattr(cost, name)), LARGEST_COEFFICIENT)
     for name in _TIMES:
         _check_range(name, int(getattr(cost, name)), MAX_TABLE_NS)
+    if not 1000 <= cost.crowded <= MOST_CROWDED:
+        raise ConfigError(f"cost.crowded must be between 1000 and {MOST_CROWDED}, got {cost.crowded}")
+    if not 1 <= cost.layers <= MOST_LAYERS:
+        raise ConfigError(f"cost.layers must be between 1 and {MOST_LAYERS}, got {cost.layers}")
     if np.any(_exceeds(cost.prep_ns, cost.cpu_ns)) or cost.prep_seq_ns > cost.cpu_seq_ns:
         raise ConfigError("cost.prep_ns must not exceed cost.cpu_ns: preparation is a part of the CPU time")
     return cost

@@ -36,6 +36,7 @@ class Launch:
     old_runner: bool = False
     expert_layers: int = 0
     adapters: bool = False  # steps apply LoRA adapters
+    stages: int = 1  # of a pipeline; `layers` and `expert_layers` are then those of the longest
 
     @property
     def more_layers(self) -> int:
@@ -43,7 +44,7 @@ class Launch:
 
     @property
     def in_workers(self) -> bool:
-        return self.tp > 1 and self.workers
+        return (self.tp > 1 or self.stages > 1) and self.workers
 
     @property
     def prep_s(self) -> tuple[float, float]:
@@ -56,7 +57,10 @@ class Launch:
     @property
     def sequence_s(self) -> float:
         """[s] of the preparation per scheduled sequence."""
-        return self.times.sequence_cpu_worker_s if self.in_workers else self.times.sequence_cpu_s
+        times = self.times
+        if self.stages > 1:
+            return times.stage_sequence_s
+        return times.sequence_cpu_worker_s if self.in_workers else times.sequence_cpu_s
 
     def eager_s(self) -> float:
         """[s] to launch a step kernel by kernel."""
@@ -78,6 +82,8 @@ class Launch:
 
     def tables(self, dense: Array, eager: Flags) -> tuple[Array, Array, Array, Flags]:
         """(cpu, prep, dense, eager), each (2, T+1), after the engine's process layout."""
+        if self.stages > 1:
+            return self._of_a_stage(dense, eager)
         width, (decode, prefill) = dense.shape[1], self.prep_s
         prep = np.stack([np.full(width, decode), np.full(width, prefill)])
         cpu = np.stack([np.full(width, decode + self.times.launch_tail_s), np.full(width, self.piecewise_s())])
@@ -99,3 +105,15 @@ class Launch:
         exposed = np.where(eager, np.maximum(0.0, launch - dense), 0.0)
         short = np.where(exposed > 0.0, np.maximum(LAUNCH_FLOOR_S, prep - exposed), prep)
         return short, short, np.where(eager, both, np.maximum(dense, launch)), np.zeros_like(eager)
+
+    def _of_a_stage(self, dense: Array, eager: Flags) -> tuple[Array, Array, Array, Flags]:
+        """What one stage's worker does; the scheduler's part of a preparation is told apart. Each worker receives
+        and sends on what its layers need besides, taken to be after the GPU can start."""
+        times, width = self.times, dense.shape[1]
+        decode, prefill = (max(0.0, prep - times.stage_plan_s) for prep in self.prep_s)
+        more = times.stage_prefill_s - times.stage_plan_s
+        prep = np.stack([np.full(width, decode), np.full(width, prefill)])
+        graph = decode + times.launch_tail_s + times.stage_decode_s
+        cpu = np.stack([np.full(width, graph), np.full(width, self.piecewise_s() + more)])
+        cpu = np.where(eager, self.eager_s() + more, cpu)
+        return cpu, np.minimum(prep, cpu), dense, eager

@@ -40,13 +40,16 @@ def reach(lim: Limits, budgeted: bool, prompt: int, answer: int, requests: int) 
     return Reach(rows, tokens, rows * whole, tokens * whole, answer)
 
 
-def longest_step(cost: Cost, most: Reach) -> int:
-    """[ns] no step of these counts takes longer, GPU and CPU time together."""
+def longest_step(cost: Cost, most: Reach, stages: int = 0) -> int:
+    """[ns] no step of these counts takes longer, GPU and CPU time of all `stages` together."""
     plain = exact(cost)
     gpu = (_longest_dense(plain, most.tokens) + decode_attention_time(plain, most.rows, most.context)
            + prefill_attention_time(plain, most.rows, most.tokens, most.pairs)
            + scaled(most.context, plain.seen_context_fp) + scaled(most.pairs, plain.seen_pair_fp))
-    return int(gpu) + int(cost.cpu_ns.max()) + most.rows * int(plain.cpu_seq_ns)
+    gpu = gpu * int(plain.crowded) // 1000
+    passing = int(plain.plan_ns) + most.rows * int(plain.plan_seq_ns) + int(plain.pause_ns) + stages * (
+        int(plain.hop_ns) + scaled(most.tokens, plain.hop_fp))
+    return int(gpu) + max(stages, 1) * (int(cost.cpu_ns.max()) + most.rows * int(plain.cpu_seq_ns)) + passing
 
 
 def exact(cost: Cost) -> Cost:
@@ -61,9 +64,9 @@ def _longest_dense(plain: Cost, tokens: int) -> int:
     return int(plain.dense_ns.max()) + scaled(beyond, plain.slope_fp)
 
 
-def check_reach(cost: Cost, most: Reach, requests: int) -> None:
+def check_reach(cost: Cost, most: Reach, requests: int, stages: int = 0) -> None:
     """Raise ConfigError when a step, an answer or the front end's queue could leave int64."""
-    longest = longest_step(cost, most)
+    longest = longest_step(cost, most, stages)
     asked = f"{most.tokens} tokens with {most.context} tokens of context"
     if most.pairs >= 2**62 or most.context >= 2**62:
         raise ConfigError(f"a step could hold {asked}, {most.pairs} query-key pairs; accepted: fewer than 2^62")

@@ -82,6 +82,7 @@ def roofline_cost(gpu: Gpu, model: ModelShape, tp: int, weight_dtype: str, kv_dt
         dense_ns=np.rint(dense * NS_PER_S).astype(np.int64),
         cpu_ns=np.where(eager == 1, eager_cpu, step_cpu).astype(np.int64),
         prep_ns=np.full(eager.shape, to_ticks(engine.prep_step_s), dtype=np.int64), eager=eager,
+        head_ns=np.zeros((2, 1), dtype=np.int64),
         slope_fp=to_fp(device.slope_s()),
         decode_context_fp=to_fp(model.kv_bytes_per_token(kv_dtype, tp) / device.attention_bandwidth),
         decode_seq_fp=to_fp(row_s),

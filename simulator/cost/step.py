@@ -36,6 +36,7 @@ class Cost(NamedTuple):
     cpu_ns: npt.NDArray[np.int64]        # CPU time of schedule + launch
     prep_ns: npt.NDArray[np.int64]       # part of cpu_ns before the GPU can start
     eager: npt.NDArray[np.int64]         # 1 where kernels are launched one by one (GPU cannot end before the CPU)
+    head_ns: npt.NDArray[np.int64]       # part of dense_ns that only the last stage of a pipeline has: head, sampling
     slope_fp: Whole                      # [2^-32 ns/token] dense time beyond the table
     decode_context_fp: Whole             # [2^-32 ns/token] decode attention per context token (the new one counted)
     decode_seq_fp: Whole                 # [2^-32 ns/seq]   decode attention per sequence
@@ -49,9 +50,17 @@ class Cost(NamedTuple):
     frontend_in_ns: Whole                # [ns] submission -> waiting queue
     frontend_each_ns: Whole              # [ns] serial front-end time per request (a burst queues here)
     frontend_out_ns: Whole               # [ns] step output -> client
+    # Of a pipeline (engines/pipeline.py); cpu_ns and prep_ns are then those of each stage's worker.
+    layers: Whole = 1                    # layers of the model, shared out to its stages
+    plan_ns: Whole = 0                   # [ns] the scheduler's part of a step, before it reaches the workers
+    plan_seq_ns: Whole = 0               # [ns/seq] of it per scheduled sequence
+    pause_ns: Whole = 0                  # [ns] it pauses after it found nothing to plan
+    crowded: Whole = 1000                # [1/1000] by which GPU times grow when several stages compute at a time
+    hop_ns: Whole = 0                    # [ns] from one stage to the next
+    hop_fp: Whole = 0                    # [2^-32 ns/token] of it per batched token
 
 
-TABLES: Final = ("dense_ns", "cpu_ns", "prep_ns", "eager")
+TABLES: Final = ("dense_ns", "cpu_ns", "prep_ns", "eager", "head_ns")
 """Names of the tables of a Cost; they come first in it."""
 
 

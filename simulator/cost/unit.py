@@ -12,7 +12,8 @@ def unit_cost(step_ns: int = NS_PER_S) -> Cost:
     step = np.full((2, 1), step_ns, dtype=np.int64)
     zeros, zero = np.zeros((2, 1), dtype=np.int64), np.int64(0)
     return check_cost(Cost(
-        dense_ns=step, cpu_ns=zeros, prep_ns=zeros.copy(), eager=zeros.copy(), slope_fp=zero,
+        dense_ns=step, cpu_ns=zeros, prep_ns=zeros.copy(), eager=zeros.copy(), head_ns=zeros.copy(),
+        slope_fp=zero,
         decode_context_fp=zero, decode_seq_fp=zero, prefill_pair_fp=zero, prefill_token_fp=zero,
         prefill_seq_fp=zero,
         seen_context_fp=zero, seen_pair_fp=zero, cpu_seq_ns=zero, prep_seq_ns=zero, frontend_in_ns=zero,

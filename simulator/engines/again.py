@@ -39,6 +39,8 @@ def begin_anew(world: World, i: int, tick: int) -> None:
     req.computed[i] = 0
     req.planned[i] = 0
     req.done[i] = 0
+    if len(req.due) > 0:
+        req.due[i] = 0
 
 
 @jitable

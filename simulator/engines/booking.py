@@ -17,6 +17,7 @@ from simulator.cost.step import (
 )
 from simulator.engines.gaps import itl_bin
 from simulator.engines.speculation import deliver_drafted
+from simulator.engines.stages import crowded, launch_stages
 from simulator.engines.world import World
 from simulator.jit import jitable
 from simulator.records import Totals
@@ -109,6 +110,8 @@ def commit(req: Requests, rep: Replica, lim: Limits, cost: Cost) -> None:
         if before + tokens >= known:
             req.planned[i] += 1 + drafts
             flight[n_yield] = i
+            if lim.stages > 1:
+                req.due[i] = rep.c.rounds + lim.stages
             if lim.draft_tokens > 0:
                 rep.gains[at][n_yield] = 1 + drafts
                 req.drafts[i] = lim.draft_tokens
@@ -140,12 +143,12 @@ def commit(req: Requests, rep: Replica, lim: Limits, cost: Cost) -> None:
     step.pad_rows = rep.c.pad_rows
     step.gap = rep.c.free_blocks - rep.c.largest_gap if lim.contiguous == 1 else 0
     mixed = n_prefill > 0 or n_drafts != n_decode * lim.draft_tokens
-    _price(rep, cost, step, 1 if mixed else 0)
+    _price(rep, lim, cost, step, 1 if mixed else 0)
     rep.c.n_flight += 1
 
 
 @jitable
-def _price(rep: Replica, cost: Cost, step: Column, kind: int) -> None:
+def _price(rep: Replica, lim: Limits, cost: Cost, step: Column, kind: int) -> None:
     """Cost of the step just filled in, into its clocks and the totals; kind 0: a decode of equal rows."""
     stats = rep.stats
     rows = step.decode + step.prefill
@@ -160,12 +163,20 @@ def _price(rep: Replica, cost: Cost, step: Column, kind: int) -> None:
                                          step.pairs)
         if cost.seen_pair_fp > 0:
             prefill += scaled(step.seen_pairs, cost.seen_pair_fp)
+    head = table_at(cost.head_ns, kind, tokens) if lim.stages > 1 else 0
     if rep.c.slow > 0:
-        dense, decode, prefill = slowed(rep, dense), slowed(rep, decode), slowed(rep, prefill)
+        slow = rep.c.slow
+        dense, decode, prefill, head = times(dense, slow), times(decode, slow), times(prefill, slow), times(head, slow)
+    if lim.stages > 1 and crowded(rep, lim, cost, kind, tokens, rows):
+        slow = cost.crowded
+        dense, decode, prefill, head = times(dense, slow), times(decode, slow), times(prefill, slow), times(head, slow)
     gpu = dense + decode + prefill + rep.c.copy_ns
     stats.copies += rep.c.copy_ns
     rep.c.copy_ns = 0
-    stats.eager += launch(rep, cost, step, kind, tokens, rows, gpu)
+    if lim.stages > 1:
+        stats.eager += launch_stages(rep, lim, cost, step, kind, tokens, rows, gpu, min(head, gpu))
+    else:
+        stats.eager += launch(rep, cost, step, kind, tokens, rows, gpu)
     stats.dense += dense
     stats.decode_attention += decode
     stats.prefill_attention += prefill
@@ -176,9 +187,9 @@ def _price(rep: Replica, cost: Cost, step: Column, kind: int) -> None:
 
 
 @jitable
-def slowed(rep: Replica, ns: int) -> int:
-    """[ns] of GPU time on a slow replica, exact for steps of up to reach.LONGEST_STEP_NS."""
-    return ns // SLOW_UNIT * rep.c.slow + ns % SLOW_UNIT * rep.c.slow // SLOW_UNIT
+def times(ns: int, factor: int) -> int:
+    """[ns] of GPU time multiplied by `factor` / SLOW_UNIT, exact for steps of up to reach.LONGEST_STEP_NS."""
+    return ns // SLOW_UNIT * factor + ns % SLOW_UNIT * factor // SLOW_UNIT
 
 
 @jitable

@@ -202,6 +202,9 @@ def _lose(world: World, rep: Replica, tick: int) -> None:
     c.lane_seen = c.lane_steps
     c.gpu_free = tick
     c.cpu_free = tick
+    for s in range(len(rep.stage_gpu)):
+        rep.stage_gpu[s] = tick
+        rep.stage_cpu[s] = tick
     c.wake = NEVER
     c.hold = 0
     c.version += 1

@@ -29,9 +29,10 @@ def control_function(limits_at: Callable[..., Limits], cost_at: Callable[..., Co
         pool = reps.front[r].pool
         world = World(shared.req, limits_at(rows, pool), cost_at(rows, pool), clients, shared.itl,
                       shared.rows_time[pool], shared.log, shared.routing, shared.links, shared.acceptance,
-                      shared.changes)
+                      shared.changes, shared.signals)
         rep = Replica(reps.running[r], reps.slots[r], reps.vacant[r], reps.seats[r], reps.extents[r],
                       reps.ended[r], reps.batch[r], reps.tokens[r], reps.flight[r], reps.gains[r], reps.steps[r],
+                      reps.stage_gpu[r], reps.stage_cpu[r],
                       reps.phase[r], reps.frees[r],
                       reps.calendar[r], reps.gap_step[r], reps.gap_ns[r],
                       Prefix(reps.prefix.chain, reps.prefix.held, reps.prefix.found[r], reps.prefix.nodes[r],

@@ -25,8 +25,10 @@ from simulator.engines.handover import keep_kv, pass_on, take_over
 from simulator.engines.job import Job, check_sums
 from simulator.engines.lane import depart, join, spill
 from simulator.engines.members import left
+from simulator.engines.pipeline import begin_round, commit_empty, drop_empty
 from simulator.engines.pools import NUMBERS, PoolRows, pool_rows
 from simulator.engines.quiet import run_quietly, steps_alike
+from simulator.engines.signals import signals_now
 from simulator.engines.steplog import log_step
 from simulator.engines.turns import ACT, END, Mode, behind, next_replica, set_event, wake
 from simulator.engines.visit import is_visit, visit_under
@@ -64,6 +66,7 @@ def _row_readers() -> tuple[Callable[..., Limits], Callable[..., Cost]]:
                     rows.cpu_ns[2 * at[1] : 2 * end[1]].reshape(2, end[1] - at[1]),
                     rows.prep_ns[2 * at[2] : 2 * end[2]].reshape(2, end[2] - at[2]),
                     rows.eager[2 * at[3] : 2 * end[3]].reshape(2, end[3] - at[3]),
+                    rows.head_ns[2 * at[4] : 2 * end[4]].reshape(2, end[4] - at[4]),
                     *to_fixed_tuple(rows.numbers[p], COST_NUMBERS))
 
     return limits_at, cost_at
@@ -76,6 +79,8 @@ def _step_functions(schedule: Callable[..., None],
     @jitable
     def complete(world: World, rep: Replica, r: int) -> None:
         """COMPLETE of replica r."""
+        if world.lim.stages > 1 and drop_empty(rep, world.lim):
+            return
         step = rep.steps[rep.c.first_flight]
         wall = collect(world, rep)
         if len(world.log) > 0:
@@ -95,6 +100,8 @@ def _step_functions(schedule: Callable[..., None],
             return False
         if c.n_gaps + lim.schedule_ahead + 2 > GAPS:
             spill(world, rep)
+        if lim.stages > 1:
+            begin_round(rep)
         while True:
             clear_plan(rep)
             schedule(world.req, rep, lim, rep.aux)
@@ -102,7 +109,7 @@ def _step_functions(schedule: Callable[..., None],
                 break
             spill(world, rep)
         if c.n_batch == 0 and c.with_lane == 0:
-            return False
+            return lim.stages > 1 and commit_empty(world.req, rep, lim, world.cost)
         commit(world.req, rep, lim, world.cost)
         if len(world.links.free) > 0:
             take_over(world.req, rep, world.clients)
@@ -130,6 +137,7 @@ def _advance(complete: Callable[..., None], plan: Callable[..., bool]) -> Callab
             if front.event_phase == COMPLETE:
                 complete(world, rep, r)
                 front.event_phase = SCHEDULE
+                front.event_tick = c.now + c.pause
             else:
                 most = steps_alike(rep, lim) if mode.quiet and c.slow == 0 else 0
                 if most > 0 and run_quietly(world, rep, r, most, limit, mode.until):
@@ -159,7 +167,7 @@ def _build(policy: Policy) -> Callable[..., int]:
         pool = 0
         world = World(shared.req, limits_at(rows, pool), cost_at(rows, pool), clients, shared.itl,
                       shared.rows_time[pool], shared.log, shared.routing, shared.links, shared.acceptance,
-                      shared.changes)
+                      shared.changes, shared.signals)
         if ctl.started == 0:
             start_load(world.req, world.cost, world.clients)
         alone = world.clients.coupled == 0 or given.replicas == 1  # no other replica's event can cause an arrival here
@@ -179,9 +187,10 @@ def _build(policy: Policy) -> Callable[..., int]:
                 pool = reps.front[r].pool
                 world = World(shared.req, limits_at(rows, pool), cost_at(rows, pool), clients, shared.itl,
                               shared.rows_time[pool], shared.log, shared.routing, shared.links, shared.acceptance,
-                              shared.changes)
+                              shared.changes, shared.signals)
             rep = Replica(reps.running[r], reps.slots[r], reps.vacant[r], reps.seats[r], reps.extents[r],
                           reps.ended[r], reps.batch[r], reps.tokens[r], reps.flight[r], reps.gains[r], reps.steps[r],
+                          reps.stage_gpu[r], reps.stage_cpu[r],
                           reps.phase[r], reps.frees[r],
                           reps.calendar[r], reps.gap_step[r], reps.gap_ns[r],
                           Prefix(reps.prefix.chain, reps.prefix.held, reps.prefix.found[r], reps.prefix.nodes[r],
@@ -237,15 +246,15 @@ def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[i
     total = len(job.req.arrival)
     slice_size = max(10_000, total // 100) if progress else total
     # see lane._leave on `settled`
-    lane = leaps and policy.lane and not any(pool.lim.draft_tokens > 0 or (pool.lim.prefix == 1 and
-                                                                           pool.lim.schedule_ahead > 1)
+    lane = leaps and policy.lane and not any(pool.lim.draft_tokens > 0 or pool.lim.stages > 1 or
+                                             (pool.lim.prefix == 1 and pool.lim.schedule_ahead > 1)
                                              for pool in job.pools)
     mode = Mode(job.replicas, job.router, job.until, slice_size, lane, lane)
     rows = pool_rows(job.pools)
     code = FLEET if len(job.changes.roster) else PAUSED
     while True:
         world = World(job.req, job.lim, job.cost, job.clients(), job.itl, job.rows_time, job.log, job.routing,
-                      job.links, job.acceptance, job.changes)
+                      job.links, job.acceptance, job.changes, signals_now(job))
         if code == FLEET:
             _control()(world, rows, job.ctl, job.reps, job.until)
         code = engine(world, rows, job.ctl, job.reps, mode)

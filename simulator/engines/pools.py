@@ -38,6 +38,7 @@ class PoolRows(NamedTuple):
     cpu_ns: Column
     prep_ns: Column
     eager: Column
+    head_ns: Column
 
 
 def pool_rows(pools: Sequence[Pool]) -> PoolRows:

@@ -20,6 +20,8 @@ from simulator.engines.future import index_of, phase_of
 from simulator.engines.handover import keep_kv, pass_on, take_over
 from simulator.engines.job import Job, as_arrays, check_sums
 from simulator.engines.members import left, more_rows
+from simulator.engines.pipeline import begin_round, commit_empty, drop_empty
+from simulator.engines.signals import signals_now
 from simulator.engines.steplog import log_step
 from simulator.engines.visit import is_visit, replica_for, visit_under
 from simulator.engines.world import World
@@ -47,7 +49,7 @@ class _Run:
         self.visit = visit_under(policy.key, policy.arrived)
         self.clients = job.clients()
         self.worlds = [World(job.req, pool.lim, pool.cost, self.clients, job.itl, rows_time, job.log, job.routing,
-                             job.links, job.acceptance, job.changes)
+                             job.links, job.acceptance, job.changes, signals_now(job))
                        for pool, rows_time in zip(job.pools, job.rows_time, strict=True)]
         self.env = simpy.Environment(initial_time=0)
         self.bells = [self.env.event() for _ in job.reps]
@@ -87,7 +89,7 @@ class _Run:
         if job.router == LEAST_KV:
             for rep in job.reps:
                 rep.front.used_blocks = rep.front.blocks - rep.c.free_blocks
-        r = replica_for(self.worlds[0], job.router, fronts, code)
+        r = replica_for(self.worlds[0], job.router, fronts, code, tick)
         rep = job.reps[max(r, 0)]
         world = self.worlds[rep.front.pool]
         if phase_of(code) == CONTROL:
@@ -115,13 +117,13 @@ class _Run:
         yield from self.sleep(r)
         while True:
             if rep.c.n_flight <= ahead and self.plan(r) and rep.c.n_flight <= ahead:
-                yield self.tick(rep.c.cpu_free, SCHEDULE, r)
+                yield self.tick(rep.c.cpu_free + rep.c.pause, SCHEDULE, r)
             elif rep.c.n_flight == 0:
                 yield from self.sleep(r)
             else:
                 yield self.tick(output_tick(rep), COMPLETE, r)
                 self.complete(r)
-                yield self.tick(int(self.env.now), SCHEDULE, r)
+                yield self.tick(int(self.env.now) + rep.c.pause, SCHEDULE, r)
 
     def sleep(self, r: int) -> Steps:
         """Until a request arrives or the policy's wake-up comes; ends in the SCHEDULE phase of that tick."""
@@ -148,10 +150,12 @@ class _Run:
         rep = self.job.reps[r]
         world = self.worlds[rep.front.pool]
         rep.c.now = int(self.env.now)
+        if world.lim.stages > 1:
+            begin_round(rep)
         clear_plan(rep)
         self.policy.schedule(world.req, rep, world.lim, rep.aux)
         if rep.c.n_batch == 0:
-            return False
+            return world.lim.stages > 1 and commit_empty(world.req, rep, world.lim, world.cost)
         commit(world.req, rep, world.lim, world.cost)
         if self.job.links.free and take_over(world.req, rep, self.clients):
             self.ring()
@@ -161,8 +165,10 @@ class _Run:
         """Collect the oldest output, let the policy free what ended, tell the clients."""
         job, rep = self.job, self.job.reps[r]
         rep.c.now = int(self.env.now)
-        step = rep.steps[rep.c.first_flight]
         world = self.worlds[rep.front.pool]
+        if world.lim.stages > 1 and drop_empty(rep, world.lim):
+            return
+        step = rep.steps[rep.c.first_flight]
         wall = collect(world, rep)
         if job.log is not None:
             if job.ctl.log_rows == len(job.log):

@@ -67,7 +67,7 @@ def next_replica(world: World, fronts: Column, mode: Mode, limit: int, code: int
                 return r, ADVANCE
     if limit == NEVER:
         return 0, END
-    r = replica_for(world, mode.router, fronts, code)
+    r = replica_for(world, mode.router, fronts, code, limit)
     if r < 0:
         return 0, ACT
     return r, ADVANCE if alone and behind(fronts[r], limit, mode.until) else ACT
@@ -86,7 +86,7 @@ def wake(rep: Replica, tick: int) -> None:
 def set_event(rep: Replica, ahead: int, planned: bool) -> None:
     """The replica's next event after a SCHEDULE."""
     if planned and rep.c.n_flight <= ahead:
-        rep.front.event_tick = rep.c.cpu_free
+        rep.front.event_tick = rep.c.cpu_free + rep.c.pause
         rep.front.event_phase = SCHEDULE
     elif rep.c.n_flight == 0:
         rep.front.event_tick = rep.c.wake

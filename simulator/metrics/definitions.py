@@ -26,7 +26,8 @@ DEFINITIONS: Final = {
     "a target on TPOT does not apply to one-token answers and answers returned whole",
     "makespan_s": "first submission -> last token delivered",
     "slot_utilization": "sequences scheduled / max_num_seqs, averaged over the time in which steps run",
-    "gpu_utilization": "GPU time of all steps / (makespan x replicas, or replica hours); near 100 % at low load too, "
+    "gpu_utilization": "GPU time of all steps / (makespan x replicas, or replica hours), of a pipeline the mean of its "
+    "stages; near 100 % at low load too, "
     "as a step for few sequences reads all the weights; room for more shows in slots, KV memory and latency",
     "busy_share": "time in which steps run / (makespan x replicas)",
     "batch": "per replica, weighted by the time of steps; running: slots held, scheduled: sequences computed",

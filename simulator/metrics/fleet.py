@@ -53,7 +53,7 @@ def paid_ns(result: Result, begin: int, end: int) -> int:
 
 def usd_per_replica_hour(result: Result) -> float:
     """The profile's example price of the GPUs of a replica."""
-    return result.setup.gpu.price_usd_h * result.setup.scenario.hardware.tensor_parallel
+    return result.setup.gpu.price_usd_h * result.setup.scenario.hardware.gpus
 
 
 def cost_usd(result: Result, parts: list[Result], begin: int, span: int) -> float:

@@ -26,7 +26,7 @@ def eager_launches_matter(result: Result) -> bool:
         return False
     totals = result.totals
     eager = int(totals["eager"].sum())
-    if result.scenario.hardware.tensor_parallel > 1 and result.setup.engine.worker_processes:
+    if result.scenario.hardware.gpus > 1 and result.setup.engine.worker_processes:
         return eager > 0 or int(totals["prefill"].sum()) > 0
     return eager > EAGER_SHARE * int(totals["steps"].sum())
 

@@ -44,7 +44,7 @@ def summarize(result: Result) -> Block:
     alike = list(pools.values()) or [result]
     summary |= use(result, span, begin, alike)
     summary |= {"batch": batch(result), "queue": queue(result), "kv": kv(result, alike)}
-    summary["time"] = time_spent(result)
+    summary["time"] = time_spent(result, alike)
     if result.setup.speculation:
         summary["speculation"] = drafted(result)
     summary |= {
@@ -155,7 +155,8 @@ def _pools(result: Result, pools: dict[str, Result], fate: Fates, span: int, beg
         replicas, scenario = result.scenario.cluster.ranges[name], part.setup.scenario
         within = routed_to(result, replicas)
         block: Block = {"replicas": len(replicas), "role": result.scenario.cluster.pools[name].role,
-                        "gpu": part.setup.gpu.name, "tensor_parallel": scenario.hardware.tensor_parallel}
+                        "gpu": part.setup.gpu.name, "tensor_parallel": scenario.hardware.tensor_parallel,
+                        "pipeline_parallel": scenario.hardware.pipeline_parallel}
         block |= _block(result, fate, span, within) | use(part, span, begin, [part])
         blocks[name] = block | {"batch": batch(part), "queue": queue(part), "kv": kv(part, [part])}
     return blocks

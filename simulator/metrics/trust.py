@@ -39,21 +39,27 @@ def never_run(setup: Setup) -> str:
     if (engine.sampling != GREEDY or engine.lora) and setup.gpu.mark == "measured" and not base:
         return ("sampling and adapters: what they add to a step was fitted on llama-3.1-8b on one h200-sxm "
                 "(vllm-0.24) and stands for other models and GPUs")
-    return unlisted(setup.gpu, setup.engine, setup.model, setup.scenario.hardware.tensor_parallel)
+    hardware = setup.scenario.hardware
+    return unlisted(setup.gpu, setup.engine, setup.model, hardware.tensor_parallel, hardware.pipeline_parallel)
 
 
-def unlisted(gpu: Gpu, engine: EngineProfile, model: ModelShape, tp: int) -> str:
-    """Why a measured GPU's profile is extrapolated: no engine was run with this model, tensor parallelism and engine
-    version on it. Empty where one was (of the same sizes, whatever the checkpoint's name and weight format), and for
-    profiles that are not marked measured."""
-    asked = (_sizes(model), tp, _version(engine))
-    known = {(_sizes(load_model(run.model)), run.tensor_parallel, _version(load_engine(run.engine)))
-             for run in gpu.engine_runs}
+def unlisted(gpu: Gpu, engine: EngineProfile, model: ModelShape, tp: int, stages: int = 1) -> str:
+    """Why a measured GPU's profile is extrapolated: no engine was run with this model, parallelism and engine version
+    on it. Empty where one was (of the same sizes, whatever the checkpoint's name and weight format), and for profiles
+    that are not marked measured."""
+    asked = (_sizes(model), tp, stages, _version(engine))
+    known = {(_sizes(load_model(run.model)), run.tensor_parallel, run.pipeline_parallel,
+              _version(load_engine(run.engine))) for run in gpu.engine_runs}
     if gpu.mark != "measured" or asked in known:
         return ""
-    listed = ", ".join(f"{run.model} TP{run.tensor_parallel} ({run.engine})" for run in gpu.engine_runs) or "none"
-    return (f"{model.name} TP{tp} on {engine.name} {engine.version}: no such run on "
+    listed = ", ".join(f"{run.model} {_parallel(run.tensor_parallel, run.pipeline_parallel)} ({run.engine})"
+                       for run in gpu.engine_runs) or "none"
+    return (f"{model.name} {_parallel(tp, stages)} on {engine.name} {engine.version}: no such run on "
             f"{gpu.name}; runs behind its profile: {listed}")
+
+
+def _parallel(tp: int, stages: int) -> str:
+    return f"TP{tp}" if stages == 1 else f"TP{tp} PP{stages}"
 
 
 def _sizes(model: ModelShape) -> tuple[object, ...]:
@@ -78,14 +84,16 @@ def mark_of(setup: Setup) -> str:
         return "textbook"
     if setup.scenario.cost_model == "roofline":
         return "datasheet"
-    return weakest_mark(setup.gpu, setup.engine, setup.model, setup.scenario.hardware.tensor_parallel, setup.host,
-                        setup.scenario.host.cpu_scale)
+    hardware = setup.scenario.hardware
+    return weakest_mark(setup.gpu, setup.engine, setup.model, hardware.tensor_parallel, setup.host,
+                        setup.scenario.host.cpu_scale, hardware.pipeline_parallel)
 
 
-def weakest_mark(gpu: Gpu, engine: EngineProfile, model: ModelShape, tp: int, host: Host, scale: float = 1.0) -> str:
+def weakest_mark(gpu: Gpu, engine: EngineProfile, model: ModelShape, tp: int, host: Host, scale: float = 1.0,
+                 stages: int = 1) -> str:
     """The weakest of the marks of GPU (extrapolated where `unlisted`), engine and host. An engine not measured counts
     as scaled; so does a host, unless measured or fitted to runs on it, and one whose times are `scale`d once more."""
-    marks = ["extrapolated" if unlisted(gpu, engine, model, tp) else gpu.mark]
+    marks = ["extrapolated" if unlisted(gpu, engine, model, tp, stages) else gpu.mark]
     marks.append(engine.mark if engine.mark in ("measured", "fitted") else "scaled")
     if host.mark == "measured" and host.cpu_scale == 1.0:
         marks.append("measured")

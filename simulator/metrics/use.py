@@ -25,6 +25,11 @@ def total(result: Result, name: str) -> int:
 
 
 
+def gpu_ns(alike: Sequence[Result], name: str = "gpu") -> float:
+    """[ns] of GPU time of a kind, of one GPU a replica; of a pipeline, whose stages take turns, the mean."""
+    return sum(total(part, name) / max(1, part.setup.limits.stages) for part in alike)
+
+
 def use(result: Result, span: int, begin: int, alike: Sequence[Result]) -> Block:
     """Shares of slots, GPU and time in the `span` ns from tick `begin`, of the replicas there were; `alike` is the
     result in parts of one kind of replica.
@@ -33,7 +38,7 @@ def use(result: Result, span: int, begin: int, alike: Sequence[Result]) -> Block
     """
     wall, whole = total(result, "wall"), paid_ns(result, begin, begin + span)
     slots = sum(total(part, "wall") * part.setup.limits.max_num_seqs for part in alike)
-    gpu, busy = ratio(total(result, "gpu"), whole), ratio(wall, whole)
+    gpu, busy = ratio(gpu_ns(alike), whole), ratio(wall, whole)
     return {
         "steps": total(result, "steps"),
         "slot_utilization": ratio(total(result, "rows"), slots),
@@ -157,18 +162,13 @@ def _swapped(result: Result, alike: Sequence[Result]) -> Block:
                      "peak_host_blocks": int(result.totals["peak_host"].max())}}
 
 
-def time_spent(result: Result) -> Block:
-    def seconds(name: str) -> float:
-        return total(result, name) / NS_PER_S
-
-    exposed = max(0, total(result, "wall") - total(result, "gpu"))
+def time_spent(result: Result, alike: Sequence[Result]) -> Block:
+    exposed = max(0.0, total(result, "wall") - gpu_ns(alike))
     return {
-        "gpu_s": seconds("gpu"),
-        "dense_s": seconds("dense"),
-        "decode_attention_s": seconds("decode_attention"),
-        "prefill_attention_s": seconds("prefill_attention"),
+        **{f"{name}_s": gpu_ns(alike, name) / NS_PER_S
+           for name in ("gpu", "dense", "decode_attention", "prefill_attention")},
         "exposed_cpu_s": exposed / NS_PER_S,
-        "copy_s": seconds("copies"),
+        "copy_s": total(result, "copies") / NS_PER_S,
         "eager_steps": total(result, "eager"),
         "wasted_rows": total(result, "wasted"),
         "pad_rows": total(result, "pad_rows"),

@@ -65,10 +65,10 @@ def step_error(setup: Setup, given: float | None = None) -> StepError:
 
 
 def scaled_cost(cost: Cost, factor: float) -> Cost:
-    """All GPU and CPU step times times `factor`; the front end's are left."""
+    """All GPU and CPU step times times `factor`; the front end's and a pipeline's pause are left."""
     if factor == 1.0:
         return cost
-    front = ("frontend_in_ns", "frontend_each_ns", "frontend_out_ns", "eager")
+    front = ("frontend_in_ns", "frontend_each_ns", "frontend_out_ns", "eager", "layers", "crowded", "pause_ns")
     changes: dict[str, Any] = {
         name: np.rint(np.asarray(value) * factor).astype(np.int64)
         for name, value in cost._asdict().items()
@@ -188,7 +188,7 @@ def request_seconds_bound(setup: Setup, trace: Trace) -> float:
     context = (output - 1) / most * (whole + output / 2)
     pairs = whole * (1 if shared else prompt / 2)
     ns = ns + context * (cost.decode_context_fp / 2**FP_BITS) + pairs * (cost.prefill_pair_fp / 2**FP_BITS)
-    return float(ns.sum()) / len(trace) / NS_PER_S
+    return float(ns.sum()) / len(trace) / NS_PER_S / max(1, limits.stages)  # of a pipeline: its busiest stage at least
 
 
 def fewest_replicas(setup: Setup, trace: Trace, rate: float) -> int:

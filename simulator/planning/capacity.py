@@ -158,7 +158,7 @@ def capacity(
         "name": scenario.name,
         "traffic": rate,
         "replicas": replicas,
-        "gpus": replicas * scenario.hardware.tensor_parallel,
+        "gpus": replicas * scenario.hardware.gpus,
         **scaled_fleet(scenario),
         "gpu": tried.setup.gpu.name,
         "asked": asked_words(levels.slo),

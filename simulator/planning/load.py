@@ -93,7 +93,7 @@ def load_curve(
         "axis": axis,
         "replications": count,
         "requests": len(traffic.trace(0)),
-        "gpus": scenario.cluster.size * scenario.hardware.tensor_parallel,
+        "gpus": scenario.cluster.size * scenario.hardware.gpus,
         **scaled_fleet(scenario),
         "gpu": setup.gpu.name,
         "model": scenario.model,
@@ -157,7 +157,7 @@ def _row(results: Sequence[Result]) -> dict[str, Any]:
         row[name] = sum(summary["requests"][name] for summary in summaries)
     if "fleet" in summaries[0]:
         had = [summary["fleet"]["mean_replicas"] or 0.0 for summary in summaries]
-        row["mean_gpus"] = sum(had) / len(had) * results[0].scenario.hardware.tensor_parallel
+        row["mean_gpus"] = sum(had) / len(had) * results[0].scenario.hardware.gpus
     return row
 
 

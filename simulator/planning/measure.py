@@ -133,7 +133,7 @@ def _fleet(result: Result, fate: Fates) -> dict[str, float]:
 def scaled_fleet(scenario: Scenario) -> dict[str, int]:
     """What an answer says beside `gpus`, the most there can be, of a fleet that is autoscaled: the fewest."""
     cluster = scenario.cluster
-    return {"least_gpus": cluster.least * scenario.hardware.tensor_parallel} if cluster.autoscales else {}
+    return {"least_gpus": cluster.least * scenario.hardware.gpus} if cluster.autoscales else {}
 
 
 def _rows(result: Result, rows: Bools, cls: str | None) -> Bools:

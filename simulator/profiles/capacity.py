@@ -48,6 +48,7 @@ class KvCapacity:
     tokens: int  # that fit; with windows: in requests of max_model_len
     max_num_seqs: int
     max_num_batched_tokens: int
+    pipeline_parallel: int = 1
 
     @property
     def layer_groups(self) -> int:
@@ -72,7 +73,8 @@ class KvCapacity:
 
     def text(self) -> str:
         """The breakdown and the formula as plain text."""
-        lines = [f"{self.model} on {self.tensor_parallel} x {self.gpu}, per GPU"]
+        stage = f", the fullest of {self.pipeline_parallel} stages" if self.pipeline_parallel > 1 else ""
+        lines = [f"{self.model} on {self.tensor_parallel} x {self.gpu}{stage}, per GPU"]
         lines += [f"  {name:<40}{size / GIB:>9.2f} GiB" for name, size in self.rows()]
         groups = f" in {self.layer_groups} groups of layers" if self.layer_groups > 1 else ""
         lines.append(
@@ -161,6 +163,7 @@ def kv_capacity(
         tokens=_tokens(groups, blocks, limits),
         max_num_seqs=limits.seqs,
         max_num_batched_tokens=limits.budget,
+        pipeline_parallel=stages,
     )
 
 

@@ -32,12 +32,13 @@ _MOST_SCALE: Final = 1000.0
 
 @dataclass(frozen=True)
 class EngineRun:
-    """A model, tensor parallelism and engine that were run on a GPU; `model` and `engine` are names of profiles."""
+    """A model, parallelism and engine that were run on a GPU; `model` and `engine` are names of profiles."""
 
     model: str
     tensor_parallel: int
     engine: str
     source: str
+    pipeline_parallel: int = 1
 
 
 @dataclass(frozen=True)
@@ -214,17 +215,19 @@ def _peaks(block: object, path: Path, sources: dict[str, str]) -> dict[str, floa
 
 def _engine_runs(rows: object, path: Path) -> tuple[EngineRun, ...]:
     """The runs a profile lists."""
-    expected = "must be a list of {model, tensor_parallel, engine, source}"
+    expected = "must be a list of {model, tensor_parallel, pipeline_parallel (if not 1), engine, source}"
+    needed = {"model", "tensor_parallel", "engine", "source"}
     if not isinstance(rows, list):
         raise ConfigError(f"{path}: engine_runs {expected}, got {shown(rows)}")
     for row in rows:
-        if not isinstance(row, dict) or set(row) != {"model", "tensor_parallel", "engine", "source"}:
+        if not isinstance(row, dict) or set(row) - {"pipeline_parallel"} != needed:
             raise ConfigError(f"{path}: engine_runs {expected}, got {shown(row)}")
-        if type(row["tensor_parallel"]) is not int or row["tensor_parallel"] < 1:
-            raise ConfigError(f"{path}: engine_runs: tensor_parallel must be a whole number >= 1, "
-                              f"got {shown(row['tensor_parallel'])}")
-    return tuple(EngineRun(str(row["model"]), row["tensor_parallel"], str(row["engine"]), str(row["source"]))
-                 for row in rows)
+        for key in ("tensor_parallel", "pipeline_parallel"):
+            value = row.get(key, 1)
+            if type(value) is not int or value < 1:
+                raise ConfigError(f"{path}: engine_runs: {key} must be a whole number >= 1, got {shown(value)}")
+    return tuple(EngineRun(str(row["model"]), row["tensor_parallel"], str(row["engine"]), str(row["source"]),
+                           row.get("pipeline_parallel", 1)) for row in rows)
 
 
 def _number(entry: object, key: str, unit: str, path: Path, most: float = _MOST) -> float:

@@ -48,6 +48,11 @@ class HostTimes:
     eager_expert_layer_worker_s: float  # the same in worker processes, experts dealt out
     eager_lora_layer_s: float  # on top of it per layer with LoRA adapters
     eager_stall_s: float  # GPU idle per eager step planned ahead: some launches wait for the GPU
+    stage_plan_s: float  # pipelines: the scheduler's part of a step
+    stage_plan_sequence_s: float  # of it per scheduled sequence
+    stage_sequence_s: float  # of a stage's worker per scheduled sequence
+    stage_decode_s: float  # what its worker takes longer for a pure decode step than one of tensor parallelism
+    stage_prefill_s: float  # the same for a step with prefill
     collective_launch_s: float  # per all-reduce launched without graphs
     frontend_in_s: float  # submission -> waiting queue
     frontend_each_s: float  # of it serial, per request: a burst queues here

@@ -36,9 +36,7 @@ def setting(result: Result) -> str:
     scenario, setup = result.scenario, result.setup
     hardware = scenario.hardware
     engine = "textbook" if setup.engine.name == "unit" else f"{setup.engine.name} {setup.engine.version}"
-    gpus = (
-        f"{hardware.tensor_parallel} x {setup.gpu.name}" if hardware.tensor_parallel > 1 else setup.gpu.name
-    )
+    gpus = gpus_of(setup.gpu.name, hardware.tensor_parallel, hardware.pipeline_parallel)
     fleet = f"{scenario.cluster.size} replicas, each {gpus}" if scenario.cluster.size > 1 else gpus
     if setup.pools:
         fleet = " and ".join(f"{name}: {_replicas(pool)}" for name, pool in setup.pools.items())
@@ -58,8 +56,15 @@ def setting(result: Result) -> str:
 
 def _replicas(pool: Setup) -> str:
     """`4 x h100-sxm` or `2 replicas of 4 x h100-sxm`."""
-    count, gpus = pool.scenario.cluster.replicas, pool.scenario.hardware.tensor_parallel
-    return f"{count} x {pool.gpu.name}" if gpus == 1 else f"{count} replicas of {gpus} x {pool.gpu.name}"
+    count, hardware = pool.scenario.cluster.replicas, pool.scenario.hardware
+    gpus = gpus_of(pool.gpu.name, hardware.tensor_parallel, hardware.pipeline_parallel)
+    return f"{count} x {gpus}" if hardware.gpus == 1 else f"{count} replicas of {gpus}"
+
+
+def gpus_of(name: str, tensor: int, stages: int) -> str:
+    """The GPUs of a replica: `h100-sxm`, `2 x h100-sxm`, `2 stages of 4 x h100-sxm`."""
+    each = f"{tensor} x {name}" if tensor > 1 else name
+    return f"{stages} stages of {each}" if stages > 1 else each
 
 
 def verdict(summary: dict[str, Any]) -> tuple[str, str, str]:
@@ -181,7 +186,7 @@ def pools(summary: dict[str, Any]) -> list[tuple[str, list[str]]]:
     """(pool, cells) when the fleet has pools."""
     found = []
     for name, own in summary.get("pools", {}).items():
-        gpus = own["gpu"] if own["tensor_parallel"] == 1 else f"{own['tensor_parallel']} x {own['gpu']}"
+        gpus = gpus_of(own["gpu"], own["tensor_parallel"], own["pipeline_parallel"])
         role = "" if own["role"] == "both" else f", {own['role']}"
         cells = [f"{own['replicas']} of {gpus}{role}", number(own["requests"]["arrived"])]
         cells += [seconds(own[key]["p99"]) for key in ("ttft_s", "tpot_s", "e2e_s")]

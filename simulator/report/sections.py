@@ -218,7 +218,7 @@ def not_modelled() -> list[str]:
     """What the simulator leaves out; docs/scenarios.md says more."""
     return [
         "Network between client and server, beyond the measured front-end latency of the engine.",
-        "LoRA adapters that are loaded in turn, pipeline parallelism, structured output, images.",
+        "LoRA adapters that are loaded in turn, pipeline stages over a network, structured output, images.",
         "Prefix hits that the trace does not show: requests without sessions, hashes or cached tokens share nothing.",
         "Start-up, model loading, failures, restarts; clocks and temperature of the GPU; other tenants.",
         "The text itself: output lengths are those of the trace and do not depend on the policy.",

@@ -54,10 +54,11 @@ def _trust(summary: Summary) -> Text:
 def _fleet(summary: Summary) -> str:
     """`4 x 1 h100-sxm`: replicas, GPUs of each; of every pool."""
     if "pools" in summary:
-        return " + ".join(f"{own['replicas']} x {own['tensor_parallel']} {own['gpu']}"
+        return " + ".join(f"{own['replicas']} x {own['tensor_parallel'] * own['pipeline_parallel']} {own['gpu']}"
                           for own in summary["pools"].values())
     made, scenario = summary["provenance"], summary["scenario"]
-    return (f"{scenario['cluster']['replicas']} x {scenario['hardware']['tensor_parallel']} {made['gpu']['name']}")
+    gpus = scenario["hardware"]["tensor_parallel"] * scenario["hardware"]["pipeline_parallel"]
+    return f"{scenario['cluster']['replicas']} x {gpus} {made['gpu']['name']}"
 
 
 def _headline(summary: Summary) -> Text:

@@ -14,12 +14,8 @@ def lora_of(spec: LoraSpec | None) -> Lora | None:
 
 def check_serving(scenario: Scenario, model: ModelShape) -> None:
     """Raise ConfigError for a sampler or adapters that are not modelled with this engine and model."""
-    if scenario.hardware.pipeline_parallel > 1:
-        raise ConfigError(f"{scenario.place('hardware.pipeline_parallel')} must be 1: step times of pipeline stages "
-                          "are not modelled (servecast kv --pp counts their memory), got "
-                          f"{scenario.hardware.pipeline_parallel}")
-    if scenario.hardware.interconnect and scenario.hardware.tensor_parallel == 1:
-        raise ConfigError(f"{scenario.place('hardware.interconnect')} has no effect with tensor_parallel 1")
+    if scenario.hardware.interconnect and scenario.hardware.gpus == 1:
+        raise ConfigError(f"{scenario.place('hardware.interconnect')} has no effect on one GPU")
     engine, lora = scenario.engine, lora_of(scenario.engine.lora)
     for key, asked in (("sampling", engine.sampling != "greedy"), ("lora", lora is not None)):
         if not asked:

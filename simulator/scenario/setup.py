@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from policies import tgi
+from policies import fastserve, tgi
 from policies.registry import ORDERS, POLICIES, Policy
 from policies.static import PADDINGS, SIZES
 from simulator.cost.calibrated import calibrated_cost
@@ -33,15 +33,13 @@ from simulator.scenario.fleet import (
 from simulator.scenario.handover import Kind, with_roles
 from simulator.scenario.length import check_fits, check_positions, kv_tokens, longest_that_fits, safe_tokens
 from simulator.scenario.pace import paced
+from simulator.scenario.pipeline import GPUS_A_HOST, check_pipeline, in_stages
 from simulator.scenario.serving import check_serving, lora_of
 from simulator.scenario.spec import Scenario, without_effect
 from simulator.scenario.swap import offload_limits, swap_limits
 from simulator.scenario.windowed import refuse_beside_windows, window_limits
 from simulator.state import LARGEST_COUNT, Limits
 from simulator.units import to_ticks
-
-GPUS_A_HOST = 8
-"""GPUs that one server links directly: HGX and OAM boards and PCIe servers hold up to eight."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +102,7 @@ def _prepare_pool(scenario: Scenario, shorten: bool) -> Setup:
     idle = without_effect(scenario.policy, policy)
     if idle:
         raise scenario.placed(ConfigError(idle))
+    check_pipeline(scenario, engine, model, policy)
     default_seqs, default_budget = engine.default_limits(gpu)
     seqs = scenario.policy.max_num_seqs or default_seqs
     with _named(scenario, "engine.speculation"):
@@ -120,7 +119,7 @@ def _prepare_pool(scenario: Scenario, shorten: bool) -> Setup:
         sizes = (seqs, budget, length)
         capacity = None if gpu.name == "unit" else _capacity(scenario, gpu, engine, model, *sizes, speculation)
         limits = _limits(scenario, engine, model, policy, *sizes, capacity)
-        return capacity, drafting.with_drafts(limits, speculation)
+        return capacity, in_stages(drafting.with_drafts(limits, speculation), scenario.hardware.pipeline_parallel)
 
     if shorten and scenario.max_model_len is None and gpu.name != "unit":
         with _named(scenario, "model"):
@@ -224,7 +223,7 @@ def _capacity(scenario: Scenario, gpu: Gpu, engine: EngineProfile, model: ModelS
     return kv_capacity(gpu, engine, model, hardware.tensor_parallel, hardware.weight_dtype, hardware.kv_dtype,
                        seqs, budget, hardware.gpu_memory_utilization, scenario.kv.block_size, max_model_len,
                        speculation.draft if speculation else None, speculation.tokens if speculation else 0,
-                       lora_of(scenario.engine.lora))
+                       lora_of(scenario.engine.lora), hardware.pipeline_parallel)
 
 
 def _limits(scenario: Scenario, engine: EngineProfile, model: ModelShape, policy: Policy, seqs: int, budget: int,
@@ -269,6 +268,8 @@ def _limits(scenario: Scenario, engine: EngineProfile, model: ModelShape, policy
         preferred_sizes=_preferred(scenario, seqs),
         served_ratio=round((0.3 if knobs.waiting_served_ratio is None else knobs.waiting_served_ratio) * tgi.ONE),
         max_waiting_tokens=20 if knobs.max_waiting_tokens is None else knobs.max_waiting_tokens,
+        quantum=max(1, to_ticks(knobs.quantum_s or fastserve.QUANTUM_S)),
+        starvation=max(1, to_ticks(knobs.starvation_s or fastserve.STARVATION_S)), max_batch=knobs.max_batch_size or 0,
         max_waiting=scenario.admission.max_waiting or 0,
         predicted_ttft=to_ticks(scenario.admission.predicted_ttft_s or 0.0),
         **swap_limits(scenario, model, policy, block_size),
@@ -313,6 +314,6 @@ def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, host: Host, model
                              seqs, budget)
     return calibrated_cost(gpu, engine, model, hardware.tensor_parallel, hardware.weight_dtype, hardware.kv_dtype,
                            seqs, budget, host, _routing(scenario), windowed, speculation, scenario.engine.sampling,
-                           lora_of(scenario.engine.lora))
+                           lora_of(scenario.engine.lora), hardware.pipeline_parallel)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from policies.registry import ASKS, ORDERS, POLICIES
+from policies.registry import ORDERS, POLICIES
 from policies.routers import ROUTERS
 from simulator.cost.check import check_cost
 from simulator.cost.step import Cost
@@ -24,7 +24,9 @@ from simulator.engines.plans import Plans
 from simulator.engines.pools import Pool
 from simulator.engines.reference import run_reference
 from simulator.engines.scaler import Scaler, Shift
+from simulator.engines.signals import KNOWS_ALL, Knows, add_signals
 from simulator.engines.world import Acceptance
+from simulator.selftest.knowing import some_asks, some_knowledge
 from simulator.state import Limits
 from simulator.units import NEVER
 
@@ -82,6 +84,7 @@ class Case:
     notice: int = 0
     retries: int | None = None
     """How often the gateway submits again what was lost; None: any number of times."""
+    knows: Knows = KNOWS_ALL
     scalers: tuple[Scaler, ...] = ()
     shifts: tuple[Shift, ...] = ()
 
@@ -140,16 +143,17 @@ TABLE: Final[tuple[Row, ...]] = (
     ("length_bucket", lambda c, d: c.among(0, 0, 4) if d.policy == "static" else 0),
     ("stream", lambda c, d: c.among(0, 1) if d.policy == "static" else 1),
     ("padding", lambda c, d: c.among(0, 1, 2) if d.policy == "static" else 0),
-    ("schedule_ahead", lambda c, d: c.among(0, 1, 1, 2)),
+    ("stages", lambda c, d: c.among(0, 0, 0, 2, 3, 4) if POLICIES[d.policy].pipelines else 0),
+    ("schedule_ahead", lambda c, d: d.stages - c.among(0, 0, 1) if d.stages else c.among(0, 1, 1, 2)),
     ("whole_prompt", lambda c, d: int(POLICIES[d.policy].whole_prompt)),
     ("prefix", lambda c, d: c.among(0, 1) if POLICIES[d.policy].prefix_cache and not d.contiguous else 0),
     ("window", lambda c, d: c.among(0, 1, 3, 4, 8, 16, 30)
-     if d.policy == "chunked" and not d.contiguous and not d.prefix else 0),
+     if d.policy == "chunked" and not d.contiguous and not d.prefix and not d.stages else 0),
     ("chunked", lambda c, d: c.among(0, 0, 1) if d.window else 0),
     ("full_groups", lambda c, d: c.among(0, 1, 1, 2) if d.window else 1),
     ("window_groups", lambda c, d: c.among(1, 1, 2, 5) if d.window else 0),
     ("draft_tokens", lambda c, d: c.among(0, 0, 1, 2, 4)
-     if POLICIES[d.policy].drafts and not d.contiguous and not d.window else 0),
+     if POLICIES[d.policy].drafts and not d.contiguous and not d.window and not d.stages else 0),
     ("lookahead", lambda c, d: c.among(0, d.draft_tokens)),
     ("rehearse", lambda c, d: c.among(0, 1) if d.draft_tokens else 0),
     ("order", lambda c, d: ORDERS.get(d.policy, 0)),
@@ -161,6 +165,9 @@ TABLE: Final[tuple[Row, ...]] = (
      if size <= d.max_num_seqs)) if d.policy == "static" else 0),
     ("served_ratio", lambda c, d: c.among(0, 2**15, 2**16, 3 * 2**16) if d.policy == "tgi" else 0),
     ("max_waiting_tokens", lambda c, d: c.among(0, 1, 3, 20) if d.policy == "tgi" else 0),
+    ("quantum", lambda c, d: c.among(1, 3, 20) * d.tick if d.policy == "fastserve" else 0),
+    ("starvation", lambda c, d: c.among(5, 40, 10**6) * d.tick if d.policy == "fastserve" else 0),
+    ("max_batch", lambda c, d: c.among(0, 1, 2) if d.policy == "fastserve" else 0),
     ("swap_blocks", lambda c, d: c.among(0, 3, 12, 10**6) if POLICIES[d.policy].swaps and not d.contiguous else 0),
     ("offload_blocks", lambda c, d: c.among(0, 0, 3, 12, 10**6) if d.prefix and not d.draft_tokens else 0),
     ("offload_ns", lambda c, d: c.among(1, d.tick, 3 * d.tick) if d.offload_blocks else 0),
@@ -173,6 +180,7 @@ TABLE: Final[tuple[Row, ...]] = (
     ("cost", lambda c, d: some_cost(c, d.tick)),
     ("replicas", lambda c, d: c.among(1, 1, 2, 3)),
     ("router", lambda c, d: c.among(*sorted(ROUTERS))),
+    ("knows", lambda c, d: some_knowledge(c, d.router, d.prefix, d.tick)),
     ("load", lambda c, d: c.among("open", "open", "closed", "grouped")),
     ("width", lambda c, d: 1 if d.load == "open" else c.among(1, 2, 3, 5)),
     ("until", lambda c, d: c.among(None, None, 30 * d.tick)),
@@ -216,11 +224,13 @@ def some_cost(choose: Choose, tick: int) -> Cost:
     return check_cost(
         Cost(
             dense_ns=(table(5) + choose.among(0, 1)) * tick, cpu_ns=prep + table(choose.among(0, 4)) * tick,
-            prep_ns=prep, eager=table(choose.among(0, 1)), slope_fp=linear(), decode_context_fp=linear(),
+            prep_ns=prep, eager=table(choose.among(0, 1)), head_ns=table(choose.among(0, 2)) * tick,
+            slope_fp=linear(), decode_context_fp=linear(),
             decode_seq_fp=linear(), prefill_pair_fp=linear(), prefill_token_fp=linear(), prefill_seq_fp=linear(),
             seen_context_fp=linear(), seen_pair_fp=linear(), cpu_seq_ns=prep_seq + few(),
             prep_seq_ns=prep_seq, frontend_in_ns=few(), frontend_each_ns=few(),
-            frontend_out_ns=few(),
+            frontend_out_ns=few(), layers=np.int64(choose.among(1, 3, 4, 7)), plan_ns=few(), plan_seq_ns=few(),
+            pause_ns=few(), crowded=np.int64(choose.among(1000, 1250)), hop_ns=few(), hop_fp=linear(),
         )
     )  # fmt: skip
 
@@ -260,13 +270,6 @@ def some_chains(choose: Choose, prompt: list[int], output: list[int], block_size
                  for t, f, leave in zip(talk, full, leaves, strict=True))  # fmt: skip
 
 
-def some_asks(choose: Choose, policy: str, n: int, tick: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """The columns that the policy needs: few values, so that many are equal."""
-    low, most = {"priority": -1}, {"priority": 3, "tenant": 2, "predicted": 9, "target": 9 * tick}
-    return tuple((name, tuple(choose.numbers(n, low.get(name, 0), choose.among(1, most[name]))))
-                 for name in ASKS if name in POLICIES[policy].needs)
-
-
 def job(case: Case, compiled: bool, log: bool = True, plans: Plans | None = None) -> Job:
     """The case as a job of one of the engines; `plans`: in place of its changes."""
     link, groups, policy = case.link, case.groups, POLICIES[case.policy]
@@ -291,6 +294,8 @@ def job(case: Case, compiled: bool, log: bool = True, plans: Plans | None = None
         add_changes(made, plans, compiled)
     if case.salts:
         made.acceptance = Acceptance(*(np.array(each) if compiled else each for each in (case.salts, case.chances)))
+    if case.knows != KNOWS_ALL:
+        add_signals(made, case.knows)
     if link:
         made.links = links_of([link[0]] * made.replicas, link[1], begin, compiled)
     return made

@@ -12,7 +12,7 @@ from simulator.engines.pools import Pool
 from simulator.selftest.cases import Case, Choose, Uniform, as_told, some_case, some_cost
 from simulator.windows import blocks_for
 
-HANDED: Final = {"policy": "chunked", "contiguous": 0, "prefix": 0, "window": 0, "draft_tokens": 0}
+HANDED: Final = {"policy": "chunked", "contiguous": 0, "prefix": 0, "window": 0, "draft_tokens": 0, "stages": 0}
 CHANGED: Final = tuple(name for name, policy in POLICIES.items() if policy.streams and not policy.aux_per_tenant)
 """Policies beside which replicas may crash (scenario.changes)."""
 def unlike_pools(seed: int, longest: int = 25) -> Case:
@@ -76,12 +76,18 @@ def with_pools(case: Case, choose: Choose) -> Case:
         seqs = choose.among(1, 2, 5)
         own = lim._replace(
             max_num_seqs=seqs, max_num_batched_tokens=max(seqs, choose.among(1, 9, 50, 200)), preferred_sizes=0,
-            num_blocks=choose.among(4, 9, 30, 1000), schedule_ahead=choose.among(0, 1, 2),
+            num_blocks=choose.among(4, 9, 30, 1000), **_ahead(case, choose),
             block_size=lim.block_size if lim.prefix or lim.window else choose.among(1, 3, 4, 16))
         others.append(Pool(own, choose.among(case.cost, _other_cost(case, choose)), choose.among(1, 2),
                            choose.among(1, 3)))
     groups = choose.among((), (tuple(range(count + 1)), (1,), (0,)))
     return replace(case, others=tuple(others), groups=groups)
+
+
+def _ahead(case: Case, choose: Choose) -> dict[str, int]:
+    """Steps in flight of another pool: without stages, or with as many in a pipeline where the first has any."""
+    stages = choose.among(0, 2, case.limits.stages) if case.limits.stages else 0
+    return {"stages": stages, "schedule_ahead": stages - choose.among(0, 1) if stages else choose.among(0, 1, 2)}
 
 
 def _other_cost(case: Case, choose: Choose) -> Any:

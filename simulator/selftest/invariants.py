@@ -127,7 +127,8 @@ def busy_within_the_horizon(case: Case, done: Job) -> Holds:
             yield stats["wall"][r] <= rows["end"][-1] - rows["start"][0]
             yield rows["wall_ns"].sum() == stats["wall"][r] and rows["gpu_ns"].sum() <= stats["gpu"][r]
             if case.until is None and not _ends_steps(case, r):
-                yield stats["gpu"][r] <= rows["end"][-1] - rows["start"][0]
+                stages = max(1, limits_of(case)[r].stages)
+                yield stats["gpu"][r] <= stages * (rows["end"][-1] - rows["start"][0])
                 yield rows["gpu_ns"].sum() == stats["gpu"][r]
     if case.until is not None:
         times = np.concatenate([done.req.scheduled, done.req.first, done.req.last])
@@ -164,13 +165,16 @@ def littles_law(case: Case, done: Job) -> Holds:
 
 
 def work_is_conserved(case: Case, done: Job) -> Holds:
-    """No replica is idle while one of its requests is there and not ended, but for a static batch's window."""
+    """No replica is idle while one of its requests is there and not ended, but for a static batch's window and the
+    pauses of a pipeline."""
     if case.limits.batch_window > 0 or case.until is not None or _changes(case) or case.link:
         return
     if case.limits.offload_blocks:  # all may wait for what is copied from host memory
         return
     req = done.req
     for r, rows in enumerate(_of_each(done)):
+        if limits_of(case)[r].stages > 1:
+            continue
         here = (req.replica == r) & (req.status == s.FINISHED)
         since, ended = req.queued[here], req.last[here] - case.cost.frontend_out_ns
         idle = rows["start"][1:] > rows["end"][:-1]
@@ -183,7 +187,7 @@ def work_is_conserved(case: Case, done: Job) -> Holds:
 def nobody_is_overtaken(case: Case, done: Job) -> Holds:
     """First come, first served: the requests of a replica are first scheduled in the order they were queued."""
     policy = POLICIES[case.policy]
-    if case.limits.length_bucket > 0 or policy.ordered or policy.aux_per_tenant > 0:
+    if case.limits.length_bucket > 0 or policy.ordered or policy.aux_per_tenant > 0 or "joins" in policy.needs:
         return
     if done.stats["loaded"].any():  # who loads is overtaken by who need not
         return

@@ -7,12 +7,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from simulator.cost.step import Cost
+from simulator.engines.signals import KNOWS_ALL
 from simulator.selftest.cases import PATIENT, Case
 
 COLUMNS: Final = ("arrival", "prompt", "output", "limit", "cached", "pick", "chains", "talk", "pause")
 PLAIN: Final = {"replicas": 1, "router": "round_robin", "load": "open", "width": 1, "until": None,
                 "talk": (), "pause": (), "habits": PATIENT, "found_after": 0, "retry": 1,
-                "notice": 0, "retries": None, "shifts": ()}
+                "notice": 0, "retries": None, "shifts": (), "knows": KNOWS_ALL}
 PLAIN_LIMITS: Final = {
     "schedule_ahead": 0, "watermark_blocks": 0, "long_prefill_token_threshold": 0, "reserve_tokens": 0,
     "batch_window": 0, "length_bucket": 0, "stream": 1, "contiguous": 0, "num_blocks": 1000, "max_model_len": 10**6,
@@ -47,9 +49,10 @@ def _smaller(case: Case) -> Iterator[Case]:
         if getattr(case.limits, name) != value:
             others = case.others if name != "stream" else tuple(  # one policy: all pools stream or none does
                 pool._replace(lim=pool.lim._replace(stream=value)) for pool in case.others)
-            yield replace(case, limits=case.limits._replace(**{name: value}), others=others)
+            plainer: dict[str, int] = {name: value} | ({"stages": 0} if name == "schedule_ahead" else {})
+            yield replace(case, limits=case.limits._replace(**plainer), others=others)
     if case.limits.prefix:
-        yield replace(case, limits=case.limits._replace(prefix=0), chains=())
+        yield replace(case, limits=case.limits._replace(prefix=0), chains=(), knows=KNOWS_ALL)
     for name, value in PATIENT._asdict().items():
         if getattr(case.habits, name) != value:
             yield replace(case, habits=case.habits._replace(**{name: value}))
@@ -92,7 +95,9 @@ def _plainer_fleet(case: Case) -> Iterator[Case]:
 def _plainer_cost(case: Case) -> Iterator[Case]:
     """Times that are the same for all tokens, or none, in all pools at once: their front end is one."""
     for name, value in case.cost._asdict().items():
-        plain: Any = np.full((2, 1), int(name == "dense_ns")) if isinstance(value, np.ndarray) else np.int64(0)
+        plain: Any = np.int64(Cost._field_defaults.get(name, 0))
+        if isinstance(value, np.ndarray):
+            plain = np.full((2, 1), int(name == "dense_ns"))
         if not np.array_equal(plain, value):
             changes: dict[str, Any] = {name: plain}
             if name == "cpu_ns":  # preparation is a part of it

@@ -137,7 +137,7 @@ def test_shipped_engine_and_host_are_what_the_fit_gives(fits: tuple[Calibration,
     fit, second = fits
     engine = yaml.safe_load(load_engine("vllm-0.24").path.read_text())
     host = yaml.safe_load(load_host("measured").path.read_text())
-    for key, value in (engine_values(fit) | host_values(fit, second.workers)).items():
+    for key, value in (engine_values(fit) | host_values(fit, second.workers, second.stages)).items():
         assert (engine | host)[key]["value"] == pytest.approx(value, rel=1e-3), key
 
 

@@ -25,6 +25,7 @@ REACH = ("tests/unit/test_reach.py", "-k", "not slow_gpus")
 SCHEDULER = ("tests/scheduler",)
 """Against what vLLM's own scheduler decided."""
 SLOW = ("tests/parity/test_slow_gpus.py",)
+PIPELINES, STAGES = ("tests/unit/test_pipeline.py",), "simulator/engines/stages.py"
 QUEUES = ("tests/unit/test_queues.py",)
 HEAP = ("tests/policies/test_heap.py",)
 KEYS = ("tests/policies/test_by_key.py",)
@@ -281,6 +282,21 @@ BUGS = (
         "front.event_phase < COMPLETE",        PARITY),
     Bug("planning at an arrival's tick comes before it", "simulator/engines/turns.py", "front.event_phase < ARRIVE",
         "front.event_phase <= SCHEDULE",        PARITY),
+    Bug("left-over layers go to the very last stage", STAGES, "(stages - 1 - more)", "(stages - more)", PIPELINES),
+    Bug("a stage starts before the one before is done", STAGES, "end = max(start, rep.stage_gpu[s], begun + ready)",
+        "end = max(rep.stage_gpu[s], begun + ready)", PIPELINES),
+    Bug("a stage computes two steps at a time", STAGES, "end = max(start, rep.stage_gpu[s], begun + ready)",
+        "end = max(start, begun + ready)", PIPELINES),
+    Bug("workers launch at the same time", STAGES, "begun = max(launched, rep.stage_cpu[s])",
+        "begun = max(handed_over(rep, cost, rows), rep.stage_cpu[s])", PIPELINES),
+    Bug("the first stage does not wait for the tokens", STAGES, "if rep.c.n_flight == lim.stages and", "if False and",
+        PIPELINES),
+    Bug("every stage has the head", STAGES, "if s == lim.stages - 1:", "if s >= 0:", PIPELINES),
+    Bug("rounds without work take no place", "simulator/engines/pipeline.py", "    c.n_flight += 1\n", "", PIPELINES),
+    Bug("requests rest a round less", BOOKING, "req.due[i] = rep.c.rounds + lim.stages",
+        "req.due[i] = rep.c.rounds + lim.stages - 1", SCHEDULER),
+    Bug("a pipeline without planning ahead forgets what is in flight", QUEUE_FILE,
+        "int(req.prompt[i]) + int(req.done[i]) - int(req.computed[i]))", "tokens)", SCHEDULER),
     Bug("TPOT over n", "simulator/metrics/latency.py", "(req.last[rows] - req.first[rows]) / (req.done[rows] - 1)",
         "(req.last[rows] - req.first[rows]) / req.done[rows]", ("tests/unit/test_metrics.py",)),
     Bug("TTFT from the queue", "simulator/metrics/latency.py", "value = req.first[rows] - req.arrival[rows]",

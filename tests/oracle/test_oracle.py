@@ -11,6 +11,7 @@ from parity.cases import Case, as_told, cases, run
 
 from simulator import state
 from simulator.engines.job import Job
+from simulator.engines.signals import KNOWS_ALL
 from simulator.units import NEVER
 
 TIMES = ("arrival", "queued", "scheduled", "first", "last")
@@ -40,8 +41,8 @@ TOTALS = {
 }
 KNOWN = ("chunked", "guaranteed_no_evict", "max_utilization", "orca", "splitfuse", "static", "tgi", "vllm_v0")
 """Policies that the oracle knows."""
-UNKNOWN = {"window": 0, "draft_tokens": 0}
-"""What the oracle does not know; judged in tests/unit/test_windows.py and tests/scheduler."""
+UNKNOWN = {"window": 0, "draft_tokens": 0, "knows": KNOWS_ALL}
+"""What the oracle does not know; judged in tests/unit/test_windows.py, test_routing.py and tests/scheduler."""
 COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
 
 

@@ -130,6 +130,7 @@ def test_cases_are_hard() -> None:
             "contiguous": case.limits.contiguous == 1, f"ahead {case.limits.schedule_ahead}": True,
             "cut by the horizon": case.until is not None and bool((req.status < 3).any()),
             "drafts": bool(case.salts), "drafts, preempted": bool(case.salts) and req.preempted.max() > 0,
+            "stages": case.limits.stages > 1, "stages, preempted": case.limits.stages > 1 and req.preempted.max() > 0,
             "arrival as an output is seen": bool(np.isin(req.queued, req.last).any()),
         }  # fmt: skip
         seen.update(name for name, there in marks.items() if there)
@@ -137,7 +138,8 @@ def test_cases_are_hard() -> None:
     look()
     wanted = {"preempted", "tie", "early end", "refused", "finished", "contiguous", "cut by the horizon",
               "arrival as an output is seen", "drafts", "drafts, preempted",
-              "open", "closed", "grouped", "ahead 0", "ahead 1", "ahead 2",
+              "open", "closed", "grouped", "ahead 0", "ahead 1", "ahead 2", "ahead 3", "ahead 4",
+              "stages", "stages, preempted",
               "again", "talk", "ramp", "held at the client",
               *s.STATUS_NAMES[s.REJECTED_LENGTH:s.LOST], *POLICIES, *ROUTERS}
     assert seen == wanted

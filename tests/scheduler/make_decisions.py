@@ -8,8 +8,8 @@ max_tokens, group, tokens of the prompt that are its group's], their priorities 
 plan
 ["plan", [[request, tokens], ...], [preempted, ...], [[admitted request, tokens found in the cache], ...]] and output
 ["output", [[request, 1 if it ended], ...]], with speculative decoding [[request, 1 if it ended, tokens], ...]. The
-model runner is a clock: every step takes STEP ticks, launching takes none, and outputs come before arrivals of their
-tick. Same wheel, same seed: same file, byte for byte.
+model runner is a clock: every step takes STEP ticks, in a pipeline on each of its stages, launching takes none, and
+outputs come before arrivals of their tick. Same wheel, same seed: same file, byte for byte.
 """
 
 import gzip
@@ -31,13 +31,14 @@ STEP = 10
 END = 999
 """The token that ends an answer."""
 KINDS = {"plain": 260, "cache": 60, "cache, short of memory": 60, "priority": 120, "priority, cache": 60, "drafts": 160,
-         "drafts, cache": 40, "drafts, cache, short of memory": 40}
+         "drafts, cache": 40, "drafts, cache, short of memory": 40, "pipeline": 160, "pipeline, cache": 40,
+         "pipeline, cache, short of memory": 40}
 """Scenarios of each kind. Those with a cache and short of memory share blocks and find them again after preemption:
 only an engine with a prefix cache can follow them. Those with priorities are scheduled by them. With drafts, which are
-right is drawn as the simulator draws it."""
+right is drawn as the simulator draws it. Pipelines are of the newer model runner where steps are planned ahead."""
 LOOKAHEAD = {"eagle3": 1, "draft_model": 1, "ngram": 0}
 """KV slots kept for each draft to come."""
-WITHOUT_CACHE = ("plain", "priority", "drafts")
+WITHOUT_CACHE = ("plain", "priority", "drafts", "pipeline")
 DATA = Path(__file__).parent / "decisions.json.gz"
 
 
@@ -53,7 +54,7 @@ def scenario(rng: random.Random, kind: str) -> dict[str, Any]:
                          rng.randrange(2), shared])  # fmt: skip
     requests.sort(key=lambda each: each[0])
     most = max(-(-(prompt + limit) // block) for _, prompt, _, limit, _, _ in requests)
-    spare = 2000 if kind in ("cache", "drafts, cache") else rng.choice((0, 0, 0, 1, 2, 5, 200))
+    spare = 2000 if kind in ("cache", "drafts, cache", "pipeline, cache") else rng.choice((0, 0, 0, 1, 2, 5, 200))
     asked = {"priority": [rng.randint(-1, 2) for _ in requests]} if kind.startswith("priority") else {}
     made = asked | {
         "kind": kind, "max_num_seqs": seqs, "max_num_batched_tokens": max(seqs, rng.choice((1, 4, 8, 16, 64, 512))),
@@ -61,6 +62,8 @@ def scenario(rng: random.Random, kind: str) -> dict[str, Any]:
         "reserve_full_prompt": rng.choice((True, False)), "block_size": block, "num_gpu_blocks": most + spare + 1,
         "schedule_ahead": rng.choice((0, 1, 1)), "requests": requests,
     }  # fmt: skip
+    if "pipeline" in kind:
+        made["stages"] = rng.choice((2, 2, 3, 4))
     return with_drafts(made, rng) if "drafts" in kind else made
 
 
@@ -101,18 +104,19 @@ def settings(made: dict[str, Any]) -> SimpleNamespace:
             max_num_scheduled_tokens=None, policy="priority" if "priority" in made else "fcfs",
             enable_chunked_prefill=True, watermark=made["watermark"],
             long_prefill_token_threshold=made["long_prefill_token_threshold"],
-            scheduler_reserve_full_isl=made["reserve_full_prompt"]),
+            scheduler_reserve_full_isl=made["reserve_full_prompt"],
+            async_scheduling=made["schedule_ahead"] > 0),
         cache_config=ns(num_gpu_blocks=made["num_gpu_blocks"], block_size=made["block_size"], mamba_cache_mode="none",
                         enable_prefix_caching=made["kind"] not in WITHOUT_CACHE),
         parallel_config=ns(data_parallel_index=0, decode_context_parallel_size=1, prefill_context_parallel_size=1,
-                           pipeline_parallel_size=1),
+                           pipeline_parallel_size=made.get("stages", 1)),
         model_config=ns(is_encoder_decoder=False, is_diffusion=False, max_model_len=made.get("max_model_len", 4096),
                         enable_return_routed_experts=False),
         observability_config=ns(kv_cache_metrics=False, enable_mfu_metrics=False), lora_config=None,
         kv_events_config=None, kv_transfer_config=None, ec_transfer_config=None,
         speculative_config=speculative(made), num_speculative_tokens=made.get("drafts", {}).get("tokens", 0),
-        use_v2_model_runner=False,
-        max_concurrent_batches=made["schedule_ahead"] + 1)  # fmt: skip
+        use_v2_model_runner="stages" in made and made["schedule_ahead"] > 0,
+        max_concurrent_batches=made.get("stages", 1) + made["schedule_ahead"])  # fmt: skip
 
 
 def digest(value: Any) -> bytes:
@@ -149,7 +153,9 @@ class Drive:
 
     def run(self) -> list[Any]:
         """The loop of EngineCore.step_with_batch_queue, on a clock."""
-        now = free = entered = 0
+        now = entered = 0
+        stages = self.made.get("stages", 1)
+        free = [0] * stages
         flight: deque[tuple[int, Any, dict[str, bool]]] = deque()
         while True:
             while entered < len(self.requests) and self.made["requests"][entered][0] <= now:
@@ -158,17 +164,28 @@ class Drive:
             if self.scheduler.has_unfinished_requests():
                 planned = self.plan(bool(flight))
                 if planned.num_scheduled_tokens:
-                    free = max(free, now) + STEP
                     yields = {i: not self.requests[int(i)].is_prefill_chunk for i in planned.num_scheduled_tokens}
-                    flight.append((free, planned, yields))
-                    if len(flight) <= self.made["schedule_ahead"]:
+                    start = now
+                    if stages > 1 and len(flight) == stages and any(flight[0][2].values()):
+                        start = max(start, flight[0][0])  # PPHandler.get_prev_sampled_outputs
+                    for s in range(stages):
+                        start = free[s] = max(free[s], start) + STEP
+                    flight.append((free[-1], planned, yields))
+                    if len(flight) < stages + self.made["schedule_ahead"]:
                         continue
                 elif planned.preempted_req_ids and not flight:
                     continue  # who had to make room for itself ends a plan; the engine asks again at once
+                elif stages > 1 and any(rows for _, _, rows in flight):
+                    flight.append((free[-1], planned, {}))
+                    if len(flight) < stages + self.made["schedule_ahead"]:
+                        continue
+                elif stages > 1 and self.scheduler.running and not flight:
+                    continue  # for whom rounds pass
             if flight:
                 end, planned, yields = flight.popleft()
                 now = max(now, end)
-                self.collect(planned, yields)
+                if yields:
+                    self.collect(planned, yields)
             elif entered < len(self.requests):
                 now = self.made["requests"][entered][0]
             else:

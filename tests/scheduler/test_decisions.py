@@ -16,11 +16,12 @@ from simulator.cost.unit import unit_cost
 from simulator.engines.job import Job
 from simulator.engines.reference import _Run
 from simulator.engines.world import Acceptance
+from simulator.scenario.pipeline import in_stages
 from simulator.state import FINISHED, Limits
 
 DATA = json.loads(gzip.decompress((Path(__file__).parent / "decisions.json.gz").read_bytes()))
 
-WITHOUT_CACHE = ("plain", "priority", "drafts")
+WITHOUT_CACHE = ("plain", "priority", "drafts", "pipeline")
 
 
 class Watched(_Run):
@@ -42,8 +43,11 @@ class Watched(_Run):
         return planned
 
     def complete(self, r: int) -> None:
-        done = list(self.job.req.done)
+        rep, done = self.job.reps[r], list(self.job.req.done)
+        oldest = rep.steps[rep.c.first_flight]
         super().complete(r)
+        if oldest.decode + oldest.prefill == 0:
+            return
         req = self.job.req
         got = [i for i, before in enumerate(done) if req.done[i] > before]
         rows = [[i, int(req.status[i] == FINISHED), req.done[i] - done[i]] for i in got]
@@ -66,12 +70,15 @@ def case(made: dict[str, Any]) -> Case:
     if "drafts" in made:
         drafts, limits = made["drafts"], limits._replace(draft_tokens=made["drafts"]["tokens"])
         limits = limits._replace(lookahead=drafts["lookahead"], rehearse=int(drafts["method"] == "eagle3"))
+    stages = made.get("stages", 1)
+    limits = in_stages(limits, stages)
+    cost = unit_cost(DATA["step"] * stages)._replace(layers=stages)
     chains = tuple(tuple(1000 * g + k for k in range(tokens // made["block_size"]))
                    for g, tokens in zip(group, shared, strict=True))  # fmt: skip
     nothing = (0,) * len(arrival)
     asks = (("priority", tuple(made["priority"])),) if "priority" in made else ()
     return Case("priority" if asks else "chunked", arrival, prompt, output, limit, nothing, nothing, limits,
-                unit_cost(DATA["step"]), chains=chains, asks=asks)  # fmt: skip
+                cost, chains=chains, asks=asks)  # fmt: skip
 
 
 def plans(made: dict[str, Any]) -> list[Any]:

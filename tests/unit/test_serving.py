@@ -22,6 +22,7 @@ from simulator.result import Result
 MODEL = load_model("llama-3.1-8b")
 RANK_16 = 41_943_040
 """Trainable parameters that PEFT prints for Llama-3-8B with r=16 on all seven products of a layer."""
+PIPELINE: dict[str, Any] = {"hardware": {"pipeline_parallel": 2}}
 
 
 def scenario(tmp_path: Path, **changes: Any) -> str:
@@ -31,7 +32,7 @@ def scenario(tmp_path: Path, **changes: Any) -> str:
         "model": "llama-3.1-8b", "hardware": {"gpu": "h200-sxm"}, "engine": {"name": "vllm-0.24"},
         "max_model_len": 4096}
     for key, value in changes.items():
-        content[key] = content[key] | value if isinstance(value, dict) else value
+        content[key] = content.get(key, {}) | value if isinstance(value, dict) else value
     path = tmp_path / "s.yaml"
     path.write_text(yaml.safe_dump(content))
     return str(path)
@@ -98,8 +99,23 @@ def test_pipeline_stages_leave_the_blocks_that_the_engine_counted() -> None:
     ({"engine": {"name": "sglang", "sampling": "top_p"}}, "modelled for engine vllm-0.24, where it was .*, got sglang"),
     ({"engine": {"sampling": "top_k"}, "hardware": {"gpu": "unit"}}, "engine.sampling has no effect on gpu: unit"),
     ({"engine": {"lora": {}}, "cost_model": "roofline"}, "engine.lora has no effect with cost_model: roofline"),
-    ({"hardware": {"pipeline_parallel": 2}}, r"hardware.pipeline_parallel must be 1: step times .*, got 2"),
-    ({"hardware": {"interconnect": "pcie"}}, "hardware.interconnect has no effect with tensor_parallel 1"),
+    ({"hardware": {"interconnect": "pcie"}}, "hardware.interconnect has no effect on one GPU"),
+    ({"hardware": {"pipeline_parallel": 2, "gpu": "unit"}}, "hardware.pipeline_parallel has no effect on gpu: unit"),
+    ({"hardware": {"pipeline_parallel": 33}}, "pipeline_parallel: pipeline stages must be 1 to 32, the layers"),
+    ({"hardware": {"pipeline_parallel": 3, "tensor_parallel": 4}}, "must be <= 8, the GPUs of one host .*, got 12"),
+    (PIPELINE | {"model": "gemma-2-27b"}, "hardware.pipeline_parallel: .*layers that are not alike"),
+    (PIPELINE | {"engine": {"name": "vllm-0.19"}}, "modelled as vllm 0.24 runs them, not vllm 0.19"),
+    (PIPELINE | {"engine": {"name": "sglang"}}, "modelled as vllm 0.24 runs them, not sglang"),
+    (PIPELINE | {"engine": {"schedule_ahead": 2}}, "engine.schedule_ahead must be 0 or 1 with pipeline stages"),
+    (PIPELINE | {"engine": {"lora": {}}}, "pipeline stages are not modelled together with engine.lora"),
+    (PIPELINE | {"engine": {"speculation": {"method": "ngram", "tokens": 3, "acceptance": 0.5}}},
+     "pipeline stages are not modelled together with engine.speculation"),
+    (PIPELINE | {"kv": {"offload": {"gib": 10, "gb_per_s": 50}}}, "not modelled together with kv.offload"),
+    (PIPELINE | {"admission": {"predicted_ttft_s": 1}}, "not modelled together with admission.predicted_ttft_s"),
+    (PIPELINE | {"cost_model": "roofline"}, "not modelled together with cost_model: roofline"),
+    (PIPELINE | {"policy": {"name": "orca"}}, r"hardware.pipeline_parallel: needs a policy .*\(chunked, .*, got orca"),
+    (PIPELINE | {"policy": {"name": "sarathi", "tbt_s": 0.05}}, "needs a policy that lets requests .*, got sarathi"),
+    (PIPELINE | {"model": "qwen2.5-14b"}, "Qwen2ForCausalLM runs on the older model runner, .*schedule_ahead: 0"),
 ])
 def test_what_is_not_modelled_is_refused_by_its_key(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
