@@ -169,7 +169,7 @@ TABLE: Final[tuple[Row, ...]] = (
     ("starvation", lambda c, d: c.among(5, 40, 10**6) * d.tick if d.policy == "fastserve" else 0),
     ("max_batch", lambda c, d: c.among(0, 1, 2) if d.policy == "fastserve" else 0),
     ("swap_blocks", lambda c, d: c.among(0, 3, 12, 10**6) if POLICIES[d.policy].swaps and not d.contiguous else 0),
-    ("offload_blocks", lambda c, d: c.among(0, 0, 3, 12, 10**6) if d.prefix and not d.draft_tokens else 0),
+    ("offload_blocks", lambda c, d: c.among(0, 0, 3, 12, 9999) if d.prefix and not (d.draft_tokens or d.stages) else 0),
     ("offload_ns", lambda c, d: c.among(1, d.tick, 3 * d.tick) if d.offload_blocks else 0),
     ("swap_ns", lambda c, d: c.among(0, 1, 3) * d.tick if d.swap_blocks else 0),
     ("hand_over", lambda c, d: 0),  # of fleets.handing_over

@@ -41,7 +41,7 @@ TOTALS = {
 }
 KNOWN = ("chunked", "guaranteed_no_evict", "max_utilization", "orca", "splitfuse", "static", "tgi", "vllm_v0")
 """Policies that the oracle knows."""
-UNKNOWN = {"window": 0, "draft_tokens": 0, "knows": KNOWS_ALL}
+UNKNOWN = {"window": 0, "draft_tokens": 0, "stages": 0, "knows": KNOWS_ALL}
 """What the oracle does not know; judged in tests/unit/test_windows.py, test_routing.py and tests/scheduler."""
 COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
 
