@@ -9,7 +9,7 @@ members, the replicas of these pools that are in service.
 Sources: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", IEEE TPDS 12(10), 2001 (power_of_two);
 Mirrokni, Thorup, Zadimoghaddam, "Consistent Hashing with Bounded Loads", SODA 2018 (session_affinity keeps a
 conversation where it began while that replica has at most LOADED / 100 of the mean load; among equal replicas a plain
-remainder stands for the hash ring).
+remainder stands for the hash ring, `home_of`).
 """
 
 from typing import Final
@@ -90,8 +90,9 @@ def count_turn(req: Requests, i: int, aux: Column) -> None:
 
 
 @jitable
-def route(code: int, req: Requests, fronts: Column, i: int, aux: Column) -> int:
-    """Replica for request i; fronts[r] is the records.Front of replica r, req.pick[i] a non-negative random number."""
+def route(code: int, req: Requests, fronts: Column, i: int, aux: Column, roster: Column) -> int:
+    """Replica for request i; fronts[r] is the records.Front of replica r, req.pick[i] a non-negative random number,
+    `roster` is aux as it is with all replicas in service, empty where they always are."""
     at = group_at(req, i)
     start = aux[at + START]
     n = aux[at + COUNT]
@@ -102,7 +103,7 @@ def route(code: int, req: Requests, fronts: Column, i: int, aux: Column) -> int:
     if code == POWER_OF_TWO:
         return _better_of_two(req.pick[i], fronts, start, n, aux)
     if code == SESSION_AFFINITY:
-        home = aux[start + req.pick[i] % n]
+        home = home_of(req, i, aux, roster)
         total = 0
         for k in range(start, start + n):
             total += fronts[aux[k]].outstanding
@@ -127,6 +128,23 @@ def _fewest(fronts: Column, start: int, n: int, aux: Column) -> int:
             fewest = outstanding
             best = aux[k]
     return best
+
+
+@jitable
+def home_of(req: Requests, i: int, aux: Column, roster: Column) -> int:
+    """Replica where the conversation of request i has its place; while that is not in service another one, for each of
+    its conversations one of its own: those of the others stay where they are, as on a hash ring."""
+    at = group_at(req, i)
+    start, serving = aux[at + START], aux[at + COUNT]
+    if len(roster) > 0 and serving < roster[at + COUNT]:
+        value, n = req.pick[i], roster[at + COUNT]
+        while value > 0:
+            home = roster[start + value % n]
+            for k in range(start, start + serving):
+                if aux[k] == home:
+                    return home
+            value = value // n
+    return aux[start + req.pick[i] % serving]
 
 
 @jitable

@@ -17,6 +17,7 @@ from simulator.engines.plans import Plans, changes_of, records_of
 from simulator.engines.pools import Pool, pool_of, routing_of
 from simulator.engines.world import Acceptance, Changes, Links
 from simulator.errors import ConfigError, TraceError
+from simulator.memory import zeros_as_used
 from simulator.records import (
     Control,
     Counters,
@@ -207,13 +208,13 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
     largest = max(pool.lim.block_size for pool in pools)
 
     def table(*shape: int, fill: int = 0) -> Any:
-        return np.full(shape, fill, dtype=np.int64)
+        return np.full(shape, fill, dtype=np.int64) if fill else zeros_as_used(shape, np.int64)
 
     def ids(*shape: int) -> Any:  # unsigned: numba then skips the test for a negative index
         return np.full(shape, NOBODY, dtype=np.uint32)
 
     def records(kind: type, *shape: int) -> Any:
-        return np.zeros(shape, dtype=dtype_of(kind))
+        return zeros_as_used(shape, dtype_of(kind))
 
     if drafts:
         req = req._replace(drafts=np.zeros(len(req.arrival), dtype=np.int32))
@@ -273,7 +274,7 @@ def _prefix(req: Requests, pools: Sequence[Pool], chain: npt.NDArray[np.int64]) 
     host = any(pool.lim.offload_blocks for pool in pools)
     replicas, kinds = sum(pool.replicas for pool in pools), int(chain.max(initial=0)) + 1
     return Prefix(chain, np.full(chain.size, -1, dtype=np.int64), np.full((replicas, kinds), -1, dtype=np.int64),
-                  np.zeros((replicas, most), dtype=dtype_of(Node)),
+                  zeros_as_used((replicas, most), dtype_of(Node)),
                   np.zeros((replicas, 2 * kinds + 1 if host else 0), dtype=dtype_of(HostBlocks)))
 
 

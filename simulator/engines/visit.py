@@ -42,7 +42,7 @@ def replica_for(world: World, router: int, fronts: Column, code: int, tick: int)
     look(world.signals, fronts, world.routing, tick)
     if router == PREFIX_AWARE:
         return route_by_prefix(world.req, world.signals, i, world.routing)
-    return route(router, world.req, world.signals.seen, i, world.routing)
+    return route(router, world.req, world.signals.seen, i, world.routing, world.changes.roster)
 
 
 def visit_under(key: Callable[..., int], arrived: Callable[..., None]) -> Callable[..., bool]:
