@@ -9,6 +9,7 @@ from policies import (
     by_key,
     chunked,
     earliest_deadline,
+    fastserve,
     guaranteed_no_evict,
     max_utilization,
     oracle_sjf,
@@ -34,7 +35,7 @@ Key = Callable[[Requests, Limits, int], int]
 Arrived = Callable[[Requests, Replica, Limits, Column, int], None]
 ORDERS: Final = by_key.KEYS | trtllm.MODES
 """Limits.order of the policies that share a compiled engine."""
-ASKS: Final = ("priority", "tenant", "predicted", "target")
+ASKS: Final = ("priority", "tenant", "predicted", "target", "joins")
 """Columns of the requests that are there only for a policy that needs them."""
 
 
@@ -144,6 +145,9 @@ POLICIES: Final = {
         _trtllm(guaranteed_no_evict),
         Policy("tgi", tgi, tgi.schedule, (_SEQS, _BUDGET, "waiting_served_ratio", "max_waiting_tokens"),
                aux=tgi.NUMBERS, lane=False, whole_prompt=True),
+        Policy("fastserve", fastserve, fastserve.schedule,
+               (_SEQS, _BUDGET, "max_batch_size", "quantum_s", "starvation_s"), arrived=fastserve.arrived,
+               needs=("joins",), aux=fastserve.NUMBERS, lane=False, whole_prompt=True, swaps=True),
         _by_key(priority, ("priority",), "aging_s"),
         _by_key(shortest_prompt, ()),
         _by_key(shortest_predicted, ("predicted",), "prediction_error"),

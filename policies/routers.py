@@ -9,7 +9,7 @@ members, the replicas of these pools that are in service.
 Sources: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", IEEE TPDS 12(10), 2001 (power_of_two);
 Mirrokni, Thorup, Zadimoghaddam, "Consistent Hashing with Bounded Loads", SODA 2018 (session_affinity keeps a
 conversation where it began while that replica has at most LOADED / 100 of the mean load; among equal replicas a plain
-remainder stands for the hash ring).
+remainder stands for the hash ring, `home_of`).
 """
 
 from typing import Final
@@ -25,6 +25,7 @@ POWER_OF_TWO: Final = 3
 LEAST_KV: Final = 4
 LEAST_WORK: Final = 5
 SESSION_AFFINITY: Final = 6
+PREFIX_AWARE: Final = 7
 
 ROUTERS: Final = {
     "round_robin": ROUND_ROBIN,
@@ -34,6 +35,7 @@ ROUTERS: Final = {
     "least_kv": LEAST_KV,
     "least_work": LEAST_WORK,
     "session_affinity": SESSION_AFFINITY,
+    "prefix_aware": PREFIX_AWARE,
 }
 SUMMARIES: Final = {
     "round_robin": "each in turn",
@@ -44,6 +46,8 @@ SUMMARIES: Final = {
     "least_work": "fewest tokens, prompt + max_tokens of requests not yet answered, over the pool's speed",
     "session_affinity": "where the conversation began, while that one has at most 125 % of the mean load; "
     "else fewest requests not yet answered",
+    "prefix_aware": "most of the prompt in its prefix cache, if over half; else, or where loads are far apart, "
+    "fewest requests not yet answered; SGLang's cache-aware rule",
 }
 
 DRAWN: Final = (RANDOM, POWER_OF_TWO)
@@ -56,7 +60,9 @@ LOADED: Final = 125
 
 ROUTED: Final = 0
 """aux: requests routed so far."""
-GROUPS: Final = 1
+LOOKED: Final = 1
+"""aux: [tick] when it last looked at the replicas (policies.signals)."""
+GROUPS: Final = 2
 """aux: where the first group's three numbers are: START of its members in aux, their COUNT, requests routed (TURN)."""
 START: Final = 0
 COUNT: Final = 1
@@ -84,8 +90,9 @@ def count_turn(req: Requests, i: int, aux: Column) -> None:
 
 
 @jitable
-def route(code: int, req: Requests, fronts: Column, i: int, aux: Column) -> int:
-    """Replica for request i; fronts[r] is the records.Front of replica r, req.pick[i] a non-negative random number."""
+def route(code: int, req: Requests, fronts: Column, i: int, aux: Column, roster: Column) -> int:
+    """Replica for request i; fronts[r] is the records.Front of replica r, req.pick[i] a non-negative random number,
+    `roster` is aux as it is with all replicas in service, empty where they always are."""
     at = group_at(req, i)
     start = aux[at + START]
     n = aux[at + COUNT]
@@ -96,7 +103,7 @@ def route(code: int, req: Requests, fronts: Column, i: int, aux: Column) -> int:
     if code == POWER_OF_TWO:
         return _better_of_two(req.pick[i], fronts, start, n, aux)
     if code == SESSION_AFFINITY:
-        home = aux[start + req.pick[i] % n]
+        home = home_of(req, i, aux, roster)
         total = 0
         for k in range(start, start + n):
             total += fronts[aux[k]].outstanding
@@ -107,6 +114,23 @@ def route(code: int, req: Requests, fronts: Column, i: int, aux: Column) -> int:
         if _less(code, fronts[aux[k]], fronts[best]):
             best = aux[k]
     return best
+
+
+@jitable
+def home_of(req: Requests, i: int, aux: Column, roster: Column) -> int:
+    """Replica where the conversation of request i has its place; while that is not in service another one, for each of
+    its conversations one of its own: those of the others stay where they are, as on a hash ring."""
+    at = group_at(req, i)
+    start, serving = aux[at + START], aux[at + COUNT]
+    if len(roster) > 0 and serving < roster[at + COUNT]:
+        value, n = req.pick[i], roster[at + COUNT]
+        while value > 0:
+            home = roster[start + value % n]
+            for k in range(start, start + serving):
+                if aux[k] == home:
+                    return home
+            value = value // n
+    return aux[start + req.pick[i] % serving]
 
 
 @jitable

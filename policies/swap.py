@@ -9,38 +9,57 @@ Source: vLLM 0.6 vllm/core/scheduler.py, Scheduler._preempt_by_swap and _schedul
 --swap-space); vllm/worker/cache_engine.py, CacheEngine.swap_out and swap_in.
 """
 
-from policies.queues import admit, held, leave_host, plan, preempt_last, take_after, wanted
+from policies.queues import admit, held, leave_host, plan, preempt, take_after, wanted
 from simulator.jit import jitable
 from simulator.kv import grow, reservation
 from simulator.state import Limits, Replica, Requests
 
 
 @jitable
-def swap_last_out(req: Requests, rep: Replica, lim: Limits) -> None:
-    """Preempt the last admitted sequence: to host memory where there is room for it."""
-    i = rep.running[rep.c.n_running - 1]
+def swap_out(req: Requests, rep: Replica, lim: Limits, place: int, copy_ns: int) -> int:
+    """Preempt the sequence at this place of `running` and return it: to host memory where there is room for it.
+
+    The next step is longer by `copy_ns` a block. It waits at the head of the queue.
+    """
+    i = rep.running[place]
     blocks = req.blocks[i]
     computed = req.computed[i]
-    preempt_last(req, rep, lim)
-    if rep.c.n_swapped > 0:
-        _behind_the_swapped(req, rep)
-    if blocks > lim.swap_blocks - rep.c.host_blocks:
-        return
-    req.computed[i] = computed
-    req.swapped[i] = blocks
-    rep.c.n_swapped += 1
-    rep.c.host_blocks += blocks
-    rep.c.copy_ns += blocks * lim.swap_ns
-    rep.stats.swapped_out += blocks
-    rep.stats.peak_host = max(rep.stats.peak_host, rep.c.host_blocks)
+    preempt(req, rep, lim, place)
+    if blocks <= lim.swap_blocks - rep.c.host_blocks:
+        req.computed[i] = computed
+        req.swapped[i] = blocks
+        rep.c.n_swapped += 1
+        rep.c.host_blocks += blocks
+        rep.c.copy_ns += blocks * copy_ns
+        rep.stats.swapped_out += blocks
+        rep.stats.peak_host = max(rep.stats.peak_host, rep.c.host_blocks)
+    return int(i)
 
 
 @jitable
-def _behind_the_swapped(req: Requests, rep: Replica) -> None:
-    """The head of the queue waits behind all that are swapped out."""
+def back_from_host(req: Requests, rep: Replica, lim: Limits, i: int, copy_ns: int) -> None:
+    """The KV of waiting request i, if it is in host memory, is copied to the blocks that it has."""
+    if lim.swap_blocks > 0 and req.swapped[i] > 0:
+        rep.c.copy_ns += req.swapped[i] * copy_ns
+        rep.stats.swapped_in += req.swapped[i]
+        leave_host(req, rep, i)
+
+
+@jitable
+def swap_last_out(req: Requests, rep: Replica, lim: Limits) -> None:
+    """Preempt the last admitted sequence: to host memory where there is room for it."""
+    first = rep.c.n_swapped
+    swap_out(req, rep, lim, rep.c.n_running - 1, lim.swap_ns)
+    if first > 0:
+        _behind(req, rep, first)
+
+
+@jitable
+def _behind(req: Requests, rep: Replica, first: int) -> None:
+    """The head of the queue waits behind the `first` that follow it."""
     i = take_after(req, rep, -1)
     at = rep.c.head
-    for _ in range(rep.c.n_swapped - 1):
+    for _ in range(first - 1):
         at = req.next[at]
     req.next[i] = req.next[at]
     req.next[at] = i
@@ -63,8 +82,6 @@ def swap_in(req: Requests, rep: Replica, lim: Limits) -> None:
         if not grow(req, rep, lim, i, req.computed[i] + 1, keep_free):
             break
         take_after(req, rep, -1)
-        rep.c.copy_ns += req.swapped[i] * lim.swap_ns
-        rep.stats.swapped_in += req.swapped[i]
-        leave_host(req, rep, i)
+        back_from_host(req, rep, lim, i, lim.swap_ns)
         admit(req, rep, i)
         plan(rep, i, 1)

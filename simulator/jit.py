@@ -30,8 +30,8 @@ F = TypeVar("F", bound=Callable[..., object])
 
 _ROOT = Path(__file__).resolve().parent.parent
 _JITABLE_SOURCES = ("policies/*.py", "simulator/engines/*.py", "simulator/cost/step.py", "simulator/kv.py",
-                    "simulator/prefix.py", "simulator/windows.py", "simulator/records.py", "simulator/state.py",
-                    "simulator/units.py", "simulator/jit.py")
+                    "simulator/prefix.py", "simulator/free_queue.py", "simulator/offload.py", "simulator/windows.py",
+                    "simulator/records.py", "simulator/state.py", "simulator/units.py", "simulator/jit.py")
 waits_for_others = True
 """Whether code that another process is about to make is waited for."""
 _waiting: list[Callable[..., object]] = []

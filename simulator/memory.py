@@ -1,8 +1,12 @@
-"""Memory of this machine, asked before a large piece of it is taken."""
+"""Memory of this machine, asked before a large piece of it is taken, and taken as it is used."""
 
+import math
+import mmap
 import os
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from simulator.errors import ConfigError
 from simulator.units import GIB
@@ -16,6 +20,23 @@ SLOT_BYTES: Final = 128
 """[bytes] of one slot of one replica in the engine, with two steps in flight."""
 REPLICA_BYTES: Final = 32 * 1024
 """[bytes] of one replica beside its slots."""
+
+
+LARGE: Final = 2**24
+"""[bytes] from which a table is mapped for itself."""
+
+
+def zeros_as_used(shape: tuple[int, ...], dtype: Any) -> Any:
+    """A table of zeros of which only what is written takes memory, page by page.
+
+    numpy asks for huge pages (Linux, MADV_HUGEPAGE from 4 MiB on), and one number written in a row then takes 2 MiB.
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    if size < LARGE or not hasattr(mmap, "MADV_NOHUGEPAGE"):
+        return np.zeros(shape, dtype=dtype)
+    pages = mmap.mmap(-1, size)
+    pages.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(pages, dtype=dtype).reshape(shape)
 
 
 def free_bytes() -> int | None:

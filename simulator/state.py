@@ -60,6 +60,11 @@ class Requests(NamedTuple):
     tenant: Column       # index of the tenant [input]
     predicted: Column    # [tokens] predicted output length [input]
     target: Column       # [ns]     time to first token that the client wants [input]
+    joins: Column        # level that it joins (policies.fastserve) [input]
+    # Where that is so, too.
+    level: Column        # its level; 0 is served first [fastserve]
+    used: Column         # [ns]     for which it has run there [fastserve]
+    ran: Column          # [tick]   of its last step, or of its entry [fastserve]
     # The waiting queue in another order than first come, first served; both are empty unless it is.
     key: Column          # smaller goes first, ties by index [engine]
     child: Column        # first child in the heap, its siblings are linked by next, -1 = none [heap]
@@ -80,8 +85,8 @@ class Requests(NamedTuple):
 
 COUNT_FIELDS: Final = ("prompt", "output", "limit", "cached", "group", "computed", "planned", "done", "blocks",
                        "extent", "slot", "replica", "preempted", "status", "next", "due", "drafts", "swapped", "found",
-                       "known", "settled", "own", "fetched", "tenant", "predicted", "child", "whole", "source", "held",
-                       "carried", "attempts", "watched", "losses")
+                       "known", "settled", "own", "fetched", "tenant", "predicted", "joins", "level", "child",
+                       "whole", "source", "held", "carried", "attempts", "watched", "losses")
 """Columns that fit int32; the others are ticks (int64)."""
 LARGEST_COUNT: Final = 2**31 - 1
 """Most tokens of a request, and most KV blocks of a replica; checked where they come in."""
@@ -199,6 +204,9 @@ class Limits(NamedTuple):
                                         # a request waits for its token to be seen (engines/pipeline.py)
     offload_blocks: int = 0             # [blocks] of host memory behind the prefix cache, 0 = there is none
     offload_ns: int = 0                 # [ns] to copy a block from there
+    quantum: int = 0                    # [ns] fastserve: of the first level
+    starvation: int = 0                 # [ns] fastserve: who has not run for so long goes up to it
+    max_batch: int = 0                  # fastserve: most requests of a step, 0 = as many as there are slots
     predicted_ttft: int = 0             # [ns] so is one whose first token is predicted to come later, 0 = none is
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from simulator.cli.common import JsonOption, note, print_json, show
+from simulator.version import schema_of
 
 TraceOption = Annotated[Path | None, typer.Option(
     "--trace", metavar="FILE", help="Azure conversation trace to draw lengths from; else the one below "
@@ -31,7 +32,7 @@ def bench(as_json: JsonOption = False, quick: QuickOption = False, trace: TraceO
     file = trace or shared_trace()
     rows = run_bench(only, quick, file, lambda row: note(f"{row['name']}: {row['seconds']} s", as_json))
     if as_json:
-        print_json(rows)
+        print_json({"schema": schema_of("bench"), "cases": rows})
         return
     show(bench_table(rows))
     for source in dict.fromkeys(row["lengths"] for row in rows):

@@ -6,6 +6,7 @@ import typer
 
 from simulator.cli.common import JsonOption, note, print_json, show
 from simulator.errors import CapacityError, ConfigError
+from simulator.version import schema_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -85,7 +86,7 @@ def kv(
                 note(f"{each.gpu}: an engine would not start with {shape.name}'s {shape.max_positions:,} positions "
                      f"(the default); max_model_len must be <= {each.tokens:,}")
     if as_json:
-        print_json([_facts(each, request_tokens) for each in found])
+        print_json({"schema": schema_of("kv"), "gpus": [_facts(each, request_tokens) for each in found]})
     else:
         formula = f"{FORMULA.rpartition(chr(10))[0]}\n{WINDOWED}" if any(found[0].groups.windows) else FORMULA
         show(_table(found, shape, request_tokens, stages), "", formula)

@@ -147,11 +147,11 @@ def whatif_command(
 
 
 def ui_command(
-    plan: Annotated[str | None, typer.Argument(metavar="[PLAN]", help="Plan YAML to start from.")] = None,
+    file: Annotated[str | None, typer.Argument(metavar="[FILE]", help="Plan or scenario YAML to start from.")] = None,
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port on this computer.")] = 8765,
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open a browser.")] = True,
 ) -> None:
     """A local page with sliders for traffic, limits, GPU, policy and replicas; this computer only."""
     from simulator.ui.server import serve
 
-    serve(None if plan is None else find_scenario(plan), port, open_browser)
+    serve(None if file is None else find_scenario(file), port, open_browser)

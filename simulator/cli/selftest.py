@@ -8,6 +8,7 @@ import typer
 
 from simulator.cli.common import JsonOption, QuietOption, note, print_json
 from simulator.errors import ServecastError
+from simulator.version import schema_of
 
 if TYPE_CHECKING:
     from simulator.selftest.soak import Finding, Soaked
@@ -48,7 +49,8 @@ def selftest(minutes: MinutesOption = 1.0, cases: CasesOption = None, seed: Seed
         raise ServecastError(f"no run ended within {minutes:g} minutes: the engines are still being compiled; "
                              "accepted: a larger --minutes")
     if as_json:
-        print_json({"compiled": done.compiled, "simpy": done.simpy, "seconds": round(done.seconds, 1), "seed": seed,
+        print_json({"schema": schema_of("selftest"), "compiled": done.compiled, "simpy": done.simpy,
+                    "seconds": round(done.seconds, 1), "seed": seed,
                     "findings": [vars(each) for each in done.findings]})
     else:
         for each in done.findings:

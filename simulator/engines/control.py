@@ -29,7 +29,7 @@ def control_function(limits_at: Callable[..., Limits], cost_at: Callable[..., Co
         pool = reps.front[r].pool
         world = World(shared.req, limits_at(rows, pool), cost_at(rows, pool), clients, shared.itl,
                       shared.rows_time[pool], shared.log, shared.routing, shared.links, shared.acceptance,
-                      shared.changes)
+                      shared.changes, shared.signals)
         rep = Replica(reps.running[r], reps.slots[r], reps.vacant[r], reps.seats[r], reps.extents[r],
                       reps.ended[r], reps.batch[r], reps.tokens[r], reps.flight[r], reps.gains[r], reps.steps[r],
                       reps.stage_gpu[r], reps.stage_cpu[r],

@@ -28,6 +28,7 @@ from simulator.engines.members import left
 from simulator.engines.pipeline import begin_round, commit_empty, drop_empty
 from simulator.engines.pools import NUMBERS, PoolRows, pool_rows
 from simulator.engines.quiet import run_quietly, steps_alike
+from simulator.engines.signals import signals_now
 from simulator.engines.steplog import log_step
 from simulator.engines.turns import ACT, END, Mode, behind, next_replica, set_event, wake
 from simulator.engines.visit import is_visit, visit_under
@@ -166,7 +167,7 @@ def _build(policy: Policy) -> Callable[..., int]:
         pool = 0
         world = World(shared.req, limits_at(rows, pool), cost_at(rows, pool), clients, shared.itl,
                       shared.rows_time[pool], shared.log, shared.routing, shared.links, shared.acceptance,
-                      shared.changes)
+                      shared.changes, shared.signals)
         if ctl.started == 0:
             start_load(world.req, world.cost, world.clients)
         alone = world.clients.coupled == 0 or given.replicas == 1  # no other replica's event can cause an arrival here
@@ -186,7 +187,7 @@ def _build(policy: Policy) -> Callable[..., int]:
                 pool = reps.front[r].pool
                 world = World(shared.req, limits_at(rows, pool), cost_at(rows, pool), clients, shared.itl,
                               shared.rows_time[pool], shared.log, shared.routing, shared.links, shared.acceptance,
-                              shared.changes)
+                              shared.changes, shared.signals)
             rep = Replica(reps.running[r], reps.slots[r], reps.vacant[r], reps.seats[r], reps.extents[r],
                           reps.ended[r], reps.batch[r], reps.tokens[r], reps.flight[r], reps.gains[r], reps.steps[r],
                           reps.stage_gpu[r], reps.stage_cpu[r],
@@ -253,7 +254,7 @@ def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[i
     code = FLEET if len(job.changes.roster) else PAUSED
     while True:
         world = World(job.req, job.lim, job.cost, job.clients(), job.itl, job.rows_time, job.log, job.routing,
-                      job.links, job.acceptance, job.changes)
+                      job.links, job.acceptance, job.changes, signals_now(job))
         if code == FLEET:
             _control()(world, rows, job.ctl, job.reps, job.until)
         code = engine(world, rows, job.ctl, job.reps, mode)

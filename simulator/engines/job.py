@@ -9,13 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from policies.registry import ASKS
+from policies.signals import Signals
 from simulator.cost.step import Cost
 from simulator.engines.clients import OPEN, Clients, Habits, Talks
 from simulator.engines.future import Future
-from simulator.engines.plans import Plans, changes_of
+from simulator.engines.plans import Plans, changes_of, records_of
 from simulator.engines.pools import Pool, pool_of, routing_of
 from simulator.engines.world import Acceptance, Changes, Links
 from simulator.errors import ConfigError, TraceError
+from simulator.memory import zeros_as_used
 from simulator.records import (
     Control,
     Counters,
@@ -58,11 +60,10 @@ LOSS_COLUMNS = ("losses", "lost_at")
 """Those that only a gateway needs which submits again a limited number of times."""
 HANDOVER_COLUMNS = ("whole", "source", "held", "carried", "landed")
 """Columns of the requests that only hand-overs need."""
-ORDER_COLUMNS = ("key", "child")
-"""Columns of the requests that only a waiting queue in order of a key needs."""
+LEVEL_COLUMNS, ORDER_COLUMNS = ("level", "used", "ran"), ("key", "child")
+"""Columns of the requests that only a policy with levels, or a waiting queue in order of a key, needs."""
 NOTHING: Final[Mapping[str, Column]] = MappingProxyType({})
-ID_COLUMNS = tuple(name for name in Replica._fields if name not in ("steps", "seats", "stats", "front", "prefix",
-                                                                   "c"))
+ID_COLUMNS = tuple(name for name in Replica._fields if name not in ("steps", "seats", "stats", "front", "prefix", "c"))
 """Columns of a replica that hold whole numbers, not records."""
 
 
@@ -96,6 +97,7 @@ class Job:
     links: Links = field(default_factory=lambda: links_of(()))
     acceptance: Acceptance = field(default_factory=lambda: no_acceptance(True))
     changes: Changes = field(default_factory=lambda: changes_of(Plans()))
+    signals: Signals | None = None   # None: the router sees all (engines.signals)
 
     def clients(self) -> Clients:
         """Who submits the requests."""
@@ -147,24 +149,24 @@ def no_acceptance(arrays: bool) -> Acceptance:
 def request_columns(arrival: Column, prompt: Column, output: Column, limit: Column, cached: Column,
                     pick: Column, chain_ends: Column | None = None, group: Column = (),
                     asks: Mapping[str, Column] = NOTHING, ordered: bool = False,
-                    hand_over: bool = False, patience: bool = False, swap: bool = False,
-                    offload: bool = False, losses: bool = False) -> Requests:
+                    hand_over: bool = False, patience: bool = False, swap: bool = False, offload: bool = False,
+                    losses: bool = False) -> Requests:
     """Requests as numpy columns, shape (N,); inputs are copied, counts become int32. Raises TraceError beyond it.
 
     `chain_ends`: with a prefix cache, where each request's shared blocks end (workload.shared); the columns of the
     cache are empty without. `group`: index of the pools each may go to, empty where there is one group. `asks`: those
     of registry.ASKS that the policy needs, the others are empty. `ordered`: the waiting queue is in order of a key.
-    `hand_over`: replicas may hand requests over to others.
-    `patience`: clients may give up or try again. `swap`: preemption is by swap.
-    `offload`: there is host memory behind the prefix cache.
-    `losses`: the gateway submits again what was lost with a replica a limited number of times.
+    `hand_over`: replicas may hand requests over to others. `patience`: clients may give up or try again. `swap`:
+    preemption is by swap. `offload`: there is host memory behind the prefix cache. `losses`: the gateway submits again
+    what was lost with a replica a limited number of times.
     """
     n = len(arrival)
     given = {"arrival": arrival, "prompt": prompt, "output": output, "limit": limit, "cached": cached, **asks}
     absent = {*(name for name in ASKS if name not in asks), *(ORDER_COLUMNS if not ordered else ()),
               *(CACHE_COLUMNS if chain_ends is None else ()), *(HANDOVER_COLUMNS if not hand_over else ()),
               *(PATIENCE_COLUMNS if not patience else ()), *(("swapped",) if not swap else ()),
-              *(HOST_COLUMNS if not offload else ()), *(LOSS_COLUMNS if not losses else ())}
+              *(LEVEL_COLUMNS if "joins" not in asks else ()), *(HOST_COLUMNS if not offload else ()),
+              *(LOSS_COLUMNS if not losses else ())}
     for name in COUNT_FIELDS:
         if name in given and n and not 0 <= np.min(given[name]) <= np.max(given[name]) <= LARGEST_COUNT:
             raise TraceError(f"{name} must be 0..{LARGEST_COUNT} tokens, got {np.min(given[name])} to "
@@ -189,8 +191,7 @@ def request_columns(arrival: Column, prompt: Column, output: Column, limit: Colu
 
 
 def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, chain: Column = (),
-              others: Sequence[Pool] = (), groups: Sequence[Sequence[int]] = (),
-              aux: int = 1) -> Job:
+              others: Sequence[Pool] = (), groups: Sequence[Sequence[int]] = (), aux: int = 1) -> Job:
     """A job on numpy columns, for the compiled engine.
 
     `chain` are the numbers of shared blocks (workload.shared), `others` the pools beside the first, `groups` the pools
@@ -206,13 +207,13 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
     largest = max(pool.lim.block_size for pool in pools)
 
     def table(*shape: int, fill: int = 0) -> Any:
-        return np.full(shape, fill, dtype=np.int64)
+        return np.full(shape, fill, dtype=np.int64) if fill else zeros_as_used(shape, np.int64)
 
     def ids(*shape: int) -> Any:  # unsigned: numba then skips the test for a negative index
         return np.full(shape, NOBODY, dtype=np.uint32)
 
     def records(kind: type, *shape: int) -> Any:
-        return np.zeros(shape, dtype=dtype_of(kind))
+        return zeros_as_used(shape, dtype_of(kind))
 
     if drafts:
         req = req._replace(drafts=np.zeros(len(req.arrival), dtype=np.int32))
@@ -226,9 +227,9 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
         steps=records(StepInFlight, total, depth), stage_gpu=table(total, stages), stage_cpu=table(total, stages),
         phase=table(total, largest), frees=table(total, largest), calendar=table(total, CALENDAR, fill=-1),
         gap_step=table(total, GAPS), gap_ns=table(total, GAPS), aux=table(total, max(aux, 1)),
-        stats=records(Totals, total), front=as_records([_front(p, pools[p]) for p in of], Front),
+        stats=records(Totals, total), front=records_of([_front(p, pools[p]) for p in of], Front),
         prefix=_prefix(req, pools, np.asarray(chain, dtype=np.int64)),
-        c=as_records([empty_replica_counters(pools[p].lim.num_blocks) for p in of], Counters),
+        c=records_of([empty_replica_counters(pools[p].lim.num_blocks) for p in of], Counters),
     )  # fmt: skip
     return Job(req, reps, pools, table(ITL_BINS), table(len(pools), most + 1), records(Control, 1), table(total),
                records(LogRow, 4096 if log else 0), future_of(len(req.arrival)), routing_of(pools, groups))
@@ -272,7 +273,7 @@ def _prefix(req: Requests, pools: Sequence[Pool], chain: npt.NDArray[np.int64]) 
     host = any(pool.lim.offload_blocks for pool in pools)
     replicas, kinds = sum(pool.replicas for pool in pools), int(chain.max(initial=0)) + 1
     return Prefix(chain, np.full(chain.size, -1, dtype=np.int64), np.full((replicas, kinds), -1, dtype=np.int64),
-                  np.zeros((replicas, most), dtype=dtype_of(Node)),
+                  zeros_as_used((replicas, most), dtype_of(Node)),
                   np.zeros((replicas, 2 * kinds + 1 if host else 0), dtype=dtype_of(HostBlocks)))
 
 
@@ -297,8 +298,7 @@ def check_sums(job: Job) -> None:
 
 
 def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, chain: Column = (),
-             others: Sequence[Pool] = (), groups: Sequence[Sequence[int]] = (),
-             aux: int = 1) -> Job:
+             others: Sequence[Pool] = (), groups: Sequence[Sequence[int]] = (), aux: int = 1) -> Job:
     """The same job on plain lists of Python integers, for the SimPy engine."""
     job = array_job(req, lim, cost, replicas, log, chain, others, groups, aux)
     columns = Requests(*(column.tolist() for column in job.req))
@@ -329,24 +329,18 @@ def as_arrays(job: Job) -> Job:
     req = Requests(*(np.array(column, dtype=np.int32 if name in COUNT_FIELDS else np.int64)
                      for name, column in zip(Requests._fields, job.req, strict=True)))
     ids = {name: np.array([getattr(rep, name) for rep in job.reps], dtype=np.int64) for name in ID_COLUMNS}
-    steps = np.array([as_records(rep.steps, StepInFlight) for rep in job.reps])
+    steps = np.array([records_of(rep.steps, StepInFlight) for rep in job.reps])
     cache = Prefix(np.array(job.reps[0].prefix.chain), np.array(job.reps[0].prefix.held),
                    np.array([rep.prefix.found for rep in job.reps]),
-                   np.array([as_records(rep.prefix.nodes, Node) for rep in job.reps]),
-                   np.array([as_records(rep.prefix.host, HostBlocks) for rep in job.reps]))
-    seats = np.array([as_records(rep.seats, Seat) for rep in job.reps])
-    reps: Any = Replica(prefix=cache, c=as_records([rep.c for rep in job.reps], Counters), steps=steps,
-                        seats=seats, stats=as_records([rep.stats for rep in job.reps], Totals),
-                        front=as_records([rep.front for rep in job.reps], Front), **ids)
+                   np.array([records_of(rep.prefix.nodes, Node) for rep in job.reps]),
+                   np.array([records_of(rep.prefix.host, HostBlocks) for rep in job.reps]))
+    seats = np.array([records_of(rep.seats, Seat) for rep in job.reps])
+    reps: Any = Replica(prefix=cache, c=records_of([rep.c for rep in job.reps], Counters), steps=steps,
+                        seats=seats, stats=records_of([rep.stats for rep in job.reps], Totals),
+                        front=records_of([rep.front for rep in job.reps], Front), **ids)
     numbers: dict[str, Any] = {
         name: np.array(getattr(job, name), dtype=np.int64) for name in ("itl", "rows_time", "frontends")
     }
-    changes = job.changes._replace(fleet=as_records(job.changes.fleet, FleetRow))
-    return replace(job, req=req, reps=reps, ctl=as_records([job.ctl], Control), log=as_records(job.log or [], LogRow),
+    changes = job.changes._replace(fleet=records_of(job.changes.fleet, FleetRow))
+    return replace(job, req=req, reps=reps, ctl=records_of([job.ctl], Control), log=records_of(job.log or [], LogRow),
                    changes=changes, **numbers)
-
-
-def as_records(objects: list[Any], kind: type) -> Any:
-    """Objects of a record class as one structured array."""
-    dtype = dtype_of(kind)
-    return np.array([tuple(getattr(o, name) for name in dtype.names or ()) for o in objects], dtype=dtype)

@@ -21,6 +21,7 @@ from simulator.engines.handover import keep_kv, pass_on, take_over
 from simulator.engines.job import Job, as_arrays, check_sums
 from simulator.engines.members import left, more_rows
 from simulator.engines.pipeline import begin_round, commit_empty, drop_empty
+from simulator.engines.signals import signals_now
 from simulator.engines.steplog import log_step
 from simulator.engines.visit import is_visit, replica_for, visit_under
 from simulator.engines.world import World
@@ -48,7 +49,7 @@ class _Run:
         self.visit = visit_under(policy.key, policy.arrived)
         self.clients = job.clients()
         self.worlds = [World(job.req, pool.lim, pool.cost, self.clients, job.itl, rows_time, job.log, job.routing,
-                             job.links, job.acceptance, job.changes)
+                             job.links, job.acceptance, job.changes, signals_now(job))
                        for pool, rows_time in zip(job.pools, job.rows_time, strict=True)]
         self.env = simpy.Environment(initial_time=0)
         self.bells = [self.env.event() for _ in job.reps]
@@ -88,7 +89,7 @@ class _Run:
         if job.router == LEAST_KV:
             for rep in job.reps:
                 rep.front.used_blocks = rep.front.blocks - rep.c.free_blocks
-        r = replica_for(self.worlds[0], job.router, fronts, code)
+        r = replica_for(self.worlds[0], job.router, fronts, code, tick)
         rep = job.reps[max(r, 0)]
         world = self.worlds[rep.front.pool]
         if phase_of(code) == CONTROL:

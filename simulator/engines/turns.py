@@ -67,7 +67,7 @@ def next_replica(world: World, fronts: Column, mode: Mode, limit: int, code: int
                 return r, ADVANCE
     if limit == NEVER:
         return 0, END
-    r = replica_for(world, mode.router, fronts, code)
+    r = replica_for(world, mode.router, fronts, code, limit)
     if r < 0:
         return 0, ACT
     return r, ADVANCE if alone and behind(fronts[r], limit, mode.until) else ACT

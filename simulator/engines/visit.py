@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from policies.routers import count_routed, count_turn, route
+from policies.routers import PREFIX_AWARE, count_routed, count_turn, route
+from policies.signals import look, note_sent, route_by_prefix
 from simulator.engines.abort import deadline, watch
 from simulator.engines.admission import enqueue
 from simulator.engines.again import fail, on_failed
@@ -25,7 +26,7 @@ def is_visit(code: int) -> bool:
 
 
 @jitable
-def replica_for(world: World, router: int, fronts: Column, code: int) -> int:
+def replica_for(world: World, router: int, fronts: Column, code: int, tick: int) -> int:
     """Replica that an event is about, -1 = none; the router chooses it for a request that enters a queue."""
     i = index_of(code)
     if phase_of(code) == CONTROL:
@@ -36,7 +37,12 @@ def replica_for(world: World, router: int, fronts: Column, code: int) -> int:
         return int(world.req.replica[i])
     if what_of(code) == LET_GO:
         return int(world.req.source[i])
-    return -1 if nobody(world.req, i, world.routing) else route(router, world.req, fronts, i, world.routing)
+    if nobody(world.req, i, world.routing):
+        return -1
+    look(world.signals, fronts, world.routing, tick)
+    if router == PREFIX_AWARE:
+        return route_by_prefix(world.req, world.signals, i, world.routing)
+    return route(router, world.req, world.signals.seen, i, world.routing, world.changes.roster)
 
 
 def visit_under(key: Callable[..., int], arrived: Callable[..., None]) -> Callable[..., bool]:
@@ -64,6 +70,7 @@ def visit_under(key: Callable[..., int], arrived: Callable[..., None]) -> Callab
             count_turn(req, i, world.routing)
         else:
             count_routed(req, i, world.routing)
+            note_sent(req, world.signals, i, r)
         if rep.front.state == DOWN:
             watch(world, i, tick)
             fail(world, rep, i, tick)

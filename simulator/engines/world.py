@@ -2,6 +2,7 @@
 
 from typing import Final, NamedTuple
 
+from policies.signals import Signals
 from simulator.cost.step import Cost
 from simulator.engines.clients import Clients
 from simulator.state import Column, Limits, Requests
@@ -65,3 +66,4 @@ class World(NamedTuple):
     links: Links
     acceptance: Acceptance
     changes: Changes
+    signals: Signals     # what the router knows

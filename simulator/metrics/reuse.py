@@ -142,8 +142,9 @@ def reuse_sentences(found: dict[str, Any] | None, measured: float | None, on_hos
         return []
     rates = {each["times"]: f"{100 * each['hit_rate']:.1f} %" for each in found["sizes"]}
     part = "" if on_host is None else f", {100 * on_host:.1f} % in host memory"
+    memory = "this memory" if on_host is None else "the GPU's memory alone"
     return [f"the prefix cache found {100 * measured:.1f} % of the prompt tokens{part}; used one request at a time, "
-            f"this memory would find {rates[1]}, half of it {rates[0.5]}, twice {rates[2]}, without end "
+            f"{memory} would find {rates[1]}, half of it {rates[0.5]}, twice {rates[2]}, without end "
             f"{100 * found['unlimited']:.1f} %"]
 
 

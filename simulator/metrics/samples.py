@@ -75,16 +75,22 @@ class Worst:
     requests: int
 
 
-def worst_window(at_s: Floats, values: Floats, window_s: float, share: float | None, least: int) -> Worst | None:
+def worst_window(
+    at_s: Floats, values: Floats, window_s: float, share: float | None, least: int, after_s: float | None = None
+) -> Worst | None:
     """Largest quantile (None: mean) over windows by time of arrival `at_s` [s], one every half window.
 
-    Windows with fewer than `least` requests tell nothing and are left out; None when none is left.
+    Windows with fewer than `least` requests tell nothing and are left out; None when none is left. `after_s`: these
+    are part of a longer run, whose first arrival was so long before; its windows that lie within the part are taken.
     """
     if at_s.size == 0:
         return None
     order = np.argsort(at_s, kind="stable")
     at, sorted_values = at_s[order] - at_s[order[0]], values[order]
     starts = np.arange(0.0, max(at[-1] - window_s, 0.0) + window_s / 2, window_s / 2)
+    if after_s is not None:
+        starts = starts + -after_s % (window_s / 2)
+        starts = starts[starts <= at[-1] - window_s]
     edges = np.searchsorted(at, np.stack([starts, starts + window_s]), side="left").T
     found: Worst | None = None
     for start, (low, high) in zip(starts, edges, strict=True):

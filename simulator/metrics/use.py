@@ -147,7 +147,7 @@ def _host(result: Result) -> Block:
     admitted = req.scheduled != NEVER
     tokens, prompts = int(req.fetched[admitted].sum()), int(req.prompt[admitted].sum())
     pools = result.setup.pools.values() or (result.setup,)
-    return {"host": {"blocks": sum(each.limits.offload_blocks for each in pools), "found_tokens": tokens,
+    return {"host": {"blocks": max(each.limits.offload_blocks for each in pools), "found_tokens": tokens,
                      "hit_rate": ratio(tokens, prompts), "blocks_loaded": total(result, "loaded"),
                      "link_s": total(result, "loading") / NS_PER_S,
                      "peak_blocks": int(result.totals["peak_host"].max())}}

@@ -1,11 +1,12 @@
 """Around the recommended fleet: headroom, bottleneck, next change, curves, growth, hourly resizing."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from simulator.errors import ConfigError
+from simulator.planning.alternatives import Alternatives
 from simulator.planning.bounds import RELIEF, gains
 from simulator.planning.candidate import Candidate
 from simulator.planning.edge import RATE_STEP
@@ -15,6 +16,7 @@ from simulator.planning.names import gpu_name
 from simulator.planning.points import Point
 from simulator.planning.price import Fleet, price_of
 from simulator.planning.search import Outcome, Search
+from simulator.planning.sensitivity import Sensitivity
 from simulator.planning.statistics import Judgement, value_of
 from simulator.planning.traffic import HOUR_NS, hours_of, mean_rate
 from simulator.planning.walls import NEARBY
@@ -27,6 +29,8 @@ DAY_HOURS: Final = 20
 """A trace of at least this many hours can say what resizing by the hour saves."""
 SMALL_GAIN: Final = 1.02
 """A change that moves the wall by less than this is not worth naming."""
+TIE: Final = 200 * RATE_STEP
+"""[points] Two walls are searched to RATE_STEP each: gains that differ by less are not told apart."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +50,22 @@ class Answer:
     growth: list[dict[str, Any]] = field(default_factory=list)
     hourly: dict[str, Any] | None = None
     loss: dict[str, Any] | None = None
+    autoscaled: dict[str, Any] | None = None
+    spot: dict[str, Any] | None = None
+    sensitivity: list[dict[str, Any]] = field(default_factory=list)
     explained: bool = False
 
 
+def bottleneck(relief: Sequence[dict[str, Any]]) -> str:
+    """The resource of which more moves the wall furthest; several where what the search can tell does not part them."""
+    most = max((row["wall_gain_pct"] for row in relief), default=0.0)
+    if not most > 100 * (SMALL_GAIN - 1):
+        return "none stands out"
+    return " and ".join(row["resource"] for row in relief if row["wall_gain_pct"] >= most - TIE)
+
+
 PARTS: Final = ("the fleet that is bought", "headroom", "the bottleneck", "single changes of the settings",
-                "goodput", "more traffic", "hours of the day")  # fmt: skip
+                "what it hangs on", "goodput", "more traffic", "hours of the day")  # fmt: skip
 """What is simulated about the recommended fleet, in order."""
 
 
@@ -70,20 +85,25 @@ class Explain:
         begin(next(part))
         bought = self.search.verdict(self.candidate, self.fleet.replicas, self.rate, 1 + self.error)
         loss = lost(self.search, self.fleet, self.rate) if self.fleet.spare else None
+        other = Alternatives(self.search, self.fleet, self.rate, self.error)
+        scaled, spot = other.autoscaled(), other.spot()
         if not explain:
-            return Answer(bought, loss=loss)
+            return Answer(bought, loss=loss, autoscaled=scaled, spot=spot)
         begin(next(part))
         wall = self.search.wall(self.candidate, self.serving, self.rate)
-        spare = self.search.wall(self.candidate, self.fleet.replicas, self.rate) if self.fleet.spare else wall
+        spare = wall
+        if self.fleet.spare and math.isfinite(wall):
+            near = wall * self.fleet.replicas / self.serving
+            spare = self.search.wall(self.candidate, self.fleet.replicas, near, first=NEARBY)
         standing = math.isfinite(wall)
         headroom = self.headroom(wall)
         begin(next(part))
         relief = list(self.relief(wall)) if standing else []
-        named = next(iter(relief), None)
-        found = named is not None and named["wall_gain_pct"] > 100 * (SMALL_GAIN - 1)
         shares = self.shares(wall) if standing else {}
         begin(next(part))
         changes = list(self.changes(wall)) if standing else []
+        begin(next(part))
+        sensitive = Sensitivity(self.search, self.fleet, self.rate, wall, self.error).rows() if standing else []
         begin(next(part))
         curve = list(self.curve(wall)) if standing else []
         begin(next(part))
@@ -95,7 +115,7 @@ class Explain:
             100 * (wall / self.rate - 1),
             headroom,
             spare * self.per_unit,
-            named["resource"] if named is not None and found else "none stands out",
+            bottleneck(relief),
             relief,
             shares,
             changes,
@@ -103,6 +123,9 @@ class Explain:
             growth,
             self.hourly(),
             loss,
+            scaled,
+            spot,
+            sensitive,
             True,
         )
 
@@ -120,7 +143,7 @@ class Explain:
         setup = self.search.runner.bench.setup(self.candidate)
 
         def moved(resource: str) -> float:
-            return self.search.relieved_wall(self.candidate, self.serving, wall, resource)
+            return wall * self.search.moved(self.candidate, self.serving, wall, relief=resource)
 
         for resource, gain in gains(above, setup, wall, moved).items():
             yield {"resource": resource, "more_pct": 100 * (RELIEF - 1), "wall_gain_pct": gain}
@@ -147,7 +170,7 @@ class Explain:
             found = self.search.runner.bench.ready(changed)
             if found.setup is None:
                 continue
-            moved = self.search.wall(changed, self.serving, wall, first=NEARBY)
+            moved = wall * self.search.moved(self.candidate, self.serving, wall, changed)
             cost = price_of(self.search.spec, changed.gpu).usd_per_hour * changed.tensor_parallel
             rows.append(
                 {

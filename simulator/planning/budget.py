@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from simulator.planning.batch_limits import LEADERS, NEAR, Tried, climb, open_limits
 from simulator.planning.bounds import Ready, gains
 from simulator.planning.cache import PointCache
 from simulator.planning.candidate import Candidate, candidates_of
@@ -19,12 +20,14 @@ from simulator.planning.points import Runner
 from simulator.planning.price import price_of
 from simulator.planning.search import Search
 from simulator.planning.spec import MAX_REPLICAS, PlanSpec
-from simulator.planning.statistics import check_levels, check_prefixes, finite, level_rows, reason
+from simulator.planning.statistics import Judgement, check_levels, check_prefixes, finite, level_rows, reason
 from simulator.planning.traffic import at_rate, mean_rate
 from simulator.planning.walls import LOWEST_RATE, NEARBY
 from simulator.units import NS_PER_S
 from simulator.version import schema_of
 
+GAIN: Final = 1.02
+"""Other batch limits are taken where they carry more, or bring the worst level lower, by this factor at least."""
 NOT_FINISHED: Final = "not finished: the search was interrupted"
 
 
@@ -43,7 +46,7 @@ def spend(
     """
     store = PointCache(cache) if isinstance(cache, Path) else cache
     candidates = candidates_of(spec)
-    teller = Teller(progress, len(candidates) + (2 if explain else 0))
+    teller = Teller(progress, len(candidates) + (3 if explain else 1))
     runner = Runner(spec, jobs, store, teller)
     trace = runner.bench.traffic.trace(0)
     check_levels(spec, at_rate(trace, spec.growth))
@@ -51,6 +54,9 @@ def spend(
     search, traffic = Search(spec, runner), mean_rate(trace)
     rows, stopped = _rows(search, candidates, traffic)
     rows.sort(key=lambda row: _key(spec, row))
+    known, tried = {c.label: c for c in candidates}, list[Tried]()
+    if not stopped:
+        stopped = _tune(search, rows, known, traffic, tried)
     best = rows[0] if rows and rows[0]["carries"] is not None else None
     data: dict[str, Any] = {
         "schema": schema_of("budget"),
@@ -65,12 +71,13 @@ def spend(
         "survive": spec.survive,
         "rows": rows,
         "best": best,
+        "batch_limits": [note.plain() for note in tried],
         "relief": [],
         "steps": [],
         "growth": list(spec.growth_pct_per_month or GROWTHS),
     }
     if best is not None and explain and best["wall"] and not stopped:
-        chosen = next(c for c in candidates if c.label == best["label"])
+        chosen = known[best["label"]]
         try:
             teller.begin(f"{best['label']}, the bottleneck")
             data["relief"] = _relief(search, chosen, best["serving"], best["carries"] / traffic)
@@ -100,6 +107,64 @@ def _rows(search: Search, candidates: Sequence[Candidate], traffic: float) -> tu
             most = row["carries"]
             teller.known = f"{candidate.label} carries {most:.3g} requests/s"
     return rows, stopped
+
+
+def _tune(
+    search: Search, rows: list[dict[str, Any]], known: dict[str, Candidate], traffic: float, tried: list[Tried]
+) -> str:
+    """Other batch limits for the rows that lead (best first): theirs is added where it is better; what stopped that."""
+    spec = search.spec
+    search.runner.teller.begin("batch limits")
+    try:
+        leading: list[dict[str, Any] | None] = [*rows[:LEADERS]]
+        for row in leading:
+            while row is not None and (note := _open(search, row, rows[0], known)):
+                tried.append(note)
+                row = _better(search, row, rows[0], known, traffic, note)
+                if row is not None:
+                    rows.append(row)
+                    rows.sort(key=lambda each: _key(spec, each))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return ""
+
+
+def _open(search: Search, row: dict[str, Any], best: dict[str, Any], known: dict[str, Candidate]) -> Tried | None:
+    """What to try for a row; None where nothing is open, it is far from the best, or there is no wall to move."""
+    spec = search.spec
+    default = open_limits(spec, search.runner.bench.ready(known[row["label"]]))
+    if not default or not row["wall"] or row["carries"] < NEAR * best["carries"]:
+        return None
+    if spec.objective == "best_slo":
+        return None if row["worst"] is None else Tried(row["label"], "with levels further within their limits", default)
+    return Tried(row["label"], f"at {GAIN * best['carries']:.3g} requests/s", default)
+
+
+def _better(
+    search: Search, row: dict[str, Any], best: dict[str, Any], known: dict[str, Candidate], traffic: float, note: Tried
+) -> dict[str, Any] | None:
+    """The row of the first setting that is better than the best by one look, if it is better when looked at whole."""
+    spec, bench = search.spec, search.runner.bench
+    slo = spec.objective == "best_slo"
+    rate = spec.growth if slo else GAIN * best["carries"] / traffic
+
+    def look(changed: Candidate) -> Judgement | None:
+        found = bench.ready(changed)
+        return None if found.setup is None else search.judged(changed, row["serving"], rate, count=2)
+
+    def does(judged: Judgement) -> bool:
+        return judged.holds and (not slo or judged.binding.ratio * GAIN <= best["worst"])
+
+    changed = climb(known[row["label"]], note.default, look, note, does)
+    if changed is None:
+        return None
+    known[changed.label] = changed
+    found = _row(search, bench.ready(changed), traffic)
+    gain = best["worst"] / found["worst"] if slo and found["worst"] else (found["carries"] or 0.0) / best["carries"]
+    if gain >= GAIN:
+        return found
+    note.found = ""
+    return None
 
 
 def affordable(spec: PlanSpec, candidate: Candidate) -> int:

@@ -2,9 +2,10 @@
 
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from policies.registry import policy_named
 from simulator.planning.spec import PlanSpec
 from simulator.scenario.spec import Scenario, scenario_from
 
@@ -30,6 +31,7 @@ class Candidate:
     expert_parallel: bool = False
     draft_tokens: int | None = None
     prefill_replicas: int = 0
+    tbt_s: float | None = None
 
     @property
     def label(self) -> str:
@@ -48,6 +50,7 @@ class Candidate:
             "expert parallel" if self.expert_parallel else "",
             _drafts(self.draft_tokens),
             f"{self.prefill_replicas} for prefill" if self.prefill_replicas else "",
+            f"{1000 * self.tbt_s:g} ms a token" if self.tbt_s else "",
         ]
         return ", ".join(part for part in parts if part)
 
@@ -73,8 +76,15 @@ def candidates_of(spec: PlanSpec) -> tuple[Candidate, ...]:
         c.expert_parallel,
         c.draft_tokens,
         c.prefill_replicas,
+        c.tbt_s,
     )
-    return tuple(Candidate(*point) for point in grid)
+    asked = (Candidate(*point) for point in grid)
+    return tuple(dict.fromkeys(each if _paced(each) else replace(each, tbt_s=None) for each in asked))
+
+
+def _paced(candidate: Candidate) -> bool:
+    """Whether its policy keeps a time between tokens."""
+    return candidate.policy is not None and "tbt_s" in policy_named(candidate.policy).knobs
 
 
 def scenario_of(spec: PlanSpec, candidate: Candidate, replicas: int = 1) -> Scenario:
@@ -91,7 +101,7 @@ def scenario_of(spec: PlanSpec, candidate: Candidate, replicas: int = 1) -> Scen
         hardware["step_s"] = spec.step_s
     if candidate.expert_parallel:
         hardware["expert_parallel"] = True
-    policy = {k: getattr(candidate, k) for k in ("max_num_seqs", "max_num_batched_tokens")}
+    policy = {k: getattr(candidate, k) for k in ("max_num_seqs", "max_num_batched_tokens", "tbt_s")}
     policy = {k: v for k, v in policy.items() if v is not None}
     if candidate.policy:
         policy["name"] = candidate.policy

@@ -1,5 +1,6 @@
 """Looks at one fleet: simulated, whole or by a replica's share, and held against the service levels."""
 
+import functools
 import math
 
 import numpy as np
@@ -9,6 +10,7 @@ from simulator.planning.candidate import Candidate
 from simulator.planning.points import Point, Runner
 from simulator.planning.spec import PlanSpec
 from simulator.planning.statistics import Judgement, judge
+from simulator.planning.ways import WHOLE, Way
 from simulator.workload.trace import Trace
 
 FEWEST = 2
@@ -17,6 +19,13 @@ FAR_OFF = 1.25
 """A mean beyond a limit by this factor is not looked at again, of a candidate that is not the best one."""
 SHARE = 5
 """A replica's share stands for the fleet where it has this many times the requests that a percentile needs."""
+
+QUARTER = 4
+"""The busiest 1 / QUARTER of the requests."""
+LONG = 20_000
+"""Requests of a trace from which its busiest part is looked at first."""
+DENSER = 1.3
+"""Rate of that part against the mean rate, at least."""
 
 
 class OutOfBudget(ServecastError):
@@ -45,19 +54,40 @@ class Looks:
         relief: str | None = None,
         rows: tuple[int, int] | None = None,
         whole: bool = False,
+        part: bool = False,
+        way: Way | None = None,
     ) -> Judgement:
         """Judge a fleet on `count` replications (default: search.replications).
 
-        Not `whole`: one replica on its share stands for the fleet, where that share is enough to tell.
+        Not `whole`: one replica on its share stands for the fleet, where that share is enough to tell. `part`: `rows`
+        stand for the whole trace; every level of that is at least as high.
         """
         traffic = self.runner.bench.traffic
-        alone = not whole and self.shares(candidate, replicas, rows)
+        whole = whole or (way is not None and way[0] in WHOLE)
+        alone = not whole and self.shares(candidate, replicas, None if part else rows)
         wanted = self.spec.search.replications if count is None else count
         samples = traffic.samples(replicas, alone, wanted)
-        points = [Point(candidate, replicas, rate, k, factor, not alone, relief, rows) for k in range(samples)]
+        points = [Point(candidate, replicas, rate, k, factor, not alone, relief, rows, way=way, part=part)
+                  for k in range(samples)]  # fmt: skip
         if self.runner.simulated + len(points) > self.spec.search.max_simulations:
             raise OutOfBudget(f"search.max_simulations ({self.spec.search.max_simulations}) is used up")
-        return judge(self.spec, self.runner.run(points), exact=not traffic.replicable and not alone)
+        return judge(self.spec, self.runner.run(points), exact=not traffic.replicable and not alone, part=part)
+
+    @functools.cached_property
+    def busiest(self) -> tuple[int, int] | None:
+        """Rows of the busiest quarter of a long trace whose rate rises and falls; None where that would say little.
+
+        A level that this quarter alone breaks, everyone else being answered at once, is broken by the whole.
+        """
+        slo = self.spec.slo
+        at = self.runner.bench.traffic.trace(0).arrival_ns
+        size = len(at) // QUARTER
+        if len(at) < LONG or slo.counts or any(t.metric == "itl" for t in slo.targets):
+            return None
+        spans = at[size:] - at[:-size]
+        first = int(np.argmin(spans))
+        denser = (at[-1] - at[0]) / len(at) * size / max(1, int(spans[first]))
+        return (first, first + size) if denser >= DENSER else None
 
     def shares(self, candidate: Candidate, replicas: int, rows: tuple[int, int] | None = None) -> bool:
         """Whether one replica's share of the requests has enough of them for every level.
@@ -71,18 +101,19 @@ class Looks:
         return replicas > 1 and size / replicas >= SHARE * self._least
 
     def verdict(
-        self, candidate: Candidate, replicas: int, rate: float, factor: float, rows: tuple[int, int] | None = None
+        self, candidate: Candidate, replicas: int, rate: float, factor: float, rows: tuple[int, int] | None = None,
+        way: Way | None = None,
     ) -> Judgement:
         """Decide on the whole fleet, replications added until every level is clear; still open = not shown.
 
         What two looks show to be far off is not simulated whole.
         """
-        first = self.judged(candidate, replicas, rate, factor, count=2, rows=rows)
+        first = self.judged(candidate, replicas, rate, factor, count=2, rows=rows, way=way)
         if first.verdict == "misses" and (first.overloaded or first.binding.ratio > 1.5):
             return first
         count, most = self._fewest(candidate), self.spec.search.most_replications
         while True:
-            found = self.judged(candidate, replicas, rate, factor, count=count, rows=rows, whole=True)
+            found = self.judged(candidate, replicas, rate, factor, count=count, rows=rows, whole=True, way=way)
             most = most if self.runner.bench.traffic.replicable else count
             hopeless = any(not math.isfinite(level.interval.mean) for level in found.levels)
             beyond = candidate not in self.careful and found.binding.interval.mean > FAR_OFF * found.binding.limit

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from simulator.metrics.fleet import paid_ns
+from simulator.metrics.fleet import HOUR_NS, paid_ns
 from simulator.metrics.latency import Bools, Fates, Floats, fates, gap_mean_ns, histogram_quantiles, seconds
 from simulator.metrics.samples import Worst, mean, needed, percentile, within_run, worst_window
 from simulator.metrics.stability import stability
@@ -70,7 +70,18 @@ def key_of(metric: str, cls: str | None, percentile: float) -> str:
     return f"{metric} {cls or '*'} {'mean' if percentile == MEAN else format(percentile, 'g')}"
 
 
-def measure(result: Result, wanted: Wanted) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Beside:
+    """What a part of a run leaves out: so many requests, and the time from their first to that of the part [s].
+
+    They are taken to be answered at once: no level of the whole run is lower than what is measured so.
+    """
+
+    requests: int
+    after_s: float
+
+
+def measure(result: Result, wanted: Wanted, beside: Beside | None = None) -> dict[str, Any]:
     """One simulation as plain numbers (JSON, infinities allowed); NaN where no request has the time asked for."""
     fate = fates(result)
     times = {m: seconds(result, f"{m}_s", fate) for m in PER_REQUEST}
@@ -86,14 +97,17 @@ def measure(result: Result, wanted: Wanted) -> dict[str, Any]:
     for metric, name in dict.fromkeys((m, c) for m, c, _ in wanted.quantiles if m != "itl"):
         rows = _rows(result, fate.measured & ~np.isnan(times[metric]), name)
         column, at = times[metric][rows], arrival[rows]
+        whole = column if beside is None else np.concatenate([column, np.zeros(beside.requests)])
         for asked in (q for q in wanted.quantiles if q[:2] == (metric, name)):
             key, share = key_of(*asked), None if asked[2] == MEAN else asked[2] / 100
-            values[key] = mean(column) if share is None else percentile(column, share)
+            values[key] = mean(whole) if share is None else percentile(whole, share)
             if asked in wanted.decided:
                 found = within_run(column[np.argsort(at, kind="stable")], share, wanted.level)
                 within[key] = [found.low, found.high, int(column.size)]
                 least = 2 if share is None else needed(share, wanted.level)
-                worst[key] = {f"{w:g}": _plain(worst_window(at, column, w, share, least)) for w in wanted.windows}
+                after = None if beside is None else beside.after_s
+                worst[key] = {f"{w:g}": _plain(worst_window(at, column, w, share, least, after))
+                              for w in wanted.windows}  # fmt: skip
     return {
         "values": values,
         "within": within,
@@ -107,12 +121,13 @@ def measure(result: Result, wanted: Wanted) -> dict[str, Any]:
 
 
 def _fleet(result: Result, fate: Fates) -> dict[str, float]:
-    """Replicas paid for on average, of a fleet that changes."""
+    """Replicas paid for, on average and in hours, and the hours of the run, of a fleet that changes."""
     span = makespan_ns(result, fate)
     if result.fleet is None or not span:
         return {}
     begin = int(result.requests.arrival[fate.arrived].min())
-    return {"mean_replicas": paid_ns(result, begin, begin + span) / span}
+    paid = paid_ns(result, begin, begin + span)
+    return {"mean_replicas": paid / span, "replica_hours": paid / HOUR_NS, "fleet_hours": span / HOUR_NS}
 
 
 def scaled_fleet(scenario: Scenario) -> dict[str, int]:

@@ -19,6 +19,7 @@ MOVED: Final = {
     "policy.name": "candidates.policy",
     "policy.max_num_seqs": "candidates.max_num_seqs",
     "policy.max_num_batched_tokens": "candidates.max_num_batched_tokens",
+    "policy.tbt_s": "candidates.tbt_s",
     "hardware.gpu": "candidates.gpu",
     "hardware.tensor_parallel": "candidates.tensor_parallel",
     "hardware.weight_dtype": "candidates.weight_dtype",

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from simulator.errors import ConfigError
 from simulator.planning.answer import DAY_HOURS, PARTS, Answer, Explain
+from simulator.planning.batch_limits import LEADERS, Tried, fewer_replicas
 from simulator.planning.bounds import Ready, fewest_replicas
 from simulator.planning.cache import PointCache
 from simulator.planning.candidate import candidates_of
@@ -55,6 +56,7 @@ class Plan:
     reused: int = 0
     requests: int = 0
     stopped: str = ""  # by what: search.max_simulations or an interruption
+    limits: tuple[Tried, ...] = ()  # batch limits that were tried
 
     @property
     def best(self) -> Choice | None:
@@ -64,8 +66,7 @@ class Plan:
     @property
     def nearest(self) -> Outcome | None:
         """When nothing is feasible: the candidate that carries most of the traffic, then the least broken."""
-        tried = [o for o in self.outcomes if o.best_try is not None]
-        return max(tried, key=lambda o: (o.rate_met, -o.best_try.binding.ratio if o.best_try else 0.0), default=None)
+        return nearest_of(self.outcomes)
 
 
 def plan(
@@ -83,7 +84,7 @@ def plan(
     """
     store = PointCache(cache) if isinstance(cache, Path) else cache
     candidates = candidates_of(spec)
-    teller = Teller(progress, len(candidates) + (len(PARTS) + 1 if explain else 1))
+    teller = Teller(progress, len(candidates) + (len(PARTS) + 2 if explain else 2))
     runner = Runner(spec, jobs, store, teller)
     trace = runner.bench.traffic.trace(0)
     check_levels(spec, at_rate(trace, spec.growth))
@@ -94,6 +95,9 @@ def plan(
     found = [runner.bench.ready(candidate) for candidate in candidates]
     outcomes, stopped = _search_all(search, found, trace)
     choices = _rank(search, outcomes, trace)
+    tried: list[Tried] = []
+    if not stopped:
+        stopped = _tune(search, found, outcomes, choices, tried)
     if not stopped:
         stopped = _confirm(search, found, outcomes, choices)
     answer = None
@@ -125,6 +129,7 @@ def plan(
         runner.reused,
         runner.requests,
         stopped,
+        tuple(tried),
     )
 
 
@@ -179,6 +184,34 @@ def _search_all(search: Search, found: Sequence[Ready], trace: Trace) -> tuple[l
                 best = value
                 teller.known = f"{outcome.replicas + spec.survive} replicas of {f.candidate.label}"
     return [solved[id(f)] for f in found], stopped
+
+
+def _tune(
+    search: Search, found: list[Ready], outcomes: list[Outcome], choices: list[Choice], tried: list[Tried]
+) -> str:
+    """Other batch limits for those that lead, or, where nothing is feasible, are nearest; what stopped that."""
+    of = {f.candidate: f for f in found}
+    leading = [(of[c.outcome.candidate], c.outcome) for c in choices[:LEADERS]]
+    if not choices:
+        near = nearest_of(outcomes)
+        leading = [(of[near.candidate], near)] if near else []
+    search.runner.teller.begin("batch limits")
+    try:
+        for better, outcome in fewer_replicas(search, leading, tried):
+            found.append(better)
+            outcomes.append(outcome)
+            choices[:] = _rank(search, outcomes, search.runner.bench.traffic.trace(0))
+    except OutOfBudget:
+        return BUDGET
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return ""
+
+
+def nearest_of(outcomes: Sequence[Outcome]) -> Outcome | None:
+    """Where nothing is feasible: the candidate that carries most of the traffic, then the least broken."""
+    tried = [o for o in outcomes if o.best_try is not None]
+    return max(tried, key=lambda o: (o.rate_met, -o.best_try.binding.ratio if o.best_try else 0.0), default=None)
 
 
 def _confirm(search: Search, found: Sequence[Ready], outcomes: list[Outcome], choices: list[Choice]) -> str:

@@ -12,12 +12,14 @@ from simulator.planning.bounds import Ready, ready
 from simulator.planning.cache import PointCache, content_key
 from simulator.planning.candidate import Candidate
 from simulator.planning.fleets import relieved, resized, stretched
-from simulator.planning.measure import MEASURE_VERSION, Wanted, measure, wanted_of
+from simulator.planning.measure import MEASURE_VERSION, Beside, Wanted, measure, wanted_of
 from simulator.planning.news import Teller
 from simulator.planning.spec import PlanSpec
 from simulator.planning.traffic import Traffic, at_rate, from_zero, is_symmetric, share_of_replica
+from simulator.planning.ways import AUTOSCALED, SPOT, WHOLE, Way, changed_setup, changed_trace, fleet_setup
 from simulator.run import simulate
 from simulator.scenario.setup import Setup
+from simulator.units import NS_PER_S
 from simulator.workload.trace import Trace
 
 PARALLEL_FROM: Final = 20_000
@@ -28,7 +30,7 @@ PARALLEL_FROM: Final = 20_000
 class Point:
     """One simulation. `rate` multiplies the workload's traffic; `full` simulates every replica of the fleet,
     else one replica stands for all. `step_factor` stretches step times. `rows` is a part of the trace; `goodput`
-    counts requests within all limits (always done where the plan asks for attainment)."""
+    counts requests within all limits (always done where the plan asks for attainment). `way`: see planning.ways."""
 
     candidate: Candidate
     replicas: int
@@ -39,6 +41,8 @@ class Point:
     relief: str | None = None
     rows: tuple[int, int] | None = None
     goodput: bool = False
+    way: Way | None = None
+    part: bool = False  # `rows` stand for the whole trace, the rest of it being answered at once (measure.Beside)
 
 
 class Bench:
@@ -49,6 +53,7 @@ class Bench:
         self.traffic = Traffic(spec)
         self.wanted = wanted_of(spec)
         self._setups: dict[tuple[Candidate, str | None], Setup] = {}
+        self._fleets: dict[tuple[Candidate, int, Way], Setup] = {}
 
     def ready(self, candidate: Candidate) -> Ready:
         """The candidate looked up, its max_model_len held against the longest request of the traffic."""
@@ -73,11 +78,25 @@ class Bench:
             self._setups[key] = found.setup if relief is None else relieved(found.setup, relief)
         return self._setups[key]
 
+    def setup_of(self, point: Point) -> Setup:
+        """What a point runs on, with its relief, its way and its step times; of how many replicas is left open where
+        they are alike."""
+        way = point.way
+        if way is not None and way[0] in WHOLE:
+            key = (point.candidate, point.replicas, way)
+            if key not in self._fleets:
+                self._fleets[key] = fleet_setup(self.spec, *key)
+            return stretched(self._fleets[key], point.step_factor)
+        setup = self.setup(point.candidate, point.relief)
+        return stretched(setup if way is None else changed_setup(setup, way), point.step_factor)
+
     def trace(self, point: Point) -> Trace:
         """The requests of a point: the whole fleet's, or the share of one replica."""
         whole = self.traffic.trace(self.trace_number(point))
         if point.rows is not None:
             whole = from_zero(whole.take(slice(*point.rows)))
+        if point.way is not None:
+            whole = changed_trace(whole, point.way, self.spec.seed)
         if point.full:
             return at_rate(whole, point.rate)
         share = share_of_replica(
@@ -90,6 +109,11 @@ class Bench:
         )
         return at_rate(share, point.rate)
 
+    def size(self, point: Point) -> int:
+        """Requests of a point."""
+        first, end = point.rows or (0, len(self.traffic.trace(self.trace_number(point))))
+        return (end - first) // (1 if point.full else point.replicas)
+
     def wanted_at(self, point: Point) -> Wanted:
         """What to record of a point: its limits only where they are used, so that others keep their key."""
         needed = point.goodput or self.spec.slo.counts
@@ -101,14 +125,16 @@ class Bench:
 
     def key(self, point: Point) -> str:
         """Hash of everything that decides the record."""
-        setup = self.setup(point.candidate, point.relief)
-        setup, drafts = stretched(setup, point.step_factor), setup.speculation
+        setup = self.setup_of(point)
+        drafts, way = setup.speculation, point.way[0] if point.way else ""
+        flexible = {AUTOSCALED: self.spec.autoscale, SPOT: self.spec.spot}.get(way)
         whole = {k: v for k, v in asdict(point).items() if k not in ("candidate", "step_factor", "relief")}
         return content_key(
             {
                 "point": whole,
                 "router": point.candidate.router,
                 "prefill": (point.candidate.prefill_replicas, self.spec.link and self.spec.link.model_dump()),
+                "flexible": flexible and flexible.model_dump(),
                 "drafts": drafts and (drafts.method, drafts.tokens, drafts.chances),
                 "policy": setup.policy.name,
                 "trace": self.traffic.identity(self.trace_number(point)),
@@ -123,16 +149,24 @@ class Bench:
 
     def run(self, point: Point) -> dict[str, Any]:
         """Simulate a point and measure it."""
-        setup = self.setup(point.candidate, point.relief)
-        setup = stretched(setup, point.step_factor)
-        if point.full:
+        setup = self.setup_of(point)
+        if point.full and (point.way is None or point.way[0] not in WHOLE):
             setup = resized(setup, point.replicas)
         try:
             trace = self.trace(point)
         except TraceError:
             return {"idle": True}
         result = simulate(setup.scenario, trace=trace, setup=setup, replication=self.trace_number(point))
-        return {"idle": False, **measure(result, self.wanted_at(point))}
+        return {"idle": False, **measure(result, self.wanted_at(point), self.beside(point))}
+
+    def beside(self, point: Point) -> Beside | None:
+        """What is left out of the trace where a part of it stands for all; of one replica its share of that."""
+        if not point.part or point.rows is None:
+            return None
+        whole, (first, end) = self.traffic.trace(self.trace_number(point)), point.rows
+        left = len(whole) - (end - first)
+        after_s = (whole.arrival_ns[first] - whole.arrival_ns[0]) / NS_PER_S / point.rate
+        return Beside(left if point.full else -(-left // point.replicas), float(after_s))
 
 
 _benches: dict[str, Bench] = {}
@@ -192,9 +226,7 @@ class Runner:
     def _simulate(self, points: list[Point]) -> Iterator[dict[str, Any]]:
         """Records in order, each as soon as it is there."""
         self.simulated += len(points)
-        sizes = [
-            len(self.bench.traffic.trace(self.bench.trace_number(p))) // (1 if p.full else p.replicas) for p in points
-        ]
+        sizes = [self.bench.size(p) for p in points]
         self.requests += sum(sizes)
         one_by_one = self.jobs == 1 or len(points) <= 1 or sum(sizes) < PARALLEL_FROM
         for record in map(self.bench.run, points) if one_by_one else self._many(points):

@@ -59,7 +59,7 @@ class Search(Walls):
         """Fewest replicas among `counts` (rising) that pass; None when the last does not.
 
         `clear`: the interval must clear every limit; else the mean is enough. Bracket by doubling the step from
-        `start`, bisect on single looks, then walk on whole fleets to the first that passes.
+        `start`, bisect on single looks; then walk down on whole fleets to the first that passes, or bracket upwards.
         """
 
         def quick(i: int) -> bool:
@@ -77,11 +77,8 @@ class Search(Walls):
             while i > 0 and sure(i - 1):
                 i -= 1
             return counts[i]
-        while i + 1 < len(counts):
-            i += 1
-            if sure(i):
-                return counts[i]
-        return None
+        high = _boundary(sure, i + 1, len(counts), low=i) if i + 1 < len(counts) else len(counts)
+        return counts[high] if high < len(counts) else None
 
     def needed(self, found: Ready, rate: float, start: int) -> int | None:
         """Replicas at `rate` times the traffic, looked for around `start`; None = not among those allowed."""
@@ -96,8 +93,8 @@ class Search(Walls):
         allowed = list(self.spec.candidates.allowed(candidate.tensor_parallel, candidate.prefill_replicas))
         return allowed, bound, [n for n in allowed if n >= bound]
 
-    def solve(self, found: Ready, rate: float) -> Outcome:
-        """The whole search for one candidate at `rate` times the workload's traffic."""
+    def solve(self, found: Ready, rate: float, near: int | None = None) -> Outcome:
+        """The whole search for one candidate at `rate` times the workload's traffic, from `near` replicas if given."""
         candidate, spec = found.candidate, self.spec
         if found.setup is None:
             return Outcome(candidate, "does not fit", found.reason)
@@ -114,7 +111,7 @@ class Search(Walls):
             return self._failed(candidate, allowed[-1], rate, bound, error, needs)
         tpot = min((t.max_s for t in spec.slo.targets if t.metric == "tpot"), default=None)
         trace = self.runner.bench.traffic.trace(0)
-        start = likely_replicas(found.setup, trace, mean_rate(trace) * rate, tpot)
+        start = near or likely_replicas(found.setup, trace, mean_rate(trace) * rate, tpot)
         if not self.judged(candidate, _near(counts, start), rate, 1 + error, count=1).holds:
             never = self._never(candidate, counts[-1], rate, bound, error)
             if never is not None:
@@ -174,9 +171,10 @@ def _near(counts: Sequence[int], start: int) -> int:
     return counts[min(bisect.bisect_left(counts, start), len(counts) - 1)]
 
 
-def _boundary(passes: Callable[[int], bool], start: int, size: int) -> int:
-    """First index of a rising predicate, found by doubling steps from `start`; `size` when none passes."""
-    low, high, step = -1, size, 1
+def _boundary(passes: Callable[[int], bool], start: int, size: int, low: int = -1) -> int:
+    """First index of a rising predicate, found by doubling steps from `start`; `size` when none passes. `low`: an index
+    that does not, below `start`."""
+    high, step = size, 1
     i = start
     while True:
         if passes(i):

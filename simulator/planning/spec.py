@@ -11,10 +11,11 @@ from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_
 
 from simulator.config import Document, Section, placed, validate
 from simulator.errors import ServecastError
+from simulator.planning.flexible import PlanSpotSpec, ScaledSpec
 from simulator.planning.names import check_names, gpu_name, scenario_keys
 from simulator.planning.slo import SloSpec
 from simulator.profiles.beside import beside
-from simulator.scenario.limits import asked_back
+from simulator.scenario.limits import LONGEST_S, asked_back
 from simulator.scenario.sections import EngineSpec, HostSpec, KvSpec, LinkSpec
 from simulator.workload.spec import parse_workload
 
@@ -57,6 +58,8 @@ class Candidates(Section):
                                                  "0: none")
     prefill_replicas: tuple[int, ...] = Field(default=(0,), description="of the fleet's, so many compute prompts and "
                                               "the rest go on from there; 0: each does both")
+    tbt_s: tuple[float | None, ...] = Field(default=(None,), description="[s] between tokens, kept by policy sarathi; "
+                                            "the other policies go without")
     replicas: ReplicaRange | tuple[int, ...] = ReplicaRange()
     total_gpus: tuple[int, ...] | None = Field(default=None, description="only layouts of exactly these sizes")
 
@@ -77,6 +80,8 @@ class Candidates(Section):
             if not value:
                 raise ValueError("must hold at least one value")
             counts = [v for v in value if isinstance(v, int) and not isinstance(v, bool)]
+            if info.field_name == "tbt_s" and not all(v is None or 0 < v <= LONGEST_S for v in value):
+                raise ValueError(f"must be numbers of seconds > 0, got {list(value)}")
             least = 0 if info.field_name in ("draft_tokens", "prefill_replicas") else 1
             if counts and min(counts) < least:
                 raise ValueError(f"must be >= {least}, got {min(counts)}")
@@ -102,6 +107,8 @@ class SearchSpec(Section):
     most_replications: int = Field(default=16, ge=2, le=256, description="added until every level is clear")
     max_simulations: int = Field(default=2000, ge=1)
     calibration_error: float | None = Field(default=None, ge=0, lt=1, description="relative error of step times")
+    batch_limits: bool = Field(default=True, description="try other max_num_seqs and max_num_batched_tokens for the "
+                               "leading candidates, where candidates does not name them")
     max_rate_scale: float = Field(default=1024.0, gt=1, description="where the search for the wall ends")
 
 
@@ -142,6 +149,8 @@ class PlanSpec(Section):
     prices: dict[str, float] = Field(default_factory=dict, description="USD per GPU and hour, by GPU name")
     reserved_prices: dict[str, float] = Field(default_factory=dict, description="USD per GPU and hour, of GPUs that "
                                               "are paid for every hour; prices are then on demand")
+    autoscale: ScaledSpec | None = Field(default=None, description="an autoscaled fleet beside the fixed one")
+    spot: PlanSpotSpec | None = Field(default=None, description="a fleet partly on spot capacity beside the fixed one")
     survive: int = Field(default=0, ge=0, description="replicas that may fail with the SLO still met")
     objective: Literal["min_cost", "min_gpus", "max_goodput_per_gpu", "min_energy", "max_traffic", "best_slo"] = (
         "min_cost"
@@ -184,6 +193,8 @@ class PlanSpec(Section):
                 raise ValueError(question)
         self._check_drafts()
         self._check_split()
+        self._check_pace()
+        self._check_flexible()
         if self.step_s is not None and self.candidates.gpu != ("unit",):
             raise ValueError("step_s has no effect on a real GPU; it belongs to candidates.gpu: unit")
         return self
@@ -208,6 +219,26 @@ class PlanSpec(Section):
                              "candidates.prefill_replicas needs link: {gb_per_s: ..., latency_s: ...}, which sends KV")
         if split and self.survive:
             raise ValueError("survive is not modelled with candidates.prefill_replicas")
+
+    def _check_pace(self) -> None:
+        paced = "sarathi" in self.candidates.policy
+        if paced != (self.candidates.tbt_s != (None,)) or (paced and None in self.candidates.tbt_s):
+            raise ValueError("candidates.policy sarathi needs candidates.tbt_s, the time between tokens" if paced
+                             else "candidates.tbt_s has no effect without candidates.policy sarathi")
+
+    def _check_flexible(self) -> None:
+        for key in ("autoscale", "spot"):
+            if getattr(self, key) is None:
+                continue
+            if self.budget is not None:
+                raise ValueError(f"{key} is not modelled with a budget")
+            if self.survive or max(self.candidates.prefill_replicas):
+                other = "survive" if self.survive else "candidates.prefill_replicas"
+                raise ValueError(f"{key} is not modelled with {other}")
+        for gpu in self.spot.prices if self.spot else ():
+            if gpu_name(gpu) not in self.candidates.gpu:
+                known = ", ".join(self.candidates.gpu)
+                raise ValueError(f"spot.prices.{gpu} has no effect: no such GPU among candidates.gpu ({known})")
 
     @property
     def base(self) -> Path:

@@ -72,11 +72,13 @@ class Judgement:
         return max(self.levels, key=lambda x: (x.verdict != "meets", x.ratio, _over(x.shown, x.limit)))
 
 
-def judge(spec: Asking, records: Sequence[dict[str, Any]], exact: bool = False) -> Judgement:
+def judge(spec: Asking, records: Sequence[dict[str, Any]], exact: bool = False, part: bool = False) -> Judgement:
     """Judge the replications of one fleet.
 
     `exact`: one recorded trace, whose answer is that of this very trace and no sample: the value decides, and the
-    interval comes from within the run. Raises ConfigError for a level that no request of a replication has.
+    interval comes from within the run. `part`: records of a part of the trace, which say how high levels are at least;
+    a window that it has none of says nothing, and the backlog of the part is not judged.
+    Raises ConfigError for a level that no request of a replication has.
     """
     busy = [r for r in records if not r["idle"]]
     if not busy:
@@ -84,6 +86,8 @@ def judge(spec: Asking, records: Sequence[dict[str, Any]], exact: bool = False) 
     levels = []
     for target in spec.slo.targets:
         values = [value_of(record, target) for record in busy]
+        if part:
+            values = [0.0 if math.isnan(value) else value for value in values]
         if np.isnan(values).any():
             raise ConfigError(f"{target.name}: no request has it; a service level without data cannot be judged")
         got, level = interval(values, spec.search.confidence), spec.search.confidence
@@ -96,7 +100,7 @@ def judge(spec: Asking, records: Sequence[dict[str, Any]], exact: bool = False) 
         got = interval(values, spec.search.confidence)
         verdict = _VERDICT["below" if values[0] <= limit else "above"] if exact else against(got, limit)
         levels.append(Judged(name, limit, got, verdict))
-    overloaded = sum(r["overloaded"] for r in busy) * 2 > len(busy)
+    overloaded = sum(r["overloaded"] for r in busy) * 2 > len(busy) and not part
     return Judgement(tuple(levels), overloaded, tuple(records))
 
 

@@ -7,6 +7,7 @@ from simulator.planning.candidate import Candidate
 from simulator.planning.edge import END_STEP, FIRST, RATE_STEP, Edge, find_edge
 from simulator.planning.looks import Looks
 from simulator.planning.passing import Passes, by_mean, clear, early, excess, possibly, surely
+from simulator.planning.ways import Way
 
 LOWEST_RATE = 1 / 64
 NEARBY = 1.03
@@ -60,6 +61,45 @@ class Walls(Looks):
         most = wall * self.spec.search.max_rate_scale
         edge = self._edge(candidate, replicas, wall * (1 + RATE_STEP), most, resource, 1.0, by_mean, False, known=wall)
         return math.inf if math.isinf(edge.fails) else edge.passes
+
+    def moved(
+        self, candidate: Candidate, replicas: int, wall: float, changed: Candidate | None = None,
+        relief: str | None = None, way: Way | None = None, factor: float = 1.0,
+    ) -> float:
+        """The wall with one thing changed over `wall`, the one without; infinite = none any more.
+
+        Of a long trace both are those of its busiest part in one replication: only their ratio is asked for.
+        """
+        rows = self.busiest
+        if rows is None and way is None and factor == 1.0:
+            if relief is not None:
+                return self.relieved_wall(candidate, replicas, wall, relief) / wall
+            return self.wall(changed or candidate, replicas, wall, first=NEARBY) / wall
+        base = self._part_edge(candidate, replicas, wall)
+        if not 0 < base.passes <= base.fails < math.inf:
+            return 1.0
+        if relief is not None:
+            edge = self._part_edge(candidate, replicas, base.fails, relief=relief, known=base.passes)
+        else:
+            edge = self._part_edge(changed or candidate, replicas, base.passes, way=way, factor=factor)
+        if math.isinf(edge.fails) or edge == base or edge.passes == 0:
+            return math.inf if edge.fails == math.inf else edge.passes / base.passes
+        return math.sqrt(edge.passes * edge.fails / (base.passes * base.fails))
+
+    def _part_edge(
+        self, candidate: Candidate, replicas: int, start: float, relief: str | None = None, known: float = 0.0,
+        way: Way | None = None, factor: float = 1.0,
+    ) -> Edge:
+        """The edge by the mean of one look at the busiest part of the trace, from `start`, which is a good guess."""
+        rows = self.busiest
+
+        def at(rate: float) -> float:
+            part = rows is not None
+            look = self.judged(candidate, replicas, rate, factor, count=1, relief=relief, rows=rows, part=part, way=way)
+            return excess(look, by_mean)
+
+        most = start * self.spec.search.max_rate_scale
+        return find_edge(at, start, lowest=start * LOWEST_RATE, highest=most, first=NEARBY, known=known)
 
     def walls_within(self, candidate: Candidate, replicas: int, wall: float, error: float) -> tuple[float, float]:
         """Where the levels surely hold with steps slower by `error`, and where one possibly holds with faster ones."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import yaml
 
-from simulator.report.plan.deploy import service_name
+from simulator.report.plan.names import service_name
 from simulator.run import Result
 from simulator.scenario.autoscale import COOL_DOWN_S, DAY_S, POLLING_S, AutoscaleSpec, RateSpec, ShiftSpec
 from simulator.scenario.changes import autoscaled
@@ -35,10 +35,15 @@ def manifests(result: Result) -> str:
     found = []
     for pool, _, spec, most in autoscaled(scenario.cluster):
         name = service_name(f"{scenario.name}-{pools[pool]}" if pools else scenario.name)
-        notes, body = (_hpa if spec.formula == "hpa" else _scaled_object)(name, spec, most)
-        text = yaml.safe_dump(body, sort_keys=False, width=120)
-        found.append("".join(f"# {note}\n" for note in [*_notes(spec), *notes]) + text)
+        found.append(manifest(name, spec, most))
     return "---\n".join(found)
+
+
+def manifest(name: str, spec: AutoscaleSpec, most: int) -> str:
+    """The YAML document of one autoscaler of the Deployment `name`, of at most so many replicas."""
+    notes, body = (_hpa if spec.formula == "hpa" else _scaled_object)(name, spec, most)
+    text = yaml.safe_dump(body, sort_keys=False, width=120)
+    return "".join(f"# {note}\n" for note in [*_notes(spec), *notes]) + text
 
 
 def _notes(spec: AutoscaleSpec) -> list[str]:

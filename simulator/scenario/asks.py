@@ -5,8 +5,10 @@ from typing import Final
 
 import numpy as np
 
+from policies.fastserve import DEEPEST
 from policies.registry import Policy
 from policies.vtc import FIRST, UNIT
+from simulator.cost.step import Cost, dense_time, prefill_attention_time, table_at
 from simulator.engines.job import Job
 from simulator.errors import ConfigError, UnknownNameError
 from simulator.scenario.spec import Scenario
@@ -16,9 +18,30 @@ from simulator.workload.streams import stream
 from simulator.workload.trace import Int64s, Trace
 
 
-def asked(policy: Policy, scenario: Scenario, trace: Trace, replication: int) -> dict[str, Int64s]:
+def asked(policy: Policy, scenario: Scenario, trace: Trace, replication: int, cost: Cost,
+          quantum: int) -> dict[str, Int64s]:
     """The columns of registry.ASKS that the policy needs. Raises ConfigError where nothing says what they hold."""
+    if "joins" in policy.needs:
+        return {"joins": _joins(trace, cost, quantum)}
     return {name: _MAKERS[name](scenario, trace, replication) for name in policy.needs}
+
+
+def _joins(trace: Trace, cost: Cost, quantum: int) -> Int64s:
+    """The first level of fastserve whose quantum is no shorter than the step of the prompt alone."""
+    lengths, where = np.unique(trace.prompt, return_inverse=True)
+    levels = np.zeros(lengths.size, dtype=np.int64)
+    for k, tokens in enumerate(lengths.tolist()):
+        step = prompt_ns(cost, tokens)
+        while quantum << int(levels[k]) < step and levels[k] < DEEPEST:
+            levels[k] += 1
+    found: Int64s = levels[where]
+    return found
+
+
+def prompt_ns(cost: Cost, tokens: int) -> int:
+    """[ns] of a step with one whole prompt: the CPU prepares it, the GPU computes it."""
+    gpu = dense_time(cost, 1, tokens) + prefill_attention_time(cost, 1, tokens, tokens * (tokens + 1) // 2)
+    return int(table_at(cost.prep_ns, 1, tokens) + cost.prep_seq_ns + gpu)
 
 
 def _missing(scenario: Scenario, what: str, accepted: str) -> ConfigError:

@@ -8,6 +8,7 @@ from simulator.engines.clients import CLOSED, GROUPED, OPEN, Talks
 from simulator.engines.fleet import add_changes
 from simulator.engines.job import Job, array_job, list_job, request_columns, slots_held
 from simulator.engines.pools import Pool
+from simulator.engines.signals import KNOWS_ALL, add_signals
 from simulator.errors import ConfigError, TraceError
 from simulator.memory import check_slots
 from simulator.scenario import speculation as drafting
@@ -16,6 +17,7 @@ from simulator.scenario.changes import plans_of
 from simulator.scenario.clients import habits_of, talks_in
 from simulator.scenario.fleet import groups_of, picks, pool_speeds
 from simulator.scenario.handover import links
+from simulator.scenario.routing import knows_of
 from simulator.scenario.setup import Setup
 from simulator.state import Limits
 from simulator.units import to_ticks
@@ -57,7 +59,8 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
     group, groups = groups_of(scenario, trace) if setup.pools else ((), ())
     req = request_columns(trace.arrival_ns, trace.prompt, trace.output, trace.max_tokens, trace.cached,
                           picks(scenario, trace, replication), shared.ends if shared else None,
-                          group if len(groups) > 1 else (), asked(setup.policy, scenario, trace, replication),
+                          group if len(groups) > 1 else (),
+                          asked(setup.policy, scenario, trace, replication, setup.cost, limits.quantum),
                           setup.policy.ordered, scenario.cluster.hands_over, gives_up or habits.attempts > 1,
                           any(pool.lim.swap_blocks for pool in pools), any(pool.lim.offload_blocks for pool in pools),
                           scenario.cluster.retries is not None)
@@ -79,6 +82,9 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
     if plans is not None:
         add_changes(job, plans, compiled)
     job.router = ROUTERS[scenario.cluster.router]
+    knows = knows_of(scenario, shared is not None)
+    if knows != KNOWS_ALL:
+        add_signals(job, knows)
     job.load, job.width = LOADS[scenario.load.kind], scenario.load.width
     job.habits, job.talks = habits, talks if compiled else Talks(*(column.tolist() for column in talks))
     if setup.speculation:

@@ -102,6 +102,11 @@ class PolicySpec(Section):
                                            description="default 20, as the launcher's")
     tbt_s: float | None = Field(default=None, gt=0, le=1e6, description="[s] between two tokens of an answer that no "
                                 "step may exceed")
+    quantum_s: float | None = Field(default=None, gt=0, le=1e4, description="[s] of the first level; default 0.01")
+    starvation_s: float | None = Field(default=None, gt=0, le=1e6, description="[s] without a step after which a "
+                                       "request goes up to the first level; default 3")
+    max_batch_size: int | None = Field(default=None, ge=1, le=LARGEST_COUNT, description="most requests of a step; "
+                                       "default max_num_seqs")
     tenant_weights: dict[str, Annotated[float, Field(ge=1e-3, le=1e3)]] | None = None
 
 
@@ -204,11 +209,32 @@ class EventSpec(Section):
         return self
 
 
+class PrefixRouterSpec(Section):
+    """What router: prefix_aware goes by (policies/signals.py)."""
+
+    knows: Literal["sent", "caches"] = Field(default="sent", description="what it sent where, or the caches themselves")
+    capacity_blocks: int | None = Field(default=None, ge=1, le=LARGEST_COUNT,
+                                        description="of what it sent, a replica; default 31250")
+    share: float = Field(default=0.5, ge=0, lt=1, description="of a prompt's blocks, above which it goes there")
+    most_apart: int = Field(default=32, ge=0, le=LARGEST_COUNT,
+                            description="requests by which loads may differ, and by a factor, before only they count")
+    factor: float = Field(default=1.1, ge=1, le=1000)
+
+    @model_validator(mode="after")
+    def _index(self) -> "PrefixRouterSpec":
+        if self.capacity_blocks is not None and self.knows == "caches":
+            raise ValueError("cluster.prefixes.capacity_blocks has no effect with knows: caches")
+        return self
+
+
 class ClusterSpec(Section):
     """Identical replicas behind a router, or pools of them."""
 
     replicas: int = Field(default=1, ge=1, le=4096)
     router: str = "round_robin"
+    staleness_s: float = Field(default=0.0, ge=0, le=1e6, description="for which the router goes by the load that it "
+                               "saw last")
+    prefixes: PrefixRouterSpec | None = Field(default=None, description="of router: prefix_aware")
     pools: dict[str, PoolSpec] = Field(default={}, description="unlike replicas behind one router, by name")
     link: LinkSpec | None = Field(default=None, description="from prefill to decode pools")
     disaggregate_from_tokens: int | None = Field(
@@ -236,6 +262,14 @@ class ClusterSpec(Section):
                 raise ValueError(f"cluster.{key} has no effect without cluster.events")
         if self.retries == 0 and "retry_s" in self.model_fields_set:
             raise ValueError("cluster.retry_s has no effect with cluster.retries: 0")
+        return self
+
+    @model_validator(mode="after")
+    def _router_looks(self) -> "ClusterSpec":
+        if self.staleness_s and self.router in ("round_robin", "random"):
+            raise ValueError(f"cluster.staleness_s has no effect with router: {self.router}, which looks at no load")
+        if self.prefixes is not None and self.router != "prefix_aware":
+            raise ValueError("cluster.prefixes has no effect without router: prefix_aware")
         return self
 
     @model_validator(mode="after")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from policies import tgi
+from policies import fastserve, tgi
 from policies.registry import ORDERS, POLICIES, Policy
 from policies.static import PADDINGS, SIZES
 from simulator.cost.calibrated import calibrated_cost
@@ -268,6 +268,8 @@ def _limits(scenario: Scenario, engine: EngineProfile, model: ModelShape, policy
         preferred_sizes=_preferred(scenario, seqs),
         served_ratio=round((0.3 if knobs.waiting_served_ratio is None else knobs.waiting_served_ratio) * tgi.ONE),
         max_waiting_tokens=20 if knobs.max_waiting_tokens is None else knobs.max_waiting_tokens,
+        quantum=max(1, to_ticks(knobs.quantum_s or fastserve.QUANTUM_S)),
+        starvation=max(1, to_ticks(knobs.starvation_s or fastserve.STARVATION_S)), max_batch=knobs.max_batch_size or 0,
         max_waiting=scenario.admission.max_waiting or 0,
         predicted_ttft=to_ticks(scenario.admission.predicted_ttft_s or 0.0),
         **swap_limits(scenario, model, policy, block_size),

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from policies.registry import ASKS, ORDERS, POLICIES
+from policies.registry import ORDERS, POLICIES
 from policies.routers import ROUTERS
 from simulator.cost.check import check_cost
 from simulator.cost.step import Cost
@@ -24,7 +24,9 @@ from simulator.engines.plans import Plans
 from simulator.engines.pools import Pool
 from simulator.engines.reference import run_reference
 from simulator.engines.scaler import Scaler, Shift
+from simulator.engines.signals import KNOWS_ALL, Knows, add_signals
 from simulator.engines.world import Acceptance
+from simulator.selftest.knowing import some_asks, some_knowledge
 from simulator.state import Limits
 from simulator.units import NEVER
 
@@ -82,6 +84,7 @@ class Case:
     notice: int = 0
     retries: int | None = None
     """How often the gateway submits again what was lost; None: any number of times."""
+    knows: Knows = KNOWS_ALL
     scalers: tuple[Scaler, ...] = ()
     shifts: tuple[Shift, ...] = ()
 
@@ -162,8 +165,11 @@ TABLE: Final[tuple[Row, ...]] = (
      if size <= d.max_num_seqs)) if d.policy == "static" else 0),
     ("served_ratio", lambda c, d: c.among(0, 2**15, 2**16, 3 * 2**16) if d.policy == "tgi" else 0),
     ("max_waiting_tokens", lambda c, d: c.among(0, 1, 3, 20) if d.policy == "tgi" else 0),
+    ("quantum", lambda c, d: c.among(1, 3, 20) * d.tick if d.policy == "fastserve" else 0),
+    ("starvation", lambda c, d: c.among(5, 40, 10**6) * d.tick if d.policy == "fastserve" else 0),
+    ("max_batch", lambda c, d: c.among(0, 1, 2) if d.policy == "fastserve" else 0),
     ("swap_blocks", lambda c, d: c.among(0, 3, 12, 10**6) if POLICIES[d.policy].swaps and not d.contiguous else 0),
-    ("offload_blocks", lambda c, d: c.among(0, 0, 3, 12, 10**6) if d.prefix and not d.draft_tokens else 0),
+    ("offload_blocks", lambda c, d: c.among(0, 0, 3, 12, 9999) if d.prefix and not (d.draft_tokens or d.stages) else 0),
     ("offload_ns", lambda c, d: c.among(1, d.tick, 3 * d.tick) if d.offload_blocks else 0),
     ("swap_ns", lambda c, d: c.among(0, 1, 3) * d.tick if d.swap_blocks else 0),
     ("hand_over", lambda c, d: 0),  # of fleets.handing_over
@@ -174,6 +180,7 @@ TABLE: Final[tuple[Row, ...]] = (
     ("cost", lambda c, d: some_cost(c, d.tick)),
     ("replicas", lambda c, d: c.among(1, 1, 2, 3)),
     ("router", lambda c, d: c.among(*sorted(ROUTERS))),
+    ("knows", lambda c, d: some_knowledge(c, d.router, d.prefix, d.tick)),
     ("load", lambda c, d: c.among("open", "open", "closed", "grouped")),
     ("width", lambda c, d: 1 if d.load == "open" else c.among(1, 2, 3, 5)),
     ("until", lambda c, d: c.among(None, None, 30 * d.tick)),
@@ -263,13 +270,6 @@ def some_chains(choose: Choose, prompt: list[int], output: list[int], block_size
                  for t, f, leave in zip(talk, full, leaves, strict=True))  # fmt: skip
 
 
-def some_asks(choose: Choose, policy: str, n: int, tick: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """The columns that the policy needs: few values, so that many are equal."""
-    low, most = {"priority": -1}, {"priority": 3, "tenant": 2, "predicted": 9, "target": 9 * tick}
-    return tuple((name, tuple(choose.numbers(n, low.get(name, 0), choose.among(1, most[name]))))
-                 for name in ASKS if name in POLICIES[policy].needs)
-
-
 def job(case: Case, compiled: bool, log: bool = True, plans: Plans | None = None) -> Job:
     """The case as a job of one of the engines; `plans`: in place of its changes."""
     link, groups, policy = case.link, case.groups, POLICIES[case.policy]
@@ -294,6 +294,8 @@ def job(case: Case, compiled: bool, log: bool = True, plans: Plans | None = None
         add_changes(made, plans, compiled)
     if case.salts:
         made.acceptance = Acceptance(*(np.array(each) if compiled else each for each in (case.salts, case.chances)))
+    if case.knows != KNOWS_ALL:
+        add_signals(made, case.knows)
     if link:
         made.links = links_of([link[0]] * made.replicas, link[1], begin, compiled)
     return made

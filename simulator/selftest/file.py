@@ -17,6 +17,7 @@ from simulator.engines.changes import RECLAIM, SLOW
 from simulator.engines.clients import Habits
 from simulator.engines.pools import Pool
 from simulator.engines.scaler import Scaler, Shift
+from simulator.engines.signals import KNOWS_ALL, Knows
 from simulator.errors import ConfigError, ServecastError
 from simulator.selftest.cases import PATIENT, Case
 from simulator.state import Limits
@@ -83,6 +84,7 @@ class CaseFile(KindFile):
     retry: Tick = 1
     notice: Tick = 0
     retries: Count | None = None
+    knows: dict[str, Tick] = Field(default={})
     scalers: list[dict[str, Tick]] = Field(default=[], max_length=8)
     shifts: list[dict[str, Tick]] = Field(default=[], max_length=8)
 
@@ -109,6 +111,8 @@ def case_text(case: Case) -> str:
         data["groups"] = [list(group) for group in case.groups]
     if case.link:
         data["link"] = list(case.link)
+    if case.knows != KNOWS_ALL:
+        data["knows"] = {name: int(value) for name, value in case.knows._asdict().items()}
     if case.changes or case.scalers:
         data |= {"changes": [list(row) for row in case.changes], "found_after": case.found_after,
                  "retry": case.retry, "notice": case.notice, "retries": case.retries}
@@ -144,6 +148,11 @@ def _case(given: CaseFile) -> Case:
             raise ConfigError(f"{where}limits: {', '.join(LEAST_ONE)} must be at least 1")
     _check_fleet(given)
     _all_of("habits", given.habits, Habits)
+    _all_of("knows", given.knows, Knows)
+    sees: dict[str, Any] = {**given.knows, "prefixes": bool(given.knows.get("prefixes"))}
+    knows = Knows(**sees)
+    if knows.prefixes and not given.limits["prefix"]:
+        raise ConfigError("knows: prefixes needs limits.prefix")
     columns: dict[str, Any] = given.requests.model_dump()
     chains, asks = columns.pop("chains"), columns.pop("asks")
     if set(asks) != set(POLICIES[given.policy].needs):
@@ -171,7 +180,7 @@ def _case(given: CaseFile) -> Case:
                 groups=tuple(tuple(group) for group in given.groups),
                 chains=tuple(tuple(chain) for chain in chains), salts=tuple(given.salts),
                 chances=tuple(given.chances), asks=tuple((name, tuple(column)) for name, column in asks.items()),
-                habits=Habits(**given.habits),
+                habits=Habits(**given.habits), knows=knows,
                 **rest)
 
 

@@ -187,7 +187,7 @@ def work_is_conserved(case: Case, done: Job) -> Holds:
 def nobody_is_overtaken(case: Case, done: Job) -> Holds:
     """First come, first served: the requests of a replica are first scheduled in the order they were queued."""
     policy = POLICIES[case.policy]
-    if case.limits.length_bucket > 0 or policy.ordered or policy.aux_per_tenant > 0:
+    if case.limits.length_bucket > 0 or policy.ordered or policy.aux_per_tenant > 0 or "joins" in policy.needs:
         return
     if done.stats["loaded"].any():  # who loads is overtaken by who need not
         return

@@ -8,12 +8,13 @@ from typing import Any, Final
 import numpy as np
 
 from simulator.cost.step import Cost
+from simulator.engines.signals import KNOWS_ALL
 from simulator.selftest.cases import PATIENT, Case
 
 COLUMNS: Final = ("arrival", "prompt", "output", "limit", "cached", "pick", "chains", "talk", "pause")
 PLAIN: Final = {"replicas": 1, "router": "round_robin", "load": "open", "width": 1, "until": None,
                 "talk": (), "pause": (), "habits": PATIENT, "found_after": 0, "retry": 1,
-                "notice": 0, "retries": None, "shifts": ()}
+                "notice": 0, "retries": None, "shifts": (), "knows": KNOWS_ALL}
 PLAIN_LIMITS: Final = {
     "schedule_ahead": 0, "watermark_blocks": 0, "long_prefill_token_threshold": 0, "reserve_tokens": 0,
     "batch_window": 0, "length_bucket": 0, "stream": 1, "contiguous": 0, "num_blocks": 1000, "max_model_len": 10**6,
@@ -51,7 +52,7 @@ def _smaller(case: Case) -> Iterator[Case]:
             plainer: dict[str, int] = {name: value} | ({"stages": 0} if name == "schedule_ahead" else {})
             yield replace(case, limits=case.limits._replace(**plainer), others=others)
     if case.limits.prefix:
-        yield replace(case, limits=case.limits._replace(prefix=0), chains=())
+        yield replace(case, limits=case.limits._replace(prefix=0), chains=(), knows=KNOWS_ALL)
     for name, value in PATIENT._asdict().items():
         if getattr(case.habits, name) != value:
             yield replace(case, habits=case.habits._replace(**{name: value}))

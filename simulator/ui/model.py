@@ -5,21 +5,19 @@ fleet (round robin splits a Poisson stream a little more evenly than that, so wa
 """
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
+
+import yaml
 
 from simulator.errors import ConfigError, ServecastError
 from simulator.planning.measure import Wanted, key_of, measure
 from simulator.planning.price import HOURS_PER_MONTH
-from simulator.planning.spec import PlanSpec, load_plan
 from simulator.planning.statistics import finite
-from simulator.planning.traffic import Traffic, mean_rate
 from simulator.profiles.gpu import load_gpu
-from simulator.profiles.model import load_model
 from simulator.report.plan.charts import Series, chart
 from simulator.run import Result, simulate
-from simulator.scenario.spec import scenario_from
 from simulator.text import bounded, share
+from simulator.ui.settings import Settings
 
 REQUESTS: Final = 1500
 CURVE_REQUESTS: Final = 500
@@ -29,24 +27,6 @@ SLOT_REQUESTS: Final = 80
 SLOTS_SHOWN: Final = 16
 """Requests and slots of the slot picture, few enough to be read."""
 PERCENTILE: Final = 99.0
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What can be set on the page."""
-
-    rate: float = 20.0  # [requests/s] over the fleet
-    ttft_ms: float = 500.0  # limit on p99
-    tpot_ms: float = 50.0  # limit on p99
-    gpu: str = "h100-sxm"
-    policy: str = "chunked"
-    replicas: int = 2
-    max_num_seqs: int = 128
-    prompt: int = 1150  # [tokens] mean
-    output: int = 210  # [tokens] mean
-    model: str = "llama-3.1-8b"
-    tensor_parallel: int = 1
-    price: float | None = None  # [USD per GPU and hour], None = the profile's example
 
 
 @dataclass(frozen=True)
@@ -65,56 +45,18 @@ class View:
     error: str = ""
 
 
-def settings_from(path: Path | None) -> tuple[Settings, PlanSpec | None]:
-    """Slider positions from a plan file: traffic, lengths, limits and the first of each candidate list."""
-    if path is None:
-        return Settings(), None
-    spec = load_plan(path)
-    trace = Traffic(spec).trace(0)
-    limits = {t.metric: 1000 * t.max_s for t in spec.slo.targets}
-    c, start = spec.candidates, Settings()
-    allowed = c.allowed(c.tensor_parallel[0]) or (1,)
-    return Settings(
-        rate=round(mean_rate(trace) * spec.growth, 2) or start.rate,
-        ttft_ms=limits.get("ttft", start.ttft_ms),
-        tpot_ms=limits.get("tpot", start.tpot_ms),
-        gpu=c.gpu[0],
-        policy=c.policy[0] or start.policy,
-        replicas=allowed[0],
-        max_num_seqs=c.max_num_seqs[0] or start.max_num_seqs,
-        prompt=max(1, round(trace.prompt.mean())),
-        output=max(1, round(trace.output.mean())),
-        model=c.model[0] or spec.model,
-        tensor_parallel=c.tensor_parallel[0],
-        price=spec.prices.get(c.gpu[0]),
-    ), spec
-
-
-LENGTH: Final = 16_384
-"""max_model_len: room for the longest requests (8,000 + 4,000 tokens), cut to the model's positions."""
-
-
 def _simulated(s: Settings, rate: float, requests: int) -> Result:
     """One replica's share of the traffic."""
-    return simulate(
-        scenario_from(
-            {
-                "name": f"{s.gpu}, {s.policy}",
-                "seed": 1,
-                "model": s.model,
-                "hardware": {"gpu": s.gpu, "tensor_parallel": s.tensor_parallel},
-                "max_model_len": min(LENGTH, load_model(s.model).max_positions),
-                "workload": {
-                    "arrivals": {"kind": "poisson", "rate": rate / s.replicas, "requests": requests},
-                    "prompt": {"kind": "lognormal", "mean": float(s.prompt), "cv": 1.0, "max": 8000},
-                    "output": {"kind": "lognormal", "mean": float(s.output), "cv": 0.9, "max": 4000},
-                },
-                "policy": {"name": s.policy, "max_num_seqs": s.max_num_seqs},
-                "slo": {"ttft_s": s.ttft_ms / 1000, "tpot_s": s.tpot_ms / 1000},
-            }
-        ),
-        engine="auto",
-    )
+    return simulate(s.scenario(rate / s.replicas, requests), engine="auto")
+
+
+def shared(s: Settings) -> str:
+    """The scenario of the numbers on the page as YAML: one replica and its share of the traffic."""
+    _check(s)
+    data = s.plain(s.rate / s.replicas, REQUESTS)
+    about = (f"# One of {s.replicas} replicas with its share of {s.rate:g} requests/s, as the local page has it.\n"
+             "# servecast run scenario.yaml\n")  # fmt: skip
+    return about + yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
 
 
 def _measured(s: Settings, result: Result) -> dict[str, Any]:

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from simulator.errors import ConfigError
+from simulator.errors import ConfigError, ServecastError
 from simulator.profiles.gpu import list_gpus
-from simulator.profiles.model import list_models
+from simulator.profiles.model import WEIGHT_BYTES, list_models
 from simulator.report.svg import css_variables
-from simulator.ui.model import SLOT_REQUESTS, SLOTS_SHOWN, Settings, View, evaluate, settings_from
+from simulator.ui.cheapest import cheapest
+from simulator.ui.model import SLOT_REQUESTS, SLOTS_SHOWN, View, evaluate, shared
+from simulator.ui.settings import Settings, settings_from
 
 HOST: Final = "127.0.0.1"
 NAMES: Final = (HOST, "localhost")
@@ -24,6 +26,7 @@ SLIDERS: Final = (
     ("replicas", "replicas", 1, 64, 1),
     ("tensor_parallel", "GPUs of a replica (tensor parallel)", 1, 8, 1),
     ("max_num_seqs", "max_num_seqs", 1, 256, 1),
+    ("max_num_batched_tokens", "max_num_batched_tokens (0: the engine's)", 0, 16_384, 512),
     ("prompt", "prompt tokens, mean", 50, 6000, 50),
     ("output", "output tokens, mean", 10, 1500, 10),
 )
@@ -38,21 +41,26 @@ body { background: var(--page); color: var(--ink); } .q-card { background: var(-
 """
 
 
-def serve(plan: Path | None, port: int, open_browser: bool) -> None:
-    """Run the page until interrupted. Raises ConfigError when the `ui` extra is not installed."""
+WHOLE: Final = ("replicas", "max_num_seqs", "max_num_batched_tokens", "prompt", "output", "tensor_parallel")
+"""Settings that are whole numbers."""
+
+
+def serve(file: Path | None, port: int, open_browser: bool) -> None:
+    """Run the page until interrupted, from a plan or a scenario if given. Raises ConfigError for what the page does not
+    show, and when the `ui` extra is not installed."""
     try:
         from nicegui import app, ui
         from starlette.middleware.trustedhost import TrustedHostMiddleware
     except ImportError as error:
         raise ConfigError(f"the local page needs the extra `ui`: pip install '.[ui]' in a clone, "
                           f"or pip install 'servecast[ui]' ({error})") from error
-    start, spec = settings_from(plan)
+    start, prices = settings_from(file)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(NAMES))
     app.add_middleware(OwnOrigin)
 
     @ui.page("/")
     def page() -> None:
-        Page(start, dict(spec.prices) if spec else {}).build(ui)
+        Page(start, prices).build(ui)
 
     ui.run(
         host=HOST,
@@ -103,7 +111,7 @@ class Page:
 
     def __init__(self, start: Settings, prices: dict[str, float]) -> None:
         self.settings, self.prices = start, prices
-        self._parts: dict[str, Any] = {}
+        self._parts: dict[str, Any] = {"controls": {}}
         self._busy = self._again = False
 
     def build(self, ui: Any) -> None:
@@ -116,10 +124,73 @@ class Page:
         with ui.column().classes("plan-page"):
             ui.label("servecast").classes("text-h5")
             self._parts["verdict"] = ui.label("Simulating ...").classes("text-h6").mark("verdict").props('id="verdict"')
+            if self.settings.note:
+                ui.label(self.settings.note).classes("text-caption").props('data-testid="note"')
+            self._buttons(ui)
             with ui.row().classes("w-full items-start no-wrap max-md:flex-wrap"):
                 self._controls(ui)
                 self._results(ui)
         ui.timer(0.05, self.refresh, once=True)
+
+    def _buttons(self, ui: Any) -> None:
+        with ui.row().classes("items-center"):
+            button = ui.button("Find the cheapest fleet", on_click=self._find).props('data-testid="find"')
+            ui.button("Share as YAML", on_click=self._share).props('data-testid="share" outline')
+            spinner = ui.spinner().props('data-testid="searching"')
+            spinner.visible = False
+        self._parts["find"], self._parts["searching"] = button, spinner
+        self._parts["answer"] = ui.column().classes("w-full gap-1").props('data-testid="answer"')
+
+    async def _find(self) -> None:
+        """Run the small plan of the settings and show its answer."""
+        from nicegui import run, ui
+
+        button, spinner, answer = (self._parts[name] for name in ("find", "searching", "answer"))
+        button.disable()
+        spinner.visible = True
+        try:
+            found = await run.io_bound(cheapest, self.settings, self.prices)
+        finally:
+            spinner.visible = False
+            button.enable()
+        if found is None:  # the server is being stopped
+            return
+        lines, chosen = found
+        answer.clear()
+        with answer, ui.card().classes("w-full"):
+            for line in lines:
+                ui.label(line)
+            if chosen is not None:
+                ui.button("Show it here", on_click=lambda: self._take(chosen)).props('data-testid="take" flat')
+
+    async def _take(self, chosen: Settings) -> None:
+        """Set the controls to the fleet that was found."""
+        self.settings = chosen
+        for name, control in self._parts["controls"].items():
+            value = getattr(chosen, name)
+            if hasattr(control, "max"):
+                control.props(f"max={max(control.max, value)}")
+            control.value = value
+        await self.refresh()
+
+    def _share(self) -> None:
+        """The scenario of what is seen: to read, to copy, to download."""
+        from nicegui import ui
+
+        try:
+            text = shared(self.settings)
+        except ServecastError as error:
+            ui.notify(str(error))
+            return
+        with ui.dialog() as dialog, ui.card().classes("w-full max-w-3xl"):
+            ui.textarea(value=text).classes("w-full").props('readonly outlined autogrow data-testid="yaml"')
+            with ui.row():
+                ui.button("Copy", on_click=lambda: ui.clipboard.write(text)).props('data-testid="copy"')
+                ui.button("Download", on_click=lambda: ui.download.content(text, "scenario.yaml")).props(
+                    'data-testid="download"'
+                )
+                ui.button("Close", on_click=dialog.close).props('flat data-testid="close"')
+        dialog.open()
 
     def _controls(self, ui: Any) -> None:
         from policies.registry import POLICIES
@@ -127,19 +198,22 @@ class Page:
         models = list(dict.fromkeys([self.settings.model, *list_models()]))
         with ui.card().classes("w-80 max-md:w-full shrink-0"):
             gpus = [gpu.path.stem for gpu in list_gpus() if gpu.name != "unit"]
+            gpus = list(dict.fromkeys([self.settings.gpu, *gpus]))
             for name, label, options in (
-                ("model", "model", models), ("gpu", "GPU", gpus), ("policy", "policy", list(POLICIES))
+                ("model", "model", models), ("gpu", "GPU", gpus), ("policy", "policy", list(POLICIES)),
+                ("weight_dtype", "weights", list(dict.fromkeys([self.settings.weight_dtype, *WEIGHT_BYTES])))
             ):
-                ui.select(
+                select = ui.select(
                     options, value=getattr(self.settings, name), label=label, on_change=self._setter(name)
                 ).classes("w-full").props(f'data-testid="{name}"')
+                self._parts["controls"][name] = select
             for name, label, least, most, step in SLIDERS:
                 value = getattr(self.settings, name)
                 shown = ui.label(f"{label}: {value:g}").props(f'data-testid="{name}-label"')
                 top = max(most, value)
-                ui.slider(min=least, max=top, step=step, value=value, on_change=self._setter(name, shown, label)).props(
-                    f'data-testid="{name}" aria-label="{label}"'
-                )
+                slider = ui.slider(min=least, max=top, step=step, value=value,
+                                   on_change=self._setter(name, shown, label))  # fmt: skip
+                self._parts["controls"][name] = slider.props(f'data-testid="{name}" aria-label="{label}"')
 
     def _results(self, ui: Any) -> None:
         with ui.column().classes("grow min-w-0 w-full"):
@@ -154,8 +228,7 @@ class Page:
 
     def _setter(self, name: str, shown: Any = None, label: str = "") -> Any:
         async def changed(event: Any) -> None:
-            whole = name in ("replicas", "max_num_seqs", "prompt", "output", "tensor_parallel")
-            value: Any = int(event.value) if whole else event.value
+            value: Any = int(event.value) if name in WHOLE else event.value
             changes: dict[str, Any] = {name: value}
             if name == "gpu":
                 changes["price"] = self.prices.get(value)

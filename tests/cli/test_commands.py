@@ -4,10 +4,12 @@ import json
 import subprocess
 import sys
 
+import jsonschema
 import pytest
 
 from simulator import __version__
 from simulator.cli.main import COMMANDS
+from simulator.report.schemas import schema_for
 
 
 def test_version(servecast):
@@ -48,7 +50,9 @@ def test_policies_say_where_their_rule_comes_from(servecast):
 
 def test_kv_arithmetic(servecast):
     """Parts add up to what is left; blocks and tokens follow from it."""
-    (facts,) = json.loads(servecast("kv", "llama-3.1-8b", "h100-sxm", "--request-tokens", 2050, "--json").out)
+    printed = json.loads(servecast("kv", "llama-3.1-8b", "h100-sxm", "--request-tokens", 2050, "--json").out)
+    jsonschema.validate(printed, schema_for("kv"))
+    (facts,) = printed["gpus"]
     kept = ("weight_bytes", "activation_bytes", "graph_bytes", "workspace_bytes")
     assert facts["kv_bytes"] == facts["usable_bytes"] - sum(facts[name] for name in kept)
     # Llama 3.1 8B: keys and values x 32 layers x 8 KV heads x 128 x 2 bytes

@@ -105,4 +105,4 @@ def test_the_command_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
         jsonschema.Draft202012Validator.check_schema(printed)
         assert printed == schema_for(kind)
     assert main(["schema", "plans"]) == 2
-    assert "known: budget, capacity, load, plan, scenario" in capsys.readouterr().err
+    assert "known: bench, budget, capacity, kv, load, plan, scenario" in capsys.readouterr().err

@@ -12,6 +12,11 @@ TRANSFORM, PARSE, ROWS = (f"simulator/workload/{name}.py" for name in ("transfor
 LENGTHS, ARRIVALS, DIURNAL = (f"simulator/workload/{name}.py" for name in ("lengths", "arrivals", "diurnal"))
 SHARED, INSPECT, FIT = "simulator/workload/shared.py", "simulator/workload/inspect.py", "calibration/fit.py"
 
+OTHER_LIMITS, WAYS = "simulator/planning/batch_limits.py", "simulator/planning/ways.py"
+OTHER_FLEETS, OTHER_ENGINES = "simulator/planning/alternatives.py", "simulator/report/plan/engines.py"
+
+LIMITS_TRIED, EFFORT = ("tests/plan/test_batch_limits.py",), ("tests/plan/test_search_effort.py",)
+FLEETS_BESIDE = ("tests/plan/test_alternatives.py",)
 LIMITS = ("tests/unit/test_default_limits.py",)
 LEVELS = ("tests/plan/test_plan_levels.py",)
 BY_HAND = ("tests/plan/test_plan_by_hand.py",)
@@ -103,7 +108,19 @@ BUGS = (
     Bug("GPUs of the fleet for each pod", DEPLOY, '"nvidia.com/gpu": fleet.candidate.tensor_parallel',
         '"nvidia.com/gpu": fleet.gpus', KUBERNETES),
     # page
-    Bug("one replica gets all the traffic", PAGE, '"rate": rate / s.replicas', '"rate": rate', SLIDERS),
+    Bug("one replica gets all the traffic", PAGE, "s.scenario(rate / s.replicas,", "s.scenario(rate,", SLIDERS),
+    Bug("all the traffic is shared for one replica", PAGE, "s.plain(s.rate / s.replicas,", "s.plain(s.rate,", SLIDERS),
+    # plans: other limits, other fleets, other inputs
+    Bug("steps go on that do not help", OTHER_LIMITS, "if _worst(judged) > best * BETTER:", "if False:", LIMITS_TRIED),
+    Bug("spot replicas at the full price", OTHER_FLEETS, "lent * spot_price * each", "lent * own", FLEETS_BESIDE),
+    Bug("more spot replicas than the share", OTHER_FLEETS, "math.floor(share * size + 1e-9)", "size", FLEETS_BESIDE),
+    Bug("hours of all replicas there may be", MEASURE, '"replica_hours": paid / HOUR_NS',
+        '"replica_hours": span * len(result.totals) / HOUR_NS', FLEETS_BESIDE),
+    Bug("gaps stay as they are", WAYS, "wanted = factor * variation(gaps)", "wanted = variation(gaps)", FLEETS_BESIDE),
+    Bug("the day's curve is bent too", WAYS, "bent * (sums /", "bent * (gaps.sum() / count /", FLEETS_BESIDE),
+    Bug("requests left out are left out of levels", MEASURE, "np.concatenate([column, np.zeros(beside.requests)])",
+        "column", EFFORT),
+    Bug("prefill and decode of SGLang apart", OTHER_ENGINES, '        "--enable-mixed-chunk",\n', "", KUBERNETES),
     Bug("one replica is paid for", PAGE, "hourly = price * s.replicas", "hourly = price", SLIDERS),
     Bug("milliseconds for seconds in the curve", PAGE, "1e5 * value / limit", "100 * value / limit", SLIDERS),
     # workloads
@@ -146,8 +163,14 @@ BUGS = (
         "keep_private(rep, lim, 0)", ("tests/prefix/test_offload.py",)),
     Bug("part of a prompt is taken in", "policies/splitfuse.py", "if not fits(req, rep, lim, i, whole, 0) or not grow",
         "if not grow", ("tests/policies/test_splitfuse.py",)),
+    Bug("quanta do not grow", "policies/fastserve.py", "lim.quantum << req.level[i]", "lim.quantum",
+        ("tests/policies/test_fastserve.py",)),
+    Bug("copies ahead of need delay the step", "policies/fastserve.py", "rep.c.n_running - 1, 0)",
+        "rep.c.n_running - 1, lim.swap_ns)", ("tests/policies/test_fastserve.py",)),
+    Bug("long prompts join at the top", "simulator/scenario/asks.py", "levels[k] < DEEPEST", "levels[k] < 0",
+        ("tests/policies/test_fastserve.py",)),
     Bug("copies back from the host take no time", "policies/swap.py",
-        "rep.c.copy_ns += req.swapped[i] * lim.swap_ns", "rep.c.copy_ns += 0", ("tests/unit/test_engine_rules.py",)),
+        "rep.c.copy_ns += req.swapped[i] * copy_ns", "rep.c.copy_ns += 0", ("tests/unit/test_engine_rules.py",)),
     # steady state
     Bug("rate of those who ended", STEADY, "rate = arrivals.size / seconds", "rate = done.sum() / seconds",
         ("tests/unit/test_steady.py",)),

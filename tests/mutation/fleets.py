@@ -4,6 +4,7 @@ from mutation.bug import Bug
 
 SCALING, MEMBERS = "simulator/engines/scaling.py", "simulator/engines/members.py"
 CHANGES, BOOKING = "simulator/engines/changes.py", "simulator/engines/booking.py"
+SIGNALS, ROUTING = "policies/signals.py", ("tests/unit/test_routing.py",)
 AGAIN, ABORT = "simulator/engines/again.py", "simulator/engines/abort.py"
 FLEET, AUTOSCALER = "simulator/metrics/fleet.py", "simulator/report/autoscaler.py"
 HAND = ("tests/unit/test_autoscale.py",)
@@ -52,6 +53,14 @@ BUGS = (
     Bug("begins anew as its own second half", AGAIN, "            req.group[i] -= world.links.groups\n",
         "            pass\n", SPLIT),
     Bug("a look between two steps finds nobody at work", SCALING, " or counters[r].last_output == tick", "", HAND),
+    Bug("conversations of the living move", "policies/routers.py", "serving < roster[at + COUNT]", "serving < 0",
+        EVENTS),
+    Bug("huge pages for a number a row", "simulator/memory.py", "size < LARGE or", "size > 0 or",
+        ("tests/unit/test_large_fleets.py",)),
+    Bug("the router always looks", SIGNALS, "tick - routing[LOOKED] < signals.stale", "tick < 0", ROUTING),
+    Bug("the index never forgets", SIGNALS, "signals.clock[r] - value >= signals.capacity", "value < 0", ROUTING),
+    Bug("prefixes before loads far apart", SIGNALS, "high - low > signals.most_apart", "high - low > 10**9", ROUTING),
+    Bug("any share of a prompt will do", SIGNALS, "signals.share * _prompt_blocks(req, signals, i)", "0", ROUTING),
     Bug("absent replicas are paid for", FLEET, "- stays(result, begin, end).spent(ABSENT)",
         "- 0 * stays(result, begin, end).spent(ABSENT)", HAND),
     Bug("hours of before the first arrival", FLEET, "start, stop = np.clip(rows[:, 1], begin, end)",

@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from oracle.test_oracle import KNOWN, expected, measured, oracle
 
+from simulator.engines.signals import KNOWS_ALL
 from simulator.selftest.cases import as_told, run
 from simulator.selftest.file import case_text
 from simulator.selftest.trial import case_of
@@ -29,6 +30,8 @@ def main() -> int:
             break
         case = as_told(case_of(seed))  # the oracle knows no other clients
         if case.policy not in KNOWN or case.limits.window or case.limits.draft_tokens or case.others or case.changes:
+            continue
+        if case.scalers or case.knows != KNOWS_ALL:
             continue  # judged elsewhere
         wanted = expected(oracle(case))
         got = measured(run(case, "fast"), wanted)

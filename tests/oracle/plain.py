@@ -19,6 +19,7 @@ import heapq
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from oracle.levels import fastserve
 from oracle.routing import choose
 from oracle.rules import Replica, chunked, guaranteed_no_evict, max_utilization, orca, splitfuse, static, tgi, vllm_v0
 from oracle.sequence import Seq, Step, Work
@@ -53,6 +54,7 @@ class Oracle:
             "vllm_v0": vllm_v0,
             "chunked": chunked,
             "max_utilization": max_utilization,
+            "fastserve": fastserve,
             "splitfuse": splitfuse,
             "tgi": tgi,
             "guaranteed_no_evict": guaranteed_no_evict,

@@ -23,6 +23,7 @@ class Replica:
         self.host: dict[Seq, int] = {}
         self.since, self.decodes_next = 0, False
         self.copied = 0
+        self.served: dict[Seq, int] = {}
         self.alarm: int | None = None
         self.longest = 0
         self.unended = 0
@@ -67,6 +68,29 @@ class Replica:
             self.out_blocks += blocks
             self.copied += blocks
             self.peak_host = max(self.peak_host, sum(self.host.values()))
+
+    def move_out(self, seq: Seq, paid: bool) -> None:
+        """`seq` leaves KV memory: for the host's where there is room; `paid`: the next step waits for that."""
+        computed, blocks = seq.computed, self.memory.held.get(seq, 0)
+        self.running.remove(seq)
+        self.memory.give_back(seq)
+        seq.state, seq.preempted, seq.computed = "waiting", seq.preempted + 1, 0
+        if blocks + sum(self.host.values()) > self.lim.swap_blocks:
+            self.waiting.appendleft(seq)
+            return
+        self.swapped.append(seq)
+        self.host[seq], seq.computed = blocks, computed
+        self.out_blocks += blocks
+        self.copied += blocks if paid else 0
+        self.peak_host = max(self.peak_host, sum(self.host.values()))
+
+    def move_in(self, seq: Seq, computed: int, paid: bool) -> None:
+        """`seq`, whose blocks are there, is admitted, its KV copied from the host if that has it."""
+        (self.swapped if seq in self.host else self.waiting).remove(seq)
+        blocks = self.host.pop(seq, 0)
+        self.in_blocks += blocks
+        self.copied += blocks if paid else 0
+        self.admit(seq, computed)
 
     def swap_in(self, work: Work) -> None:
         """Who has been out longest comes back first, for its next token, when the watermark stays free."""

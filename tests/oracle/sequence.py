@@ -22,6 +22,9 @@ class Seq:
     computed: int = 0
     settled: int = 0
     ready: int = 0
+    level: int = 0
+    used: int = 0
+    ran: int | None = None
     kept: int = 0
     planned: int = 0
     done: int = 0

@@ -11,6 +11,7 @@ from parity.cases import Case, as_told, cases, run
 
 from simulator import state
 from simulator.engines.job import Job
+from simulator.engines.signals import KNOWS_ALL
 from simulator.units import NEVER
 
 TIMES = ("arrival", "queued", "scheduled", "first", "last")
@@ -38,10 +39,11 @@ TOTALS = {
     "most_on_host": "peak_host",
     "loaded": "loaded",
 }
-KNOWN = ("chunked", "guaranteed_no_evict", "max_utilization", "orca", "splitfuse", "static", "tgi", "vllm_v0")
+KNOWN = ("chunked", "fastserve", "guaranteed_no_evict", "max_utilization", "orca", "splitfuse", "static", "tgi",
+         "vllm_v0")  # fmt: skip
 """Policies that the oracle knows."""
-UNKNOWN = {"window": 0, "draft_tokens": 0}
-"""What the oracle does not know; judged in tests/unit/test_windows.py and tests/scheduler."""
+UNKNOWN = {"window": 0, "draft_tokens": 0, "stages": 0, "knows": KNOWS_ALL}
+"""What the oracle does not know; judged in tests/unit/test_windows.py, test_routing.py and tests/scheduler."""
 COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
 
 
@@ -49,7 +51,9 @@ def oracle(case: Case) -> Oracle:
     """The oracle's run of a case."""
     columns = (case.arrival, case.prompt, case.output, case.limit, case.cached, case.pick)
     chains = case.chains or ((),) * len(case.arrival)
-    seqs = [Seq(i, *(column[i] for column in columns), chain=chains[i]) for i in range(len(case.arrival))]
+    levels = dict(case.asks).get("joins", (0,) * len(case.arrival))
+    seqs = [Seq(i, *(column[i] for column in columns), chain=chains[i], level=levels[i])
+            for i in range(len(case.arrival))]  # fmt: skip
     return Oracle(
         seqs,
         case.policy,

@@ -15,7 +15,8 @@ from simulator.planning.plan import plan
 from simulator.planning.price import Fleet
 from simulator.planning.spec import PlanSpec, plan_from
 from simulator.report.plan.data import plain
-from simulator.report.plan.deploy import command_notes, kubernetes, no_command, service_name, vllm_command, vllm_flags
+from simulator.report.plan.deploy import command, command_notes, kubernetes, no_command, vllm_command, vllm_flags
+from simulator.report.plan.names import service_name
 from simulator.report.plan.words import answer_lines, export_lines
 from simulator.scenario.setup import Setup, prepare
 
@@ -84,6 +85,53 @@ def test_no_command_where_it_would_start_another_engine(
     assert word in no_command(spec, setup)
     assert vllm_command(spec, setup) == kubernetes(spec, setup, fleet) == ""
     assert vllm_flags(spec, setup) == []
+
+
+def test_sglang_is_started_as_it_was_simulated() -> None:
+    """docs.sglang.io, Server Arguments: prefill and decode share a batch with --enable-mixed-chunk only; its radix
+    cache is on by default, fp8 KV is fp8_e4m3, a pool of pages is --max-total-tokens."""
+    spec, setup, fleet = case({"weight_dtype": "fp8", "kv_dtype": "fp8", "tensor_parallel": 2, "max_num_seqs": 96,
+                               "max_num_batched_tokens": 4096}, engine={"name": "sglang", "schedule_ahead": 0},
+                              kv={"num_gpu_blocks": 300_000}, gpu_memory_utilization=0.8)  # fmt: skip
+    words = command(spec, setup).replace("\\\n", "").split()
+    assert words[:3] == ["python", "-m", "sglang.launch_server"]
+    assert words[3:] == [
+        "--model-path=meta-llama/Llama-3.1-8B-Instruct", "--tp-size=2", "--context-length=16384",
+        "--max-running-requests=96", "--chunked-prefill-size=4096", "--enable-mixed-chunk", "--mem-fraction-static=0.8",
+        "--page-size=1", "--dtype=bfloat16", "--quantization=fp8", "--kv-cache-dtype=fp8_e4m3",
+        "--max-total-tokens=300000", "--disable-radix-cache", "--disable-overlap-schedule"]  # fmt: skip
+    assert vllm_flags(spec, setup) == [] and kubernetes(spec, setup, fleet) == ""
+    assert any("no manifest is written" in note for note in command_notes(setup, fleet))
+
+
+@pytest.mark.parametrize(("policy", "capacity", "chunked"), [
+    ("chunked", "MAX_UTILIZATION", True), ("max_utilization", "MAX_UTILIZATION", False),
+    ("guaranteed_no_evict", "GUARANTEED_NO_EVICT", False)])  # fmt: skip
+def test_tensorrt_llm_is_started_as_it_was_simulated(policy: str, capacity: str, chunked: bool) -> None:
+    """The YAML of its LLM API (TorchLlmArgs, KvCacheConfig, SchedulerConfig), read by --extra_llm_api_options."""
+    spec, setup, _ = case({"policy": policy, "kv_dtype": "fp8", "max_num_seqs": 96}, engine="tensorrt-llm",
+                          gpu_memory_utilization=0.85)  # fmt: skip
+    text = command(spec, setup)
+    options = yaml.safe_load(text.split("<<'END'\n")[1].split("\nEND\n")[0])
+    assert options == {
+        "dtype": "bfloat16",
+        "kv_cache_config": {"enable_block_reuse": chunked, "free_gpu_memory_fraction": 0.85, "tokens_per_block": 32,
+                            "dtype": "fp8"},
+        "enable_chunked_prefill": chunked,
+        "scheduler_config": {"capacity_scheduler_policy": capacity},
+    }  # fmt: skip
+    assert "trtllm-serve meta-llama/Llama-3.1-8B-Instruct" in text and "--max_batch_size=96" in text
+
+
+@pytest.mark.parametrize(("candidates", "changes", "word"), [
+    ({"policy": "static"}, {"engine": "sglang"}, "no policy static"),
+    ({"weight_dtype": "fp8"}, {"engine": "tensorrt-llm"}, "checkpoint in FP8"),
+])  # fmt: skip
+def test_other_engines_without_a_setting_are_named(
+    candidates: dict[str, Any], changes: dict[str, Any], word: str
+) -> None:
+    spec, setup, _ = case(candidates, **changes)
+    assert word in no_command(spec, setup) and command(spec, setup) == ""
 
 
 def test_a_quantised_checkpoint_is_served_as_it_is(tmp_path: Path) -> None:

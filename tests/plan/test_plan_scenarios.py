@@ -13,7 +13,8 @@ from simulator.report.plan.page import render_markdown, render_plan
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 SMALL = {
     "plan_chat": ["workload.arrivals.requests=2500"],
-    "plan_day": ["workload.arrivals.rate=0.3", "workload.prompt.mean=7000", "slo.ttft_p95_s=4.0"],
+    "plan_day": ["workload.arrivals.rate=0.3", "workload.prompt.mean=7000", "slo.ttft_p95_s=4.0",
+                 "candidates.max_num_batched_tokens=2048"],
     "plan_classes": ["workload.arrivals.requests=1500"],
 }
 
@@ -43,7 +44,8 @@ def test_azure_copies(data_dir: Path, copies: int) -> None:
     path = data_dir / "traces" / "AzureLLMInferenceTrace_conv.csv"
     counts = []
     for seed in (1, 2):
-        changes = [f"workload.trace.path={path}", f"workload.trace.copies={copies}", f"seed={seed}"]
+        changes = [f"workload.trace.path={path}", f"workload.trace.copies={copies}", f"seed={seed}",
+                   "search.batch_limits=false"]  # fmt: skip
         found = plan(load_plan(SCENARIOS / "plan_azure.yaml", changes), explain=False)
         assert {o.status for o in found.outcomes} == {"feasible"}
         assert {c.fleet.candidate.gpu for c in found.choices} == {"h100-sxm", "l40s", "a100-sxm-80gb"}

@@ -13,6 +13,8 @@ HOME = Path(__file__).parents[2]
 FILES = sorted(path.stem for path in (HOME / "scenarios" / "questions").glob("*.yaml"))
 ROW = re.compile(r"\| `servecast plan (\w+)` \| (.+) \|$", re.MULTILINE)
 SMALL = {
+    "12_fixed_or_autoscaled": ["workload.arrivals.duration_s=7200", "workload.arrivals.period_s=7200"],
+    "13_on_demand_or_spot": ["workload.arrivals.requests=8000"],
     "05_prefix_caching": ["workload.trace.copies=3"],
     "10_a_day_with_n_plus_1": ["workload.arrivals.rate=0.2", "workload.prompt.mean=6000",
                                "slo={ttft_p95_s: 4.0, worst_hour: {ttft_p95_s: 5}, worst_5min: {ttft_p50_s: 5}}"],
@@ -48,6 +50,17 @@ def test_fleets_to_buy(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     if name.startswith("09"):
         names = [level["name"] for level in data["recommended"]["levels"]]
         assert names[0] == "p99 ITL" and names[-1] == "requests that miss a limit (chat)"
+
+
+def test_fixed_or_autoscaled_and_on_demand_or_spot(capsys: pytest.CaptureFixture[str]) -> None:
+    scaled = answer("12_fixed_or_autoscaled", capsys)
+    row = scaled["answer"]["autoscaled"]
+    assert row["holds"] and row["mean_replicas"] < scaled["recommended"]["replicas"]
+    assert "autoscaler" in scaled["export"]
+    mixed = answer("13_on_demand_or_spot", capsys)
+    spot = mixed["answer"]["spot"]
+    assert spot["tried"] and spot["spot"] <= 0.5 * (spot["owned"] + spot["spot"])
+    assert not spot["holds"] or spot["usd_per_hour"] < mixed["recommended"]["usd_per_hour"]
 
 
 def test_eight_gpus_in_each_layout(rows: Any) -> None:

@@ -3,15 +3,17 @@
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from simulator.metrics.intervals import interval
+from simulator.metrics.samples import worst_window
 from simulator.planning.bounds import fewest_replicas
 from simulator.planning.candidate import candidates_of
 from simulator.planning.edge import Edge, find_edge
 from simulator.planning.passing import by_mean, clear, early, possibly, surely
 from simulator.planning.plan import plan
-from simulator.planning.points import Bench
+from simulator.planning.points import Bench, Point
 from simulator.planning.spec import load_plan, plan_from
 from simulator.planning.statistics import Judged, Judgement, against
 from simulator.planning.traffic import at_rate, mean_rate
@@ -80,3 +82,42 @@ def test_the_bound_knows_that_a_cache_spares_prompts() -> None:
     assert fewest_replicas(without, trace, 15.0) > 1
     assert simulate(with_cache.scenario, trace=at_rate(trace, 15.0 / mean_rate(trace)),
                     setup=with_cache).summary["stability"]["verdict"] == "stable"  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def day() -> Bench:
+    """Two hours whose traffic rises and falls, on replicas with 4 slots and 0.1 s a step that serve 2 requests/s."""
+    return Bench(plan_from({
+        "workload": {"arrivals": {"kind": "diurnal", "rate": 4, "amplitude": 0.8, "period_s": 7200, "duration_s": 7200},
+                     "prompt": 1, "output": {"kind": "exponential", "mean": 20}},
+        "step_s": 0.1, "slo": {"ttft_p95_s": 1, "window_s": 300},
+        "candidates": {"gpu": "unit", "policy": "chunked", "max_num_seqs": 4}}))  # fmt: skip
+
+
+@pytest.mark.parametrize(("first", "end"), [(3000, 12_000), (0, 7000), (9000, 20_000)])
+def test_a_part_with_the_rest_answered_at_once_is_no_worse_than_the_whole(day: Bench, first: int, end: int) -> None:
+    """Every mean and percentile, and the worst windows: of a part they are at most those of the whole."""
+    (candidate,) = candidates_of(day.spec)
+    size = len(day.traffic.trace(0))
+    end = min(end, size)
+    whole = day.run(Point(candidate, 3, 1.0, full=True))
+    part = day.run(Point(candidate, 3, 1.0, full=True, rows=(first, end), part=True))
+    for key, value in part["values"].items():
+        if not key.startswith("itl"):
+            assert value <= whole["values"][key] * 1.001 + 1e-9, key
+    found, all_of_it = part["worst"]["ttft * 95"]["300"], whole["worst"]["ttft * 95"]["300"]
+    assert found is not None and found[0] <= all_of_it[0] * 1.001
+    share = (end - first) / size
+    assert part["values"]["e2e * mean"] < whole["values"]["e2e * mean"] * (0.3 + share)
+
+
+def test_windows_of_a_part_are_those_of_the_whole() -> None:
+    """Half windows of 10 s from the first arrival at 0: of a part that begins at 23 s the first begins at 25 s."""
+    at = np.arange(0.0, 100.0, 1.0)
+    values = np.where((at >= 30) & (at < 40), 5.0, 1.0)
+    whole = worst_window(at, values, 10.0, None, 2)
+    part = worst_window(at[23:80], values[23:80], 10.0, None, 2, after_s=23.0)
+    assert whole is not None and part is not None and whole.value == part.value == 5.0
+    assert (whole.start_s, part.start_s) == (30.0, 30.0 - 23.0)
+    short = worst_window(at[33:38], values[33:38], 10.0, None, 2, after_s=33.0)
+    assert short is None

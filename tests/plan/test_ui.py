@@ -15,11 +15,16 @@ from typing import Any
 
 import pytest
 
-from simulator.ui.model import Settings, evaluate, settings_from
+from simulator.errors import ConfigError
+from simulator.run import simulate
+from simulator.scenario.spec import load_scenario
+from simulator.ui.cheapest import cheapest
+from simulator.ui.model import REQUESTS, evaluate, shared
 from simulator.ui.server import SLIDERS
+from simulator.ui.settings import Settings, settings_from
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
-WAIT_S = 60
+WAIT_S = 180
 
 
 def test_more_replicas_cost_more_and_wait_less() -> None:
@@ -47,10 +52,69 @@ def test_pictures_are_there_and_a_setting_that_cannot_run_is_a_message() -> None
 
 
 def test_sliders_cover_settings_and_a_plan_sets_them() -> None:
-    start, spec = settings_from(SCENARIOS / "plan_chat.yaml")
-    assert spec is not None and start.rate == pytest.approx(40, rel=0.05)
+    start, prices = settings_from(SCENARIOS / "plan_chat.yaml")
+    assert prices["h100-sxm"] == 2.69 and start.rate == pytest.approx(40, rel=0.05)
     assert (start.ttft_ms, start.tpot_ms, start.price) == (500, 50, 2.69)
     assert {name for name, *_ in SLIDERS} <= set(vars(start))
+
+
+def test_a_scenario_starts_the_page_with_all_its_settings(tmp_path: Path) -> None:
+    """What the page has no control for stays what the file says, distributions too; only their mean is set."""
+    path = tmp_path / "mine.yaml"
+    path.write_text("""
+name: mine
+workload:
+  arrivals: {kind: gamma, rate: 6, cv: 2.5, requests: 400}
+  prompt: {kind: lognormal, mean: 600, cv: 0.4, max: 3000}
+  output: {kind: exponential, mean: 90, max: 700}
+model: qwen2.5-7b
+hardware: {gpu: l40s, kv_dtype: fp8, gpu_memory_utilization: 0.8}
+engine: {name: vllm-0.24, cuda_graphs: false}
+kv: {block_size: 32}
+policy: {name: chunked, max_num_seqs: 48, max_num_batched_tokens: 1024}
+cluster: {replicas: 3}
+max_model_len: 4096
+slo: {ttft_s: 0.7, tpot_s: 0.08}
+""")
+    start, prices = settings_from(path)
+    assert prices == {} and start.note == ""
+    assert (start.gpu, start.model, start.replicas, start.max_num_seqs, start.max_num_batched_tokens) == (
+        "l40s", "qwen2.5-7b", 3, 48, 1024)  # fmt: skip
+    assert (start.ttft_ms, start.tpot_ms) == (700, 80) and start.rate == pytest.approx(6, rel=0.2)
+    made = start.scenario(2.0, 500)
+    assert made.engine.cuda_graphs is False and made.kv.block_size == 32 and made.max_model_len == 4096
+    assert (made.hardware.kv_dtype, made.hardware.gpu_memory_utilization) == ("fp8", 0.8)
+    assert made.workload["arrivals"] == {"kind": "gamma", "cv": 2.5, "rate": 2.0, "requests": 500}
+    assert made.workload["prompt"] == {"kind": "lognormal", "cv": 0.4, "max": 3000, "mean": float(start.prompt)}
+
+
+def test_what_the_page_does_not_show_is_refused_or_said() -> None:
+    for name, key in (("fleet_autoscale", "cluster.autoscale"), ("fleet_length_split", "cluster.pools"),
+                      ("agents", "load.kind")):  # fmt: skip
+        with pytest.raises(ConfigError, match=key):
+            settings_from(SCENARIOS / f"{name}.yaml")
+    assert "are drawn with the mean" in settings_from(SCENARIOS / "plan_classes.yaml")[0].note
+
+
+def test_the_shared_scenario_gives_the_numbers_of_the_page(tmp_path: Path) -> None:
+    settings = Settings(rate=30, replicas=3, max_num_batched_tokens=1024)
+    path = tmp_path / "scenario.yaml"
+    path.write_text(shared(settings))
+    result = simulate(load_scenario(path))
+    view = evaluate(settings, pictures=False)
+    assert len(result.trace) == REQUESTS and "One of 3 replicas" in path.read_text()
+    assert result.summary["ttft_s"]["p99"] == pytest.approx(view.ttft_s, rel=1e-9)
+    assert result.summary["tpot_s"]["p99"] == pytest.approx(view.tpot_s, rel=1e-9)
+
+
+def test_the_cheapest_fleet_meets_the_limits_when_it_is_shown() -> None:
+    settings = Settings(rate=20, replicas=1)
+    lines, chosen = cheapest(settings, {})
+    assert lines[0].startswith("Buy ") and chosen is not None
+    assert f"{chosen.replicas} " in lines[0] and chosen.gpu in lines[0]
+    assert evaluate(chosen, pictures=False).meets
+    lines, chosen = cheapest(Settings(model="llama-3.1-70b"), {})
+    assert chosen is None and lines[0].startswith("No fleet")
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +138,11 @@ def page() -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         server.terminate()
-        server.wait(10)
+        try:
+            server.wait(20)
+        except subprocess.TimeoutExpired:  # in the middle of a simulation
+            server.kill()
+            server.wait()
 
 
 def _wait_for(port: int, server: "subprocess.Popen[bytes]") -> None:
@@ -150,6 +218,10 @@ def _text(browser: Any, test_id: str) -> str:
     return found
 
 
+def _find(browser: Any, test_id: str) -> Any:
+    return browser.find_element("css selector", f'[data-testid="{test_id}"]')
+
+
 def _until(condition: Any) -> None:
     end = time.monotonic() + WAIT_S
     while time.monotonic() < end:
@@ -178,6 +250,20 @@ def test_clicking_through_the_page(page: str, browser: Any) -> None:
     _until(lambda: [o for o in browser.find_elements("css selector", ".q-item") if o.text == "static"])
     next(o for o in browser.find_elements("css selector", ".q-item") if o.text == "static").click()
     _until(lambda: _text(browser, "p99-TPOT") == "whole batch")
+    _find(browser, "share").click()
+    _until(lambda: _find(browser, "download"))
+    text = browser.find_element("css selector", "textarea").get_attribute("value")
+    assert "name: static" in text and "One of " in text
+    _find(browser, "close").click()
+    _until(lambda: not browser.find_elements("css selector", "textarea"))
+    browser.get(page)  # the first settings again: continuous batching
+    _until(lambda: "limit" in browser.find_element("id", "verdict").text.lower())
+    _find(browser, "find").click()
+    _until(lambda: "Buy " in _text(browser, "answer"))
+    bought = _text(browser, "answer")
+    _find(browser, "take").click()
+    _until(lambda: _text(browser, "replicas-label").split(": ")[1] + " " in bought.split(":")[1])
+    _until(lambda: browser.find_element("id", "verdict").text == "Meets both limits")
     folder = os.environ.get("SERVECAST_SCREENSHOTS")
     if folder:
         browser.save_screenshot(str(Path(folder) / "ui.png"))

@@ -1,10 +1,12 @@
 """What if: paired differences on the same requests; overlays are checked; a change that does nothing is told so."""
 
+import io
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from simulator.config import Document
 from simulator.errors import ConfigError
@@ -118,6 +120,20 @@ def test_a_model_too_large_is_a_row_not_a_failure() -> None:
     data = run("overlays: [{name: 70B, set: {model: llama-3.1-70b}}]")
     assert "needs at least" in data["rows"][1]["error"]
     assert list(whatif_tables(data))
+
+
+def test_the_table_fits_a_terminal_of_100_columns_whole() -> None:
+    """Every metric with its value and its change: nothing is cut off or left out."""
+    data = run("overlays: [{name: a change with quite a long name, traffic: 1.3}, "
+               "{name: 70B, set: {model: llama-3.1-70b}}]")  # fmt: skip
+    screen = Console(width=100, record=True, file=io.StringIO())
+    for part in whatif_tables(data):
+        screen.print(part)
+    text = screen.export_text()
+    assert max(map(len, text.splitlines())) <= 100 and "…" not in text
+    for metric in data["metrics"]:
+        lines = [line for line in text.splitlines() if metric in line and "│" in line]
+        assert len(lines) == 2 and change_text(cells(data, "a change with quite a long name")[metric]) in lines[1]
 
 
 def test_factors_keep_requests_and_at_least_one_token() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from oracle.test_oracle import agree
+from oracle.test_oracle import UNKNOWN, agree
 from parity.cases import as_told, run
 from prefix.test_hits import ideal
 from prefix.test_reuse import CHATS, PROMPTS, scenario
@@ -92,9 +92,8 @@ def test_drawn_runs_agree_with_the_oracle_block_by_block(engine: str) -> None:
     """Short of memory of both kinds, with preemption and all that is drawn."""
     loaded = 0
     for seed in range(150):
-        given = {"policy": "chunked", "window": 0, "draft_tokens": 0, "prefix": 1, "contiguous": 0,
-                 "offload_blocks": (3, 8, 30, 10**6)[seed % 4], "num_blocks": (5, 7, 9)[seed % 3],
-                 "block_size": 1 + seed % 2}
+        given = UNKNOWN | {"policy": "chunked", "prefix": 1, "contiguous": 0, "num_blocks": (5, 7, 9)[seed % 3],
+                           "offload_blocks": (3, 8, 30, 10**6)[seed % 4], "block_size": 1 + seed % 2}
         case = some_case(Uniform(seed), given, most=40, longest=12)
         agree(case, engine)
         loaded += int(run(as_told(case), engine).stats["loaded"].sum())

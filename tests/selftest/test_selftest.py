@@ -1,15 +1,18 @@
 """The self-test finds what is planted, makes it small, prints it as YAML and runs that again."""
 
+import json
 import os
 import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from simulator.cli.main import main
 from simulator.engines import reference
+from simulator.report.schemas import schema_for
 from simulator.selftest import soak as soaking
 from simulator.selftest.cases import TABLE, Case
 from simulator.selftest.file import case_text, load_case
@@ -66,6 +69,7 @@ def test_a_planted_bug_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_the_command_counts_what_it_ran(capsys: Any) -> None:
     assert main(["selftest", "--cases", "130", "--minutes", "10", "--json"]) == 0
     out = capsys.readouterr().out
+    jsonschema.validate(json.loads(out), schema_for("selftest"))
     assert '"compiled": 130' in out and '"simpy": 14' in out and '"findings": []' in out
 
 

@@ -5,6 +5,7 @@ import json
 import math
 from pathlib import Path
 
+import jsonschema
 import numpy as np
 import pytest
 
@@ -21,6 +22,7 @@ from simulator.bench.work import (
 )
 from simulator.cli.main import main
 from simulator.errors import UnknownNameError
+from simulator.report.schemas import schema_for
 
 FIELDS = {"name", "policy", "replicas", "requests", "seconds", "requests_per_s", "steps_per_s",
           "ratio_to_bare_loop", "peak_mb"}
@@ -75,7 +77,9 @@ def test_json_rows_are_complete(capsys: pytest.CaptureFixture[str], monkeypatch:
     monkeypatch.delenv("SERVECAST_DATA", raising=False)
     assert main(["bench", "--json", "--quick", "--only", "growth_1e3"]) == 0
     captured = capsys.readouterr()
-    (row,) = json.loads(captured.out)
+    printed = json.loads(captured.out)
+    jsonschema.validate(printed, schema_for("bench"))
+    (row,) = printed["cases"]
     assert set(row) >= FIELDS and captured.err == ""
     said = [row[name] for name in ("name", "policy", "replicas", "requests")]
     assert said == ["growth_1e3", "chunked", 1, 1000]

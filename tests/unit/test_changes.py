@@ -195,6 +195,22 @@ def test_a_conversation_goes_on_elsewhere_with_its_context_computed_again() -> N
     assert seconds(moved.requests.last) == seconds(stays.requests.last) == [4, 12]  # a step takes a second
 
 
+def test_only_conversations_of_who_has_gone_move() -> None:
+    """Sixty conversations of two turns on four replicas, of which one crashes in between: the first turns of the others
+    and their second ones are at one place; those of the one that is gone are spread over the three that are left."""
+    n = 60
+    extras = Extras(np.tile(np.arange(n), 2), np.repeat([0, 1], n), np.zeros(2 * n, dtype=np.int64))
+    trace = make_trace(np.repeat([0, 100], n) * NS_PER_S, [8] * n + [12] * n, [1] * (2 * n), extras=extras)
+    crash = [{"at_s": 50, "kind": "crash", "replica": 2, "for_s": 500}]
+    scenario = fleet(4, crash, {"output": [1]}, router="session_affinity").updated({"policy.max_num_seqs": 64})
+    homes = []
+    for one in range(n):  # one after the other: no load moves them
+        rows = np.array([one, n + one])
+        homes.append(simulate(scenario, "reference", trace=trace.take(rows)).requests.replica.tolist())
+    assert all(second == first for first, second in homes if first != 2)
+    assert {second for first, second in homes if first == 2} == {0, 1, 3} and len({first for first, _ in homes}) == 4
+
+
 def test_a_conversation_without_an_answer_is_broken_off() -> None:
     lost = conversation([{"at_s": 2, "kind": "crash", "for_s": 5}], **{"cluster.retries": 0})
     assert lost.requests.status.tolist() == [LOST, NOT_SENT] and lost.summary["sessions"]["broken_off"] == 1

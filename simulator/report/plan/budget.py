@@ -9,6 +9,7 @@ from rich.text import Text
 
 from simulator.report.folder import new_folder
 from simulator.report.load.words import csv_text, first_relief, growths_shown, step_rows, steps_table
+from simulator.report.plan.limits import limit_lines, limit_rows
 from simulator.report.plan.words import example_price, fleet_words, replica_words
 from simulator.report.render import render
 from simulator.report.write import json_text
@@ -67,6 +68,7 @@ def budget_lines(data: Data) -> list[str]:
         lines.append(f"Just above what it carries: {best['breaks']['words']} (seen over {best['span_s']:,.0f} s of "
                      "arrivals).")  # fmt: skip
     lines += [first_relief(data["relief"])] if first_relief(data["relief"]) else []
+    lines += limit_lines(data["batch_limits"])
     if best["wall"] and best["carries"] < data["traffic"]:
         lines.append(f"That is less than the plan's {number(data['traffic'])} requests/s.")
     elif data["steps"]:
@@ -119,4 +121,5 @@ def render_budget(data: Data) -> str:
         carries_text=carries_text,
         gain=gain,
         level_words=level_words,
+        limits=limit_rows(data["batch_limits"]),
     )

@@ -14,14 +14,17 @@ from simulator.planning.slo import MEAN
 from simulator.planning.spec import PlanSpec
 from simulator.planning.statistics import Judgement, finite, mean_of
 from simulator.planning.traffic import mean_rate
-from simulator.report.plan.deploy import command_notes, kubernetes, no_command, vllm_command
+from simulator.report.autoscaler import manifest
+from simulator.report.plan.deploy import VLLM, command, command_notes, kubernetes, no_command
+from simulator.report.plan.names import service_name
+from simulator.scenario.autoscale import AutoscaleSpec
 from simulator.scenario.length import kv_tokens, safe_tokens
 from simulator.version import schema_of
 
 NOT_MODELLED = (
-    "network and load-balancer latency between client and replica, and time to start a replica",
+    "network and load-balancer latency between client and replica; time to start a replica, but in autoscale and spot",
     "prefix hits that the traffic does not show (sessions, prefix hashes, cached tokens)",
-    "failures other than replicas missing (survive): no retries, no slow GPUs, no restarts under load",
+    "failures other than replicas missing (survive) and spot: no retries, no slow GPUs, no restarts under load",
     "LoRA adapters loaded in turn, pipeline parallelism, multi-node tensor parallelism, mixed GPU types in one fleet",
     "quality of the answers: lower precision is counted as faster, never as worse",
     "host, storage, network and staff costs; power is GPUs times their rated maximum",
@@ -46,6 +49,7 @@ def plain(plan: Plan) -> dict[str, Any]:
         "nearest": nearest(plan),
         "answer": answer(plan.answer) if plan.answer else None,
         "front": list(plan.front),
+        "batch_limits": [note.plain() for note in plan.limits],
         "export": export(plan),
         "assumptions": assumptions(plan),
         "provenance": provenance(plan),
@@ -242,11 +246,15 @@ def export(plan: Plan) -> dict[str, Any]:
     reason = no_command(plan.spec, setup)
     if reason:
         return {"reason": reason}
-    return {
-        "vllm": vllm_command(plan.spec, setup),
-        "kubernetes": kubernetes(plan.spec, setup, fleet),
-        "notes": command_notes(setup, fleet),
-    }
+    found: dict[str, Any] = {"command": command(plan.spec, setup), "notes": command_notes(setup, fleet)}
+    if setup.engine.name == VLLM:
+        found |= {"vllm": found["command"], "kubernetes": kubernetes(plan.spec, setup, fleet)}
+    scaled = plan.answer.autoscaled if plan.answer else None
+    if setup.engine.name == VLLM and scaled and scaled["holds"] and plan.spec.autoscale is not None:
+        own = AutoscaleSpec.model_validate(plan.spec.autoscale.scaler(scaled["target"], scaled["most"]))
+        found["autoscaler"] = manifest(service_name(plan.spec.name), own, scaled["most"])
+        found["notes"].append("with autoscaler.yaml leave the number of replicas out of deploy.yaml")
+    return found
 
 
 def assumptions(plan: Plan) -> list[str]:

@@ -1,11 +1,10 @@
 """The chosen settings in the words of those who run them: `vllm serve` flags and a Kubernetes Deployment.
 
-Flags are those of vLLM's command line (docs.vllm.ai, `vllm serve`). A command is printed only where it starts the
-engine that was simulated; else there is the reason why not.
+Flags are those of vLLM's command line (docs.vllm.ai, `vllm serve`), of SGLang and TensorRT-LLM in plan/engines.py. A
+command is printed only where it starts the engine that was simulated; else there is the reason why not.
 """
 
 import json
-import re
 import shlex
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +16,8 @@ from simulator.planning.spec import PlanSpec
 from simulator.profiles.engine import load_engine
 from simulator.profiles.model import KV_BYTES, dtype_name
 from simulator.profiles.speculation import NGRAM
+from simulator.report.plan.engines import SGLANG, TRTLLM, no_other_command, other_command, policies_of
+from simulator.report.plan.names import service_name
 from simulator.scenario.setup import Setup
 
 HUGGING_FACE: Final = {
@@ -37,9 +38,9 @@ CHECKPOINTS: Final = {
     "fp4": "a checkpoint in NVFP4 (ModelOpt or compressed-tensors)",
 }
 """Weight format -> the kind of checkpoint vLLM needs for it; it cannot make these while it loads."""
+VLLM: Final = "vllm"
+ENGINES: Final = (VLLM, SGLANG, TRTLLM)
 PORT: Final = 8000
-_LABEL: Final = 63
-"""Longest name of a Service (RFC 1035 label, as Kubernetes asks for)."""
 
 
 def no_command(spec: PlanSpec, setup: Setup) -> str:
@@ -47,13 +48,12 @@ def no_command(spec: PlanSpec, setup: Setup) -> str:
     scenario, name = setup.scenario, f"{setup.engine.name} {setup.engine.version}"
     if setup.gpu.name == "unit":
         return "a textbook GPU is nothing to start an engine on"
-    if setup.engine.name != "vllm":
-        return f"commands are written for vLLM only, not for {name}"
+    if setup.engine.name not in ENGINES:
+        return f"commands are written for vLLM, SGLang and TensorRT-LLM only, not for {name}"
     if setup.pools:
         return "commands are written for replicas that serve requests whole, not for prefill and decode pools"
-    usual = load_engine(scenario.engine.name)
-    if setup.policy.name != usual.policy:
-        return f"{name} schedules by {usual.policy}, it has no policy {setup.policy.name}"
+    if setup.policy.name not in policies_of(setup):
+        return f"{name} schedules by {' or '.join(policies_of(setup))}, it has no policy {setup.policy.name}"
     if scenario.kv.layout != "paged":
         return f"{name} has paged KV memory, not {scenario.kv.layout}"
     if setup.engine.schedule_ahead not in (0, 1):
@@ -70,7 +70,7 @@ def no_command(spec: PlanSpec, setup: Setup) -> str:
     for model in (scenario.model, drafts.draft if drafts else None):
         if model is not None and _checkpoint(model) is None:
             return f"{model} is a shape, not the folder of a checkpoint"
-    return ""
+    return "" if setup.engine.name == VLLM else no_other_command(setup)
 
 
 def _checkpoint(model: str) -> str | None:
@@ -84,9 +84,9 @@ def _checkpoint(model: str) -> str | None:
 
 
 def vllm_flags(spec: PlanSpec, setup: Setup) -> list[str]:
-    """Arguments after `vllm serve`, one replica; empty where `no_command` has a reason."""
+    """Arguments after `vllm serve`, one replica; empty where `no_command` has a reason, and for other engines."""
     model = _checkpoint(setup.scenario.model)
-    if model is None or no_command(spec, setup):
+    if model is None or setup.engine.name != VLLM or no_command(spec, setup):
         return []
     scenario, limits = setup.scenario, setup.limits
     hardware, usual = scenario.hardware, load_engine(scenario.engine.name)
@@ -150,13 +150,16 @@ def command_notes(setup: Setup, fleet: Fleet) -> list[str]:
             "needs no such flag"
         )
     elif weights.quantised:
-        notes.append(f"the checkpoint is quantised, {weights.text()}: vLLM reads that from its config.json")
+        notes.append(f"the checkpoint is quantised, {weights.text()}: the engine reads that from its config.json")
     if setup.speculation:
         notes.append(
             f"the plan holds where a step with drafts yields {setup.speculation.tokens_per_step:.3g} tokens on "
             "average; vLLM logs that as the mean acceptance length"
         )
-    if fleet.replicas > 1:
+    if setup.engine.name != VLLM:
+        notes.append(f"arguments as {setup.engine.name} documents them; its step times here are taken over from vLLM, "
+                     "and no manifest is written for it")
+    elif fleet.replicas > 1:
         notes.append(routing_note(fleet))
     return notes
 
@@ -173,12 +176,13 @@ def vllm_command(spec: PlanSpec, setup: Setup) -> str:
     return "vllm serve " + " \\\n  ".join(shlex.quote(flag) for flag in flags) if flags else ""
 
 
-def service_name(text: str) -> str:
-    """A name that Kubernetes takes for a Service: a DNS label of RFC 1035 (a letter, then letters, digits, -)."""
-    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-    if not name[:1].isalpha():
-        name = f"plan-{name}"
-    return name[:_LABEL].strip("-")
+def command(spec: PlanSpec, setup: Setup) -> str:
+    """The command that starts one replica of whichever engine was simulated; empty where `no_command` has a reason."""
+    model = _checkpoint(setup.scenario.model)
+    if setup.engine.name == VLLM or model is None or no_command(spec, setup):
+        return vllm_command(spec, setup)
+    return other_command(setup, model, setup.scenario.hardware.gpu_memory_utilization
+                         or setup.engine.gpu_memory_utilization)  # fmt: skip
 
 
 class _Plain(yaml.SafeDumper):

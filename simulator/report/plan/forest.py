@@ -23,7 +23,10 @@ APART: Final = 46
 
 @dataclass(frozen=True)
 class Bar:
-    """One row: the ends of its interval, the middle (None: none is drawn) and a CSS colour; factors > 0."""
+    """One row: the ends of its interval, the middle (None: none is drawn) and a CSS colour; factors > 0.
+
+    `above`: another colour for what is beyond `same`.
+    """
 
     name: str
     low: float
@@ -31,6 +34,7 @@ class Bar:
     middle: float | None
     hover: str
     colour: str = "var(--muted)"
+    above: str = ""
 
 
 def forest(rows: Sequence[Bar], title: str, label: str) -> str:
@@ -50,11 +54,15 @@ def forest(rows: Sequence[Bar], title: str, label: str) -> str:
     for k, row in enumerate(rows):
         middle = TOP + ROW * (k + 0.5)
         name = row.name if len(row.name) <= LETTERS else row.name[: LETTERS - 1] + "…"
-        span = f'x1="{place(_log(row.low)):.1f}" x2="{place(_log(row.high)):.1f}" y1="{middle:.1f}" y2="{middle:.1f}"'
+        spans = [(row.low, row.high, row.colour)]
+        if row.above and row.low <= 1 <= row.high:
+            spans = [(row.low, 1.0, row.colour), (1.0, row.high, row.above)]
         thick = 9 if row.middle is None else 3
         parts += [f"<g><title>{escape(f'{row.name}: {row.hover}')}</title>",
                   f'<text x="{LABEL - 8}" y="{middle + 4:.1f}" text-anchor="end" fill="var(--ink)">{escape(name)}',
-                  f'</text><line {span} stroke="{row.colour}" stroke-width="{thick}"/>']  # fmt: skip
+                  "</text>"]  # fmt: skip
+        parts += [f'<line x1="{place(_log(a)):.1f}" x2="{place(_log(b)):.1f}" y1="{middle:.1f}" y2="{middle:.1f}" '
+                  f'stroke="{colour}" stroke-width="{thick}"/>' for a, b, colour in spans]  # fmt: skip
         if row.middle is not None:
             parts.append(f'<circle cx="{place(_log(row.middle)):.1f}" cy="{middle:.1f}" r="5" fill="{row.colour}"/>')
         parts.append("</g>")

@@ -12,7 +12,9 @@ from typing import Any
 
 from markupsafe import Markup
 
+from simulator.report.plan.alternatives import alternative_rows, end_text, tornado
 from simulator.report.plan.charts import Series, chart, columns
+from simulator.report.plan.limits import limit_rows
 from simulator.report.plan.words import answer_lines, example_price, fleet_words, mix_words
 from simulator.report.render import markdown_cell, render
 from simulator.text import bounded, gain, level_value
@@ -28,6 +30,10 @@ def render_plan(data: Data) -> str:
         answer=answer_lines(data),
         cards=_cards(data),
         pictures=pictures(data),
+        limits=limit_rows(data["batch_limits"]),
+        others=alternative_rows(data),
+        tornado=Markup(tornado(data["answer"]["sensitivity"] if data["answer"] else [])),
+        end_text=end_text,
         level_value=level_value,
         duration=bounded,
         gain=gain,
@@ -46,12 +52,14 @@ def render_markdown(data: Data) -> str:
         gain=gain,
         fleet_words=fleet_words,
         mix_words=mix_words,
+        others=alternative_rows(data),
+        end_text=end_text,
         cell=markdown_cell,
     )
 
 
 def write_plan(data: Data, out: Path) -> None:
-    """plan.json, report.html, report.md and deploy.yaml in `out`, whole or not at all."""
+    """plan.json, report.html, report.md, deploy.yaml and autoscaler.yaml in `out`, whole or not at all."""
     from simulator.report.folder import new_folder
 
     page, text = render_plan(data), render_markdown(data)
@@ -62,6 +70,8 @@ def write_plan(data: Data, out: Path) -> None:
         (folder / "report.md").write_text(text, encoding="utf-8")
         if "kubernetes" in data["export"]:
             (folder / "deploy.yaml").write_text(data["export"]["kubernetes"], encoding="utf-8")
+        if "autoscaler" in data["export"]:
+            (folder / "autoscaler.yaml").write_text(data["export"]["autoscaler"], encoding="utf-8")
 
 
 def _cards(data: Data) -> list[tuple[str, str, str]]:

@@ -125,22 +125,22 @@ def pictures(data: Data) -> list[dict[str, Any]]:
 
 
 def whatif_tables(data: Data) -> Iterator[Any]:
-    """The answer, values, then changes."""
+    """The answer, then a block of rows a case: every metric with its value and its change; within 100 columns."""
     yield from (Text(line) for line in verdict_lines(data))
-    for title, base in (("values", True), ("change against the base", False)):
-        table = Table(title=f"{data['name']}: {title}", title_justify="left")
-        for column in ("", *data["metrics"]):
-            table.add_column(column, justify="right" if column else "left")
-        for row in data["rows"] if base else data["rows"][1:]:
-            name = row["name"] + (" (overloaded)" if row["overloaded"] else "")
-            if row["error"]:
-                table.add_row(name, row["error"])
-                continue
-            table.add_row(
-                name,
-                *(value_text(m, row["cells"][m]) if base else change_text(row["cells"][m]) for m in data["metrics"]),
-            )
-        yield table
+    table = Table(title=f"{data['name']}: change against the base", title_justify="left")
+    for column, side in (("", "left"), ("metric", "left"), ("value", "right"), ("change", "right")):
+        table.add_column(column, justify=side, overflow="fold")  # type: ignore[arg-type]
+    for row in data["rows"]:
+        name = row["name"] + (" (overloaded)" if row["overloaded"] else "")
+        if row["error"]:
+            table.add_row(name, row["error"], end_section=True)
+            continue
+        for k, metric in enumerate(data["metrics"]):
+            cell = row["cells"][metric]
+            change = change_text(cell) if row is not data["rows"][0] else ""
+            table.add_row("" if k else name, metric, value_text(metric, cell), change,
+                          end_section=metric == data["metrics"][-1])  # fmt: skip
+    yield table
     yield Text(
         f"{100 * data['confidence']:.0f} % intervals over {data['replications']} paired replications; ~ = not told "
         "apart from the base. Shares change by points, all else by the mean of log ratios. Model error is common to "

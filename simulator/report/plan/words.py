@@ -6,6 +6,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from simulator.report.plan.alternatives import alternative_lines, ends_text, sensitivity_lines
+from simulator.report.plan.limits import limit_lines
 from simulator.text import bounded, level_value, stopped_lines
 
 Data = Mapping[str, Any]
@@ -42,9 +44,9 @@ def answer_lines(data: Data) -> list[str]:
         )
     answer = data["answer"]
     lines += [f"One replica less does not do: {best['fewer']}."] if best["fewer"] else []
-    lines += _worst(best) + _survival(data)
+    lines += _worst(best) + _survival(data) + limit_lines(data["batch_limits"]) + alternative_lines(answer)
     if answer and answer["explained"]:
-        lines += _headroom(answer)
+        lines += _headroom(answer) + sensitivity_lines(answer)
     lines += _length(best, data["question"])
     return lines + [f"{text}." for text in data["cannot_be_told_apart"]] + stopped_lines(data)
 
@@ -199,6 +201,9 @@ def plan_tables(data: Data) -> Iterator[Any]:
                     for g in answer["growth"]
                 ],
             )
+        if answer["sensitivity"]:
+            yield table("What the cost hangs on, by the rate at the wall", ("input", "cost of the traffic"),
+                        [(row["input"], ends_text(row)) for row in answer["sensitivity"]])  # fmt: skip
         if answer["hourly"]:
             day = answer["hourly"]
             yield Text(
@@ -212,7 +217,7 @@ def export_lines(export: Data) -> list[str]:
     """The command and what to know of it, or why there is none."""
     if "reason" in export:
         return [f"No command to start it with: {export['reason']}."]
-    return [export["vllm"], *(f"{note}." for note in export["notes"])] if export else []
+    return [export["command"], *(f"{note}." for note in export["notes"])] if export else []
 
 
 def _candidates(data: Data) -> Table:

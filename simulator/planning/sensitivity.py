@@ -1,0 +1,86 @@
+"""What the answer hangs on: the cost of carrying the traffic when one input at a time is lower or higher than planned.
+
+Each end of an input's range moves the rate at which the recommended fleet meets its first limit (Walls.moved, on one
+replication); cost a unit of traffic is the fleet's cost over that rate. A tornado diagram has the widest range on top
+(Eschenbach, Interfaces 22(6), 1992).
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from simulator.planning.price import Fleet
+from simulator.planning.search import Search
+from simulator.planning.statistics import finite
+from simulator.planning.ways import Way, variation
+
+RANGES: Final = {
+    "price": 0.2, "prompt length": 0.2, "output length": 0.2, "burstiness": 0.25, "acceptance": 0.1, "hit rate": 0.2,
+    "host time": 0.25,
+}
+"""Input -> by how much it is taken down and up, relatively; step times by the profile's own error."""
+WORDS: Final = {
+    "price": "USD per GPU and hour", "prompt length": "prompt tokens of every request",
+    "output length": "answer tokens of every request",
+    "burstiness": "coefficient of variation of the gaps between arrivals", "acceptance": "chance that drafts are right",
+    "hit rate": "requests whose prefixes the cache can know", "host time": "CPU and front-end time of a step",
+    "step time": "GPU and CPU time of a step, by the profile's error",
+}
+EVEN: Final = 0.05
+"""Gaps between arrivals with a smaller coefficient of variation are even: there is no burst to make larger."""
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """Inputs of the recommended fleet, one changed at a time."""
+
+    search: Search
+    fleet: Fleet
+    rate: float
+    wall: float
+    error: float
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row an input, widest range of cost first: change down and up, cost and replicas as factors and numbers."""
+        rows = [self._row(name, size) for name, size in self._inputs()]
+        return sorted(rows, key=lambda row: -row["spread"])
+
+    def _inputs(self) -> Iterator[tuple[str, float]]:
+        bench = self.search.runner.bench
+        trace, setup = bench.traffic.trace(0), bench.setup(self.fleet.candidate)
+        bursts = variation(np.diff(trace.arrival_ns).astype(np.float64))
+        cached = bool(setup.limits.prefix and trace.extras) or bool(trace.cached.any())
+        known = {"burstiness": bursts > EVEN, "acceptance": setup.speculation is not None, "hit rate": cached}
+        for name, size in RANGES.items():
+            if known.get(name, True) and not (setup.gpu.name == "unit" and name == "host time"):
+                yield name, size
+        if self.error > 0:
+            yield "step time", self.error
+
+    def _row(self, name: str, size: float) -> dict[str, Any]:
+        ends = [self._end(name, 1 - size), self._end(name, 1 + size) if name != "hit rate" else None]
+        costs = [end["cost"] for end in ends if end and end["cost"] is not None]
+        spread = max((abs(math.log(cost)) for cost in costs if cost > 0), default=0.0)
+        return {"input": name, "what": WORDS[name], "size_pct": 100 * size, "down": ends[0], "up": ends[1],
+                "spread": max(spread, math.log(max(costs, default=1.0) / min(costs, default=1.0)))}  # fmt: skip
+
+    def _end(self, name: str, factor: float) -> dict[str, Any]:
+        """Cost a unit of traffic as a factor (null: no rate meets the limits), and about how many replicas it takes."""
+        if name == "price":
+            return {"factor": factor, "cost": factor, "wall_factor": 1.0, "replicas": self.fleet.replicas, "does": True}
+        way: Way | None = None if name == "step time" else (name, factor)
+        step = factor if name == "step time" else 1.0
+        replicas: int | None
+        moved = self.search.moved(self.fleet.candidate, self.fleet.serving, self.wall, way=way, factor=step)
+        wall = self.wall * moved
+        if math.isinf(wall):
+            replicas = 1 + self.fleet.spare
+        else:
+            serving = math.ceil(self.fleet.serving * self.rate / wall - 1e-6) if wall > 0 else None
+            replicas = None if serving is None else serving + self.fleet.spare
+        cost = None if moved == 0 else 0.0 if math.isinf(moved) else 1 / moved
+        return {"factor": factor, "cost": cost, "wall_factor": finite(moved), "replicas": replicas,
+                "does": wall >= self.rate}  # fmt: skip

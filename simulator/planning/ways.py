@@ -1,0 +1,135 @@
+"""A fleet or its traffic otherwise than the plan has it: autoscaled, partly on spot capacity, or one input changed."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.errors import ConfigError
+from simulator.planning.candidate import Candidate, scenario_of
+from simulator.planning.spec import PlanSpec
+from simulator.scenario.setup import Setup, prepare
+from simulator.workload.streams import stream
+from simulator.workload.trace import MAX_TOKENS, Trace, freeze
+
+Way = tuple[str, float]
+"""What is changed, and to what: a target of the autoscaler, a number of spot replicas, or a factor."""
+AUTOSCALED: Final = "autoscaled"
+SPOT: Final = "spot"
+OWNED: Final = "owned"
+WHOLE: Final = (AUTOSCALED, SPOT)
+"""Ways of a fleet in which no replica stands for the others."""
+BLOCK: Final = 1024
+"""Arrivals whose span stays what it is while the gaps within become more even or less: the day's curve stays."""
+HOST_TIMES: Final = ("cpu_ns", "prep_ns", "cpu_seq_ns", "prep_seq_ns", "frontend_in_ns", "frontend_each_ns",
+                     "frontend_out_ns")  # fmt: skip
+
+
+def fleet_setup(spec: PlanSpec, candidate: Candidate, replicas: int, way: Way) -> Setup:
+    """A fleet of at most `replicas`, autoscaled to a target, or with so many of them on spot capacity."""
+    name, value = way
+    changes: dict[str, Any] = {"cluster.replicas": replicas}
+    if name == AUTOSCALED:
+        assert spec.autoscale is not None
+        own = spec.autoscale.scaler(value, replicas)
+        changes["cluster.autoscale"] = own
+    else:
+        assert spec.spot is not None
+        lent = round(value)
+        pools: dict[str, Any] = {SPOT: {"replicas": lent, "spot": spec.spot.conditions()}}
+        if lent < replicas:
+            pools[OWNED] = {"replicas": replicas - lent}
+        changes = {"cluster": {"router": candidate.router, "pools": pools}}
+    return prepare(scenario_of(spec, candidate).updated(changes), shorten=True)
+
+
+def changed_setup(setup: Setup, way: Way) -> Setup:
+    """A replica with a faster or slower host, or with drafts that are right more or less often."""
+    name, factor = way
+    if name == "host time":
+        own = {key: _scaled(getattr(setup.cost, key), factor) for key in HOST_TIMES}
+        return replace(setup, cost=setup.cost._replace(**own))
+    if name == "acceptance" and setup.speculation is not None:
+        chances = tuple(min(1.0, chance * factor) for chance in setup.speculation.chances)
+        return replace(setup, speculation=replace(setup.speculation, chances=chances))
+    return setup
+
+
+def _scaled(value: Any, factor: float) -> Any:
+    return np.rint(np.asarray(value) * factor).astype(np.int64)
+
+
+def changed_trace(trace: Trace, way: Way, seed: int) -> Trace:
+    """The requests with longer prompts or answers, other gaps between them, or fewer prefixes that others have too."""
+    change = CHANGES.get(way[0])
+    return trace if change is None else change(trace, way[1], seed)
+
+
+def _prompts(trace: Trace, factor: float, seed: int) -> Trace:
+    prompt = _lengths(trace.prompt, factor)
+    return replace(trace, prompt=prompt, cached=freeze(np.minimum(trace.cached, prompt)))
+
+
+def _answers(trace: Trace, factor: float, seed: int) -> Trace:
+    output = _lengths(trace.output, factor)
+    longest = np.maximum(output, _lengths(trace.max_tokens, factor))
+    return replace(trace, output=output, max_tokens=freeze(longest))
+
+
+def _lengths(tokens: npt.NDArray[np.int64], factor: float) -> npt.NDArray[np.int64]:
+    return freeze(np.clip(np.rint(tokens * factor), 1, MAX_TOKENS).astype(np.int64))
+
+
+def _gaps(trace: Trace, factor: float, seed: int) -> Trace:
+    """Gaps to the power that makes their coefficient of variation `factor` times as large."""
+    gaps = np.diff(trace.arrival_ns).astype(np.float64)
+    wanted = factor * variation(gaps)
+    low, high = 0.0, 8.0
+    for _ in range(30):
+        middle = (low + high) / 2
+        low, high = (middle, high) if variation(_bent(gaps, middle)) < wanted else (low, middle)
+    arrival = trace.arrival_ns[0] + np.concatenate([[0], np.cumsum(_bent(gaps, high))])
+    return replace(trace, arrival_ns=freeze(np.rint(arrival).astype(np.int64)))
+
+
+def variation(gaps: npt.NDArray[np.float64]) -> float:
+    """Coefficient of variation of gaps; 0 of none, or of requests that come all at once."""
+    mean = float(gaps.mean()) if gaps.size else 0.0
+    return float(gaps.std()) / mean if mean > 0 else 0.0
+
+
+def _bent(gaps: npt.NDArray[np.float64], power: float) -> npt.NDArray[np.float64]:
+    """Gaps to a power, block by block as long in sum as before."""
+    count = math.ceil(gaps.size / BLOCK)
+    block = np.minimum(np.arange(gaps.size) // BLOCK, count - 1)
+    sums = np.bincount(block, gaps, count)
+    mean = np.maximum(sums / np.bincount(block, minlength=count), 1.0)
+    bent = np.where(gaps > 0, (gaps / mean[block]) ** power, 0.0)
+    made = np.bincount(block, bent, count)
+    found: npt.NDArray[np.float64] = bent * (sums / np.where(made > 0, made, 1.0))[block]
+    return found
+
+
+def _prefixes(trace: Trace, factor: float, seed: int) -> Trace:
+    """Of a share 1 - factor of the requests, drawn, nothing is known to a cache."""
+    if factor >= 1:
+        raise ConfigError(f"a share of prefixes above what the traffic shows cannot be made, got {factor:g}")
+    lone = stream(seed, "prefixes", 0).random(len(trace)) >= factor
+    extras, own = trace.extras, np.arange(len(trace), dtype=np.int64)
+    changes: dict[str, Any] = {}
+    if extras.hash_ids is not None and extras.hash_ends is not None:
+        unknown = int(extras.hash_ids.max(initial=0)) + 1 + np.arange(extras.hash_ids.size)
+        changes["hash_ids"] = np.where(np.repeat(lone, np.diff(extras.hash_ends, prepend=0)), unknown, extras.hash_ids)
+    if extras.session is not None:
+        changes["session"] = np.where(lone, int(extras.session.max()) + 1 + own, extras.session)
+    if extras.opening is not None:
+        changes["opening"] = np.where(lone, int(extras.opening.max()) + 1 + own, extras.opening)
+    return replace(trace, cached=freeze(np.where(lone, 0, trace.cached)), extras=replace(extras, **changes))
+
+
+CHANGES: Final[dict[str, Callable[[Trace, float, int], Trace]]] = {
+    "prompt length": _prompts, "output length": _answers, "burstiness": _gaps, "hit rate": _prefixes,
+}

@@ -1,0 +1,171 @@
+"""Autoscaled and partly spot fleets beside the fixed one, and what the cost hangs on, against worked numbers."""
+
+from typing import Any
+
+import kubernetes_validate  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+import yaml
+
+from simulator.errors import ConfigError
+from simulator.planning.plan import Plan, plan
+from simulator.planning.spec import plan_from
+from simulator.planning.ways import BLOCK, changed_trace, fleet_setup, variation
+from simulator.report.plan.alternatives import alternative_lines, tornado
+from simulator.report.plan.data import plain
+from simulator.report.plan.words import answer_lines
+from simulator.run import simulate
+from simulator.workload.build import build_trace
+from simulator.workload.spec import parse_workload
+
+SERVER = {"gpu": "unit", "policy": "chunked", "max_num_seqs": 4, "router": "least_outstanding", "replicas": {"max": 12}}
+"""Four slots a replica, 0.1 s a step, an answer of 20 tokens: it takes 2 s, so a replica serves 2/s."""
+
+
+def asked(**changes: Any) -> dict[str, Any]:
+    return {
+        "name": "alternatives",
+        "workload": {"arrivals": {"kind": "diurnal", "rate": 4, "amplitude": 0.9, "period_s": 3600, "duration_s": 3600},
+                     "prompt": 1, "output": 20},
+        "step_s": 0.1, "slo": {"ttft_p90_s": 2.0}, "candidates": SERVER, "search": {"replications": 2}, **changes,
+    }  # fmt: skip
+
+
+SCALE = {"metric": "requests", "min": 1, "start": {"weights_s": 20}}
+
+
+def planned(**changes: Any) -> Plan:
+    return plan(plan_from(asked(**changes)), jobs=1, explain=False)
+
+
+@pytest.fixture(scope="module")
+def scaled() -> Plan:
+    return planned(autoscale=SCALE)
+
+
+def test_an_autoscaled_fleet_costs_less_on_a_curve_that_rises_and_falls(scaled: Plan) -> None:
+    """Traffic between 0.4/s and 7.6/s: the fixed fleet is for the peak, on average it takes half of that."""
+    assert scaled.best and scaled.answer
+    row = scaled.answer.autoscaled
+    assert row is not None and row["holds"] and row["most"] == 2 * scaled.best.fleet.serving
+    assert 2 <= row["mean_replicas"] < scaled.best.fleet.serving  # 4/s are two replicas' whole time
+    assert row["usd_per_hour"] == pytest.approx(row["mean_replicas"] * scaled.best.fleet.usd_per_hour
+                                                / scaled.best.fleet.replicas)  # fmt: skip
+    assert all(each["value"] <= each["limit"] for each in row["levels"])
+
+
+def test_replica_hours_are_those_of_the_run(scaled: Plan) -> None:
+    """The same fleet run as a scenario of its own: its summary has the hours that the plan has, by the mean of both."""
+    assert scaled.best and scaled.answer and scaled.answer.autoscaled
+    row = scaled.answer.autoscaled
+    setup = fleet_setup(scaled.spec, scaled.best.fleet.candidate, row["most"], ("autoscaled", row["target"]))
+    hours = [simulate(setup.scenario, replication=k).summary["fleet"]["replica_hours"] for k in range(2)]
+    assert np.mean(hours) == pytest.approx(row["replica_hours"], rel=1e-9)
+
+
+def test_higher_targets_that_were_tried_take_fewer_replica_hours(scaled: Plan) -> None:
+    assert scaled.answer and scaled.answer.autoscaled
+    tried = sorted(scaled.answer.autoscaled["tried"], key=lambda each: each["target"])
+    hours = [each["replica_hours"] for each in tried if each["holds"]]
+    assert len(hours) > 2 and hours == sorted(hours, reverse=True)
+    assert [each["holds"] for each in tried] == sorted((each["holds"] for each in tried), reverse=True)
+
+
+def test_its_manifest_holds_against_the_schema_of_kubernetes() -> None:
+    """autoscaling/v2, strict. A plan on a real GPU, whose target is given."""
+    spec = {"workload": {"arrivals": {"kind": "poisson", "rate": 2, "requests": 300}, "prompt": 300, "output": 40},
+            "slo": {"ttft_p90_s": 3}, "max_model_len": 4096, "search": {"replications": 2}}  # fmt: skip
+    for formula in ("hpa", "keda"):
+        found = plain(plan(plan_from(spec | {"autoscale": SCALE | {"target": 20, "formula": formula}}), jobs=1,
+                           explain=False))  # fmt: skip
+        document = yaml.safe_load(found["export"]["autoscaler"])
+        row = found["answer"]["autoscaled"]
+        assert row["target"] == 20 and row["tried"] == []
+        if formula == "hpa":
+            kubernetes_validate.validate(document, "1.33", strict=True)
+            assert document["spec"]["metrics"][0]["pods"]["target"]["averageValue"] == "20"
+        else:
+            assert document["kind"] == "ScaledObject"
+            assert document["spec"]["triggers"][0]["metadata"]["threshold"] == "20"
+        assert document["spec"]["scaleTargetRef"]["name"] == "plan"
+
+
+def test_replicas_that_never_start_keep_no_limits() -> None:
+    """One replica serves 2/s of up to 7.6/s, and the others take longer to start than the run lasts."""
+    found = planned(autoscale=SCALE | {"initial": 1, "start": {"weights_s": 7200}})
+    assert found.answer and found.answer.autoscaled
+    assert not found.answer.autoscaled["holds"]
+    line = alternative_lines(plain(found)["answer"])[0]
+    assert "does not keep the limits" in line and "7200 s to start" in line
+
+
+def test_spot_that_is_never_taken_back_is_as_good_and_cheaper_by_arithmetic() -> None:
+    """Half of the fixed fleet's replicas, rounded down, at a third of the price."""
+    spot = {"share": 0.5, "prices": {"unit": 1 / 3}, "reclaims_per_hour": 1e-9, "replace_s": 60}
+    found = planned(spot=spot, prices={"unit": 1.0})
+    assert found.best and found.answer and found.answer.spot
+    row, count = found.answer.spot, found.best.fleet.serving
+    assert row["holds"] and (row["owned"], row["spot"]) == (count - count // 2, count // 2)
+    assert row["usd_per_hour"] == pytest.approx(count - count // 2 + count // 2 / 3)
+    assert row["saving_pct"] == pytest.approx(100 * (1 - row["usd_per_hour"] / count))
+    assert any(f"{row['saving_pct']:.0f} % less" in line for line in answer_lines(plain(found)))
+
+
+def test_spot_that_is_always_taken_back_is_no_fleet() -> None:
+    """Taken back a thousand times an hour and replaced after an hour: as good as nothing."""
+    spot = {"share": 1, "prices": {"unit": 0.9}, "reclaims_per_hour": 1000, "notice_s": 1, "replace_s": 3600}
+    found = planned(spot=spot, prices={"unit": 1.0})
+    assert found.answer and found.answer.spot and not found.answer.spot["holds"]
+    assert not any(row["holds"] for row in found.answer.spot["tried"])
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"autoscale": SCALE, "survive": 1}, "autoscale is not modelled with survive"),
+    ({"spot": {"prices": {"unit": 1}, "reclaims_per_hour": 1, "replace_s": 1}, "budget": {"gpus": 4}},
+     "spot is not modelled with a budget"),
+    ({"spot": {"prices": {"l40s": 1}, "reclaims_per_hour": 1, "replace_s": 1}}, "no such GPU among candidates.gpu"),
+    ({"spot": {"prices": {"unit": 0}, "reclaims_per_hour": 1, "replace_s": 1}}, "must be > 0"),
+    ({"autoscale": {"start": {}, "schedule": [{"from_s": 0, "to_s": 9, "replicas": 1}]}}, "metric must be given"),
+    ({"autoscale": SCALE | {"grace_s": 10}}, "not modelled in a plan"),
+])  # fmt: skip
+def test_what_is_not_modelled_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        plan_from(asked(**changes))
+
+
+def test_the_cost_follows_the_price_and_the_length_of_answers() -> None:
+    """A replica serves 4 / (0.1 s x tokens) requests a second: a fifth fewer or more tokens move the cost by a fifth,
+    prompts of one token, which stay one, by nothing."""
+    found = plan(plan_from(asked(workload={"arrivals": {"kind": "poisson", "rate": 4, "requests": 8000}, "prompt": 1,
+                                           "output": 20}, slo={"ttft_p90_s": 20.0})), jobs=1)  # fmt: skip
+    assert found.answer
+    rows = {row["input"]: row for row in found.answer.sensitivity}
+    assert set(rows) == {"price", "prompt length", "output length", "burstiness"}
+    assert (rows["price"]["down"]["cost"], rows["price"]["up"]["cost"]) == (0.8, 1.2)
+    assert rows["output length"]["down"]["cost"] == pytest.approx(0.8, rel=0.03)
+    assert rows["output length"]["up"]["cost"] == pytest.approx(1.2, rel=0.03)
+    assert rows["prompt length"]["up"]["cost"] == pytest.approx(1.0, rel=0.015)
+    assert rows["burstiness"]["down"]["cost"] <= rows["burstiness"]["up"]["cost"]
+    spreads = [row["spread"] for row in found.answer.sensitivity]
+    assert spreads == sorted(spreads, reverse=True)
+    picture = tornado(found.answer.sensitivity)
+    assert picture.count("var(--good)") >= 2 and picture.count("var(--bad)") >= 2
+
+
+@pytest.mark.parametrize("factor", [0.75, 1.25])
+def test_other_gaps_keep_the_span_of_every_stretch(factor: float) -> None:
+    arrivals = {"kind": "diurnal", "rate": 5, "amplitude": 0.8, "period_s": 2000, "duration_s": 2000}
+    trace = build_trace(parse_workload({"arrivals": arrivals, "prompt": 10, "output": 5}), 3, 0)
+    changed = changed_trace(trace, ("burstiness", factor), 0)
+    gaps, other = np.diff(trace.arrival_ns).astype(float), np.diff(changed.arrival_ns).astype(float)
+    assert variation(other) / variation(gaps) == pytest.approx(factor, rel=0.01)
+    ends = np.arange(0, len(trace), BLOCK)
+    assert np.abs(changed.arrival_ns[ends] - trace.arrival_ns[ends]).max() <= 10_000  # [ns] of rounding
+    assert (other >= 0).all() and (changed.prompt == trace.prompt).all()
+
+
+def test_lengths_scale_and_stay_at_least_one_token() -> None:
+    trace = build_trace(parse_workload({"requests": {"prompt": [1, 10, 100], "output": [1, 5, 50]}}), 0, 0)
+    assert changed_trace(trace, ("prompt length", 0.8), 0).prompt.tolist() == [1, 8, 80]
+    longer = changed_trace(trace, ("output length", 1.2), 0)
+    assert longer.output.tolist() == [1, 6, 60] and (longer.max_tokens >= longer.output).all()
