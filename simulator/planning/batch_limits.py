@@ -41,7 +41,7 @@ class Tried:
     """What was tried for one candidate at one size of its fleet, in order, and which setting did."""
 
     label: str
-    fleet: str  # what would be an improvement
+    fleet: str  # what would be an improvement: `with 2 replicas`, `at 17 requests/s`
     default: dict[str, int]
     rows: list[dict[str, Any]] = field(default_factory=list)
     found: str = ""  # label of the setting that did; empty = none
@@ -131,7 +131,7 @@ def fewer_replicas(
             target = _target(search, outcome, best)
             if target is None:
                 break
-            note = Tried(outcome.candidate.label, f"{target} replica{'s' if target > 1 else ''}", default)
+            note = Tried(outcome.candidate.label, f"with {target} replica{'s' if target > 1 else ''}", default)
             tried.append(note)
             better = _solved(search, outcome.candidate, default, target, note)
             if better is None or not _beats(better[1], outcome):

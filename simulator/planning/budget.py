@@ -136,8 +136,8 @@ def _open(search: Search, row: dict[str, Any], best: dict[str, Any], known: dict
     if not default or not row["wall"] or row["carries"] < NEAR * best["carries"]:
         return None
     if spec.objective == "best_slo":
-        return None if row["worst"] is None else Tried(row["label"], "levels further within their limits", default)
-    return Tried(row["label"], f"{GAIN * best['carries']:.3g} requests/s", default)
+        return None if row["worst"] is None else Tried(row["label"], "with levels further within their limits", default)
+    return Tried(row["label"], f"at {GAIN * best['carries']:.3g} requests/s", default)
 
 
 def _better(

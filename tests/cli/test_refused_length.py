@@ -4,7 +4,8 @@ from pathlib import Path
 
 import yaml
 
-from simulator.ui.model import Settings, evaluate
+from simulator.ui.model import evaluate
+from simulator.ui.settings import Settings
 from tests.cli.conftest import Outcome, Run
 
 CHAT = Path(__file__).parents[2] / "scenarios" / "chat.yaml"

@@ -25,7 +25,7 @@ def judged(ratio: float) -> Judgement:
 
 def climbed(worst: Any, found: float = 1.0) -> tuple[Candidate | None, list[tuple[str, int]], Tried]:
     """A climb on a landscape of (tokens, seqs) that is shifted so that what is at or below `found` does."""
-    note = Tried("start", "2 replicas", DEFAULT)
+    note = Tried("start", "with 2 replicas", DEFAULT)
 
     def look(c: Candidate) -> Judgement:
         return judged(worst(c.max_num_batched_tokens or 2048, c.max_num_seqs or 256) / found)

@@ -293,7 +293,8 @@ def test_a_run_asks_back_too() -> None:
 
 def test_the_page_prices_output_tokens() -> None:
     """2 replicas at 3 USD/h, 10 requests/s of 100 tokens: 3.6 million tokens an hour for 6 USD."""
-    from simulator.ui.model import Settings, evaluate
+    from simulator.ui.model import evaluate
+    from simulator.ui.settings import Settings
 
     view = evaluate(Settings(rate=10.0, output=100, prompt=200, replicas=2, price=3.0), pictures=False)
     assert view.usd_per_million == pytest.approx(6 / 3.6)

@@ -12,13 +12,13 @@ def limit_lines(notes: list[dict[str, Any]]) -> list[str]:
     gained = [note for note in notes if note["found"]]
     lines = []
     if gained:
-        lines.append(f"Batch limits: {gained[-1]['found']} does with {gained[-1]['fleet']}; as the engine sets them "
+        lines.append(f"Batch limits: {gained[-1]['found']} does {gained[-1]['fleet']}; as the engine sets them "
                      f"({_default(gained[0])}) it does not.")  # fmt: skip
     last = next((note for note in notes if not note["found"]), None)
     if not gained and last is not None and last["rows"]:
         count = len(last["rows"])
         others = f"none of {count} other settings" if count > 1 else "no other setting"
-        lines.append(f"Batch limits as the engine sets them ({_default(last)}): {others} of {last['label']} does with "
+        lines.append(f"Batch limits as the engine sets them ({_default(last)}): {others} of {last['label']} does "
                      f"{last['fleet']}{_nearest(last)}.")  # fmt: skip
     return lines
 
