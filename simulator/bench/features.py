@@ -44,6 +44,7 @@ FEATURES: Final[dict[str, Changes]] = {
     "tgi": {"policy": {"name": "tgi", "max_num_batched_tokens": 16384}},
     "trtllm": {"policy": {"name": "max_utilization", "max_num_batched_tokens": 16384}},
     "window": {"model": "mistral-7b-v0.1"},
+    "pipeline": {"hardware": {"pipeline_parallel": 2}},
     "two_pools": {"cluster": {"link": {"gb_per_s": 50}, "pools": {
         "prompts": {"role": "prefill"}, "answers": {"role": "decode"}}}},
 }

@@ -28,6 +28,7 @@ SIGNS: Signs = {
     "tgi": lambda r: r.setup.policy.name == "tgi",
     "trtllm": lambda r: r.setup.policy.engine == "trtllm",
     "window": lambda r: r.setup.limits.window > 0,
+    "pipeline": lambda r: r.setup.limits.stages == 2,
     "two_pools": lambda r: r.summary["transfers"]["requests"] > 0,
 }
 
