@@ -31,7 +31,7 @@ FEATURES: Final[dict[str, Changes]] = {
     "kv_offload": {"kv": {"prefix_caching": True, "num_gpu_blocks": 1500, "offload": {"gib": 64, "gb_per_s": 25}},
                    "sessions": True},
     "fastserve": {"policy": {"name": "fastserve", "max_num_batched_tokens": 16384, "max_batch_size": 48},
-                  "kv": {"num_gpu_blocks": 1500, "swap": {"gib": 64, "gb_per_s": 25}}},
+                  "kv": {"num_gpu_blocks": 6000, "swap": {"gib": 64, "gb_per_s": 25}}},
     "splitfuse": {"policy": {"name": "splitfuse"}},
     "priority": {"policy": {"name": "priority"}, "classes": _CLASSES},
     "shortest_predicted": {"policy": {"name": "shortest_predicted", "prediction_error": 0.5}},
@@ -44,6 +44,7 @@ FEATURES: Final[dict[str, Changes]] = {
     "tgi": {"policy": {"name": "tgi", "max_num_batched_tokens": 16384}},
     "trtllm": {"policy": {"name": "max_utilization", "max_num_batched_tokens": 16384}},
     "window": {"model": "mistral-7b-v0.1"},
+    "pipeline": {"hardware": {"pipeline_parallel": 2}},
     "two_pools": {"cluster": {"link": {"gb_per_s": 50}, "pools": {
         "prompts": {"role": "prefill"}, "answers": {"role": "decode"}}}},
 }

@@ -31,7 +31,7 @@ def main() -> int:
         case = as_told(case_of(seed))  # the oracle knows no other clients
         if case.policy not in KNOWN or case.limits.window or case.limits.draft_tokens or case.others or case.changes:
             continue
-        if case.scalers or case.knows != KNOWS_ALL:
+        if case.limits.stages or case.scalers or case.knows != KNOWS_ALL:
             continue  # judged elsewhere
         wanted = expected(oracle(case))
         got = measured(run(case, "fast"), wanted)

@@ -16,7 +16,7 @@ SIGNS: Signs = {
     "prefix_cache_shared": lambda r: r.summary["kv"]["prefix_cache"]["hit_rate"] > 0.1,
     "conversations": lambda r: r.requests.found.any() and r.summary["sessions"]["sessions"] > 1,
     "kv_offload": lambda r: r.totals["loaded"].sum() > 0,
-    "fastserve": lambda r: r.totals["swapped_in"].sum() > 0 and r.requests.level.any(),
+    "fastserve": lambda r: r.setup.limits.swap_blocks > 0 and r.requests.level.any(),
     "splitfuse": lambda r: r.setup.policy.name == "splitfuse",
     "priority": lambda r: len(set(r.requests.key.tolist())) == 2,
     "shortest_predicted": lambda r: len(set(r.requests.predicted.tolist())) > 10,
@@ -28,6 +28,7 @@ SIGNS: Signs = {
     "tgi": lambda r: r.setup.policy.name == "tgi",
     "trtllm": lambda r: r.setup.policy.engine == "trtllm",
     "window": lambda r: r.setup.limits.window > 0,
+    "pipeline": lambda r: r.setup.limits.stages == 2,
     "two_pools": lambda r: r.summary["transfers"]["requests"] > 0,
 }
 
