@@ -19,9 +19,9 @@ def blocks_for(tokens: int, block_size: int) -> int:
 @jitable
 def full_blocks(lim: Limits, tokens: int) -> int:
     """Blocks that `tokens` tokens fill: tokens // block_size, without the division where it is a power of two."""
-    if lim.block_shift < 0:
+    if lim.block_bits == 0:
         return tokens // lim.block_size
-    return tokens >> lim.block_shift
+    return tokens >> (lim.block_bits - 1)
 
 
 @jitable
@@ -36,10 +36,10 @@ def phase_of(lim: Limits, step: int) -> int:
     return step - full_blocks(lim, step) * lim.block_size
 
 
-def with_shift(lim: Limits) -> Limits:
-    """The limits with their block_shift."""
+def with_bits(lim: Limits) -> Limits:
+    """The limits with their block_bits."""
     size = lim.block_size
-    return lim._replace(block_shift=size.bit_length() - 1 if size & (size - 1) == 0 else -1)
+    return lim._replace(block_bits=size.bit_length() if size & (size - 1) == 0 else 0)
 
 
 @jitable

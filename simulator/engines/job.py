@@ -47,7 +47,7 @@ from simulator.state import (
     Requests,
 )
 from simulator.units import NEVER, NS_PER_S
-from simulator.windows import with_shift
+from simulator.windows import with_bits
 
 PEAKS: Final = ("wall", "peak_running", "peak_waiting", "peak_blocks")
 """Totals that bound the sums over time."""
@@ -198,7 +198,7 @@ def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, 
     `chain` are the numbers of shared blocks (workload.shared), `others` the pools beside the first, `groups` the pools
     that requests of each group may use; `aux` is how many numbers the policy keeps.
     """
-    pools = tuple(pool._replace(lim=with_shift(pool.lim)) for pool in (Pool(lim, cost, replicas), *others))
+    pools = tuple(pool._replace(lim=with_bits(pool.lim)) for pool in (Pool(lim, cost, replicas), *others))
     of, total = pool_of(pools), sum(pool.replicas for pool in pools)
     most = max(pool.lim.max_num_seqs for pool in pools)
     s = slots_held(pools, len(req.arrival))

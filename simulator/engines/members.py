@@ -84,9 +84,10 @@ def left(clients: Clients, front: Front, c: Counters, r: int, tick: int) -> None
 def drained(changes: Changes, clients: Clients, front: Front, c: Counters, r: int, tick: int) -> bool:
     """If replica r waits for its last request to end, and it has, it is restarted or released; True then.
 
-    Where it hands requests over, it stays until their KV has been taken.
+    Where it hands requests over, it stays until their KV has been taken. One that hangs ends nothing: a
+    health check has to find it first.
     """
-    if front.state != DRAINING or front.outstanding > 0 or c.free_blocks < front.blocks:
+    if front.state != DRAINING or front.outstanding > 0 or c.free_blocks < front.blocks or front.hung < NEVER:
         return False
     if front.rest < NEVER:
         enter(changes, clients.ctl, front, r, DOWN, tick)

@@ -70,7 +70,7 @@ BUGS = (
     Bug("watermark of the usable blocks", "simulator/scenario/setup.py", "int(watermark * blocks)",
         "int(watermark * usable)", RULES_ALL),
     Bug("every block size a power of two", "simulator/windows.py",
-        "size.bit_length() - 1 if size & (size - 1) == 0 else -1", "size.bit_length() - 1", ("tests/unit/test_kv.py",)),
+        "size.bit_length() if size & (size - 1) == 0 else 0", "size.bit_length()", ("tests/unit/test_kv.py",)),
     Bug("cached tokens by the token", PREFIX,
         "full_blocks(lim, min(req.cached[i], whole - 1)) * lim.block_size", "min(req.cached[i], whole - 1)", RULES),
     Bug("a prompt wholly found in the cache", PREFIX, "min(req.cached[i], whole - 1)",

@@ -64,7 +64,7 @@ def columns(sequences: list[Sequence], block_size: int, num_blocks: int) -> tupl
     found = SimpleNamespace(chain=flat, held=[-1] * len(flat), found=[-1] * (max(flat, default=0) + 1), nodes=nodes)
     c = SimpleNamespace(free_blocks=num_blocks, kept=0, oldest=-1, newest=-1, spare=-1, n_nodes=0, spared=0)
     rep = SimpleNamespace(c=c, prefix=found, stats=SimpleNamespace(peak_spared=0))
-    return req, rep, SimpleNamespace(block_size=block_size, rehearse=0, offload_blocks=0, block_shift=-1)
+    return req, rep, SimpleNamespace(block_size=block_size, rehearse=0, offload_blocks=0, block_bits=0)
 
 
 def some_sequences(draw: random.Random) -> list[Sequence]:
