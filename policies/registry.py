@@ -34,7 +34,7 @@ Step = Callable[[Requests, Replica, Limits, Column], None]
 Key = Callable[[Requests, Limits, int], int]
 Arrived = Callable[[Requests, Replica, Limits, Column, int], None]
 ORDERS: Final = by_key.KEYS | trtllm.MODES
-"""Limits.order of the policies that share a compiled engine."""
+"""Limits.order of the policies that share a `schedule`."""
 ASKS: Final = ("priority", "tenant", "predicted", "target", "joins")
 """Columns of the requests that are there only for a policy that needs them."""
 
@@ -115,18 +115,21 @@ class Policy:
 
 _SEQS = "max_num_seqs"
 _BUDGET = "max_num_batched_tokens"
+_PEERS = "peers"
+_TURNS = "turns"
+"""Compiled engines that several policies share: most of the work is the same for all (engines/rules.py)."""
 _CHUNKED = (_SEQS, _BUDGET, "long_prefill_token_threshold", "watermark", "reserve_full_prompt")
 
 
 def _by_key(module: Any, needs: tuple[str, ...], *knobs: str) -> Policy:
     """A policy that is no more than a key."""
     return Policy(module.__name__.rpartition(".")[2], module, by_key.schedule, (*_CHUNKED, *knobs), key=by_key.key,
-                  engine="by_key", needs=needs, prefix_cache=True, pipelines=True)
+                  engine=_TURNS, needs=needs, prefix_cache=True, pipelines=True)
 
 
 def _trtllm(module: Any) -> Policy:
     """A capacity policy of TensorRT-LLM."""
-    return Policy(module.__name__.rpartition(".")[2], module, trtllm.schedule, (_SEQS, _BUDGET), engine="trtllm",
+    return Policy(module.__name__.rpartition(".")[2], module, trtllm.schedule, (_SEQS, _BUDGET), engine=_PEERS,
                   whole_prompt=True)
 
 
@@ -135,26 +138,26 @@ POLICIES: Final = {
     for p in (
         Policy("static", static, static.schedule, (_SEQS, "batch_window_s", "preferred_batch_sizes", "length_bucket",
                "stream", "padding"), retire=static.retire, streams=False, aborts=False),
-        Policy("orca", orca, orca.schedule, (_SEQS,)),
-        Policy("vllm_v0", vllm_v0, vllm_v0.schedule, (_SEQS, _BUDGET, "watermark"), whole_prompt=True,
+        Policy("orca", orca, orca.schedule, (_SEQS,), engine=_PEERS),
+        Policy("vllm_v0", vllm_v0, vllm_v0.schedule, (_SEQS, _BUDGET, "watermark"), engine=_PEERS, whole_prompt=True,
                watermark=0.01, swaps=True),  # vLLM 0.6 vllm/core/block_manager_v2.py, BlockSpaceManagerV2.__init__
         Policy("chunked", chunked, chunked.schedule, _CHUNKED, prefix_cache=True, drafts=True, pipelines=True),
         Policy("sarathi", sarathi, chunked.schedule, (*_CHUNKED, "tbt_s"), engine="chunked", prefix_cache=True),
-        Policy("splitfuse", splitfuse, splitfuse.schedule, (_SEQS, _BUDGET)),
+        Policy("splitfuse", splitfuse, splitfuse.schedule, (_SEQS, _BUDGET), engine=_PEERS),
         _trtllm(max_utilization),
         _trtllm(guaranteed_no_evict),
         Policy("tgi", tgi, tgi.schedule, (_SEQS, _BUDGET, "waiting_served_ratio", "max_waiting_tokens"),
-               aux=tgi.NUMBERS, lane=False, whole_prompt=True),
+               engine=_PEERS, aux=tgi.NUMBERS, lane=False, whole_prompt=True),
         Policy("fastserve", fastserve, fastserve.schedule,
                (_SEQS, _BUDGET, "max_batch_size", "quantum_s", "starvation_s"), arrived=fastserve.arrived,
-               needs=("joins",), aux=fastserve.NUMBERS, lane=False, whole_prompt=True, swaps=True),
+               engine=_PEERS, needs=("joins",), aux=fastserve.NUMBERS, lane=False, whole_prompt=True, swaps=True),
         _by_key(priority, ("priority",), "aging_s"),
         _by_key(shortest_prompt, ()),
         _by_key(shortest_predicted, ("predicted",), "prediction_error"),
         _by_key(earliest_deadline, ("target",)),
         _by_key(oracle_sjf, ()),
-        Policy("vtc", vtc, vtc.schedule, (*_CHUNKED, "tenant_weights"), arrived=vtc.arrived, needs=("tenant",),
-               aux=vtc.FIRST, aux_per_tenant=2, lane=False, prefix_cache=True),
+        Policy("vtc", vtc, vtc.schedule, (*_CHUNKED, "tenant_weights"), arrived=vtc.arrived, engine=_TURNS,
+               needs=("tenant",), aux=vtc.FIRST, aux_per_tenant=2, lane=False, prefix_cache=True),
     )
 }
 

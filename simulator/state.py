@@ -208,6 +208,7 @@ class Limits(NamedTuple):
     starvation: int = 0                 # [ns] fastserve: who has not run for so long goes up to it
     max_batch: int = 0                  # fastserve: most requests of a step, 0 = as many as there are slots
     predicted_ttft: int = 0             # [ns] so is one whose first token is predicted to come later, 0 = none is
+    rule: int = 0                       # which of the policies that share a compiled engine [engines/rules]
     block_bits: int = 0                 # block_size = 2^(block_bits - 1), 0 = not so or not known [job]
 
 

@@ -28,6 +28,7 @@ from simulator.engines.members import left
 from simulator.engines.pipeline import begin_round, commit_empty, drop_empty
 from simulator.engines.pools import NUMBERS, PoolRows, pool_rows
 from simulator.engines.quiet import run_quietly, steps_alike
+from simulator.engines.rules import arrived_of, key_of, rule_of, schedule_of, sharers
 from simulator.engines.signals import signals_now
 from simulator.engines.steplog import log_step
 from simulator.engines.turns import ACT, END, Mode, behind, next_replica, set_event, wake
@@ -170,10 +171,11 @@ def _outside(visit: Callable[..., bool]) -> Callable[..., None]:
 
 
 def _build(policy: Policy) -> Callable[..., int]:
-    """Compile the engine around one policy; its functions are captured, so the cache on disk knows them."""
+    """Compile the engine around a policy and its sharers; their functions are captured: the code cache knows them."""
     limits_at, cost_at = _row_readers()
-    advance = _advance(*_step_functions(policy.schedule, policy.retire))
-    outside = _outside(visit_under(policy.key, policy.arrived))
+    rules = sharers(policy)  # all free what has ended alike
+    advance = _advance(*_step_functions(schedule_of(rules), policy.retire))
+    outside = _outside(visit_under(key_of(rules), arrived_of(rules)))
 
     def run(shared: World, rows: PoolRows, control: Column, reps: Column, given: Mode) -> int:
         # numba cannot return a record from a function: the views of one row are made here
@@ -264,7 +266,8 @@ def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[i
                                              (pool.lim.prefix == 1 and pool.lim.schedule_ahead > 1)
                                              for pool in job.pools)
     mode = Mode(job.replicas, job.router, job.until, slice_size, lane, lane)
-    rows = pool_rows(job.pools)
+    rule = rule_of(policy)
+    rows = pool_rows([pool._replace(lim=pool.lim._replace(rule=rule)) for pool in job.pools])
     code = FLEET if len(job.changes.roster) else PAUSED
     while True:
         world = World(job.req, job.lim, job.cost, job.clients(), job.itl, job.rows_time, job.log, job.routing,
