@@ -26,6 +26,7 @@ class Reach(NamedTuple):
     context: int   # [tokens] summed over the decodes, padding included
     pairs: int     # query-key pairs of its prefills
     answer: int    # [tokens] longest answer
+    copies: int    # [ns] to copy every KV block to host memory and back
 
 
 def reach(lim: Limits, budgeted: bool, prompt: int, answer: int, requests: int) -> Reach:
@@ -37,7 +38,7 @@ def reach(lim: Limits, budgeted: bool, prompt: int, answer: int, requests: int) 
     whole = min(prompt, lim.max_model_len) + answer
     rows = min(lim.max_num_seqs, requests)
     tokens = max(lim.max_num_batched_tokens, whole) if budgeted else rows * whole
-    return Reach(rows, tokens, rows * whole, tokens * whole, answer)
+    return Reach(rows, tokens, rows * whole, tokens * whole, answer, 2 * lim.num_blocks * lim.swap_ns)
 
 
 def longest_step(cost: Cost, most: Reach, stages: int = 0) -> int:
@@ -46,7 +47,7 @@ def longest_step(cost: Cost, most: Reach, stages: int = 0) -> int:
     gpu = (_longest_dense(plain, most.tokens) + decode_attention_time(plain, most.rows, most.context)
            + prefill_attention_time(plain, most.rows, most.tokens, most.pairs)
            + scaled(most.context, plain.seen_context_fp) + scaled(most.pairs, plain.seen_pair_fp))
-    gpu = gpu * int(plain.crowded) // 1000
+    gpu = gpu * int(plain.crowded) // 1000 + most.copies
     passing = int(plain.plan_ns) + most.rows * int(plain.plan_seq_ns) + int(plain.pause_ns) + stages * (
         int(plain.hop_ns) + scaled(most.tokens, plain.hop_fp))
     return int(gpu) + max(stages, 1) * (int(cost.cpu_ns.max()) + most.rows * int(plain.cpu_seq_ns)) + passing

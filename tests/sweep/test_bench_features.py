@@ -26,7 +26,7 @@ SIGNS: Signs = {
     "speculation": lambda r: 0 < r.totals["accepted"].sum() < r.totals["drafts"].sum(),
     "swap": lambda r: r.totals["swapped_in"].sum() > 0,
     "tgi": lambda r: r.setup.policy.name == "tgi",
-    "trtllm": lambda r: r.setup.policy.engine == "trtllm",
+    "trtllm": lambda r: r.setup.policy.name == "max_utilization",
     "window": lambda r: r.setup.limits.window > 0,
     "pipeline": lambda r: r.setup.limits.stages == 2,
     "two_pools": lambda r: r.summary["transfers"]["requests"] > 0,
