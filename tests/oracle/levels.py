@@ -1,6 +1,6 @@
 """FastServe's feedback queue on plain objects: everybody in one sorted list, looked at from the top."""
 
-from oracle.rules import Replica
+from oracle.replica import Replica
 from oracle.sequence import Seq, Work
 
 

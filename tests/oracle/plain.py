@@ -20,8 +20,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from oracle.levels import fastserve
+from oracle.replica import Replica
 from oracle.routing import choose
-from oracle.rules import Replica, chunked, guaranteed_no_evict, max_utilization, orca, splitfuse, static, tgi, vllm_v0
+from oracle.rules import chunked, guaranteed_no_evict, max_utilization, orca, splitfuse, static, tgi, vllm_v0
 from oracle.sequence import Seq, Step, Work
 
 OUTPUT, ARRIVAL, ALARM, PLAN = range(4)
