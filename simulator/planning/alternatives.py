@@ -6,7 +6,6 @@ release, in the time from the first arrival to the last answer.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -130,17 +129,17 @@ class Alternatives:
         tried = row["tried"]
         return row | {"reason": tried[-1]["reason"] if tried else "no such fleet is cheaper than the fixed one"}
 
-    def _mixes(self, share: float, spot_price: float) -> Iterator[tuple[int, int, float]]:
+    def _mixes(self, share: float, spot_price: float) -> list[tuple[int, int, float]]:
         """(owned, spot replicas, USD/h) of every fleet that is cheaper than the fixed one, the cheapest first."""
         each = self.fleet.candidate.tensor_parallel
         own = price_of(self.search.spec, self.fleet.candidate.gpu).usd_per_hour * each
         found = []
-        for size in range(1, self.fleet.serving + EXTRA + 1):
+        for size in range(self.fleet.serving, self.fleet.serving + EXTRA + 1):
             for lent in range(1, math.floor(share * size + 1e-9) + 1):
                 usd = (size - lent) * own + lent * spot_price * each
-                if usd < self.fleet.usd_per_hour and size >= self.fleet.serving:
+                if usd < self.fleet.usd_per_hour:
                     found.append((size - lent, lent, usd))
-        yield from sorted(found, key=lambda mix: mix[2])
+        return sorted(found, key=lambda mix: mix[2])
 
     def _judged(self, replicas: int, way: Way, factor: float, count: int | None = None) -> Judgement:
         return self.search.judged(self.fleet.candidate, replicas, self.rate, factor, count=count, whole=True, way=way)

@@ -9,7 +9,7 @@ from simulator.errors import ConfigError
 from simulator.planning.alternatives import Alternatives
 from simulator.planning.bounds import RELIEF, gains
 from simulator.planning.candidate import Candidate
-from simulator.planning.edge import RATE_STEP
+from simulator.planning.edge import RATE_STEP, TIE
 from simulator.planning.loss import lost
 from simulator.planning.mix import mixed
 from simulator.planning.names import gpu_name
@@ -29,8 +29,6 @@ DAY_HOURS: Final = 20
 """A trace of at least this many hours can say what resizing by the hour saves."""
 SMALL_GAIN: Final = 1.02
 """A change that moves the wall by less than this is not worth naming."""
-TIE: Final = 200 * RATE_STEP
-"""[points] Two walls are searched to RATE_STEP each: gains that differ by less are not told apart."""
 
 
 @dataclass(frozen=True)

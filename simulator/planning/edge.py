@@ -13,6 +13,8 @@ Excess = Callable[[float], float]
 """How far beyond its limit the worst level is, as a logarithm: at or below 0 passes, infinite = overloaded."""
 RATE_STEP: Final = 0.01
 """Rates are searched to this relative accuracy."""
+TIE: Final = 200 * RATE_STEP
+"""[points] Two walls are searched to RATE_STEP each: gains that differ by less are not told apart."""
 END_STEP: Final = 0.03
 """The ends of a rate's range, to this one."""
 FIRST: Final = 1.15

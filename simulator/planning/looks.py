@@ -10,7 +10,7 @@ from simulator.planning.candidate import Candidate
 from simulator.planning.points import Point, Runner
 from simulator.planning.spec import PlanSpec
 from simulator.planning.statistics import Judgement, judge
-from simulator.planning.ways import WHOLE, Way
+from simulator.planning.ways import Way, of_fleet
 from simulator.workload.trace import Trace
 
 FEWEST = 2
@@ -63,7 +63,7 @@ class Looks:
         stand for the whole trace; every level of that is at least as high.
         """
         traffic = self.runner.bench.traffic
-        whole = whole or (way is not None and way[0] in WHOLE)
+        whole = whole or of_fleet(way)
         alone = not whole and self.shares(candidate, replicas, None if part else rows)
         wanted = self.spec.search.replications if count is None else count
         samples = traffic.samples(replicas, alone, wanted)

@@ -16,7 +16,7 @@ from simulator.planning.measure import MEASURE_VERSION, Beside, Wanted, measure,
 from simulator.planning.news import Teller
 from simulator.planning.spec import PlanSpec
 from simulator.planning.traffic import Traffic, at_rate, from_zero, is_symmetric, share_of_replica
-from simulator.planning.ways import AUTOSCALED, SPOT, WHOLE, Way, changed_setup, changed_trace, fleet_setup
+from simulator.planning.ways import AUTOSCALED, SPOT, Way, changed_setup, changed_trace, fleet_setup, of_fleet
 from simulator.run import simulate
 from simulator.scenario.setup import Setup
 from simulator.units import NS_PER_S
@@ -54,6 +54,7 @@ class Bench:
         self.wanted = wanted_of(spec)
         self._setups: dict[tuple[Candidate, str | None], Setup] = {}
         self._fleets: dict[tuple[Candidate, int, Way], Setup] = {}
+        self._requests = functools.lru_cache(maxsize=1)(self._changed)
 
     def ready(self, candidate: Candidate) -> Ready:
         """The candidate looked up, its max_model_len held against the longest request of the traffic."""
@@ -82,7 +83,7 @@ class Bench:
         """What a point runs on, with its relief, its way and its step times; of how many replicas is left open where
         they are alike."""
         way = point.way
-        if way is not None and way[0] in WHOLE:
+        if way is not None and of_fleet(way):
             key = (point.candidate, point.replicas, way)
             if key not in self._fleets:
                 self._fleets[key] = fleet_setup(self.spec, *key)
@@ -92,11 +93,7 @@ class Bench:
 
     def trace(self, point: Point) -> Trace:
         """The requests of a point: the whole fleet's, or the share of one replica."""
-        whole = self.traffic.trace(self.trace_number(point))
-        if point.rows is not None:
-            whole = from_zero(whole.take(slice(*point.rows)))
-        if point.way is not None:
-            whole = changed_trace(whole, point.way, self.spec.seed)
+        whole = self._requests(self.trace_number(point), point.rows, point.way)
         if point.full:
             return at_rate(whole, point.rate)
         share = share_of_replica(
@@ -108,6 +105,13 @@ class Bench:
             self.trace_number(point),
         )
         return at_rate(share, point.rate)
+
+    def _changed(self, number: int, rows: tuple[int, int] | None, way: Way | None) -> Trace:
+        """A trace, or a part of it, as a way changes it: the same at every rate."""
+        whole = self.traffic.trace(number)
+        if rows is not None:
+            whole = from_zero(whole.take(slice(*rows)))
+        return whole if way is None else changed_trace(whole, way, self.spec.seed)
 
     def size(self, point: Point) -> int:
         """Requests of a point."""
@@ -150,7 +154,7 @@ class Bench:
     def run(self, point: Point) -> dict[str, Any]:
         """Simulate a point and measure it."""
         setup = self.setup_of(point)
-        if point.full and (point.way is None or point.way[0] not in WHOLE):
+        if point.full and not of_fleet(point.way):
             setup = resized(setup, point.replicas)
         try:
             trace = self.trace(point)

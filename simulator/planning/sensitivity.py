@@ -15,7 +15,8 @@ import numpy as np
 from simulator.planning.price import Fleet
 from simulator.planning.search import Search
 from simulator.planning.statistics import finite
-from simulator.planning.ways import Way, variation
+from simulator.planning.ways import Way
+from simulator.workload.inspect import variation
 
 RANGES: Final = {
     "price": 0.2, "prompt length": 0.2, "output length": 0.2, "burstiness": 0.25, "acceptance": 0.1, "hit rate": 0.2,
@@ -62,8 +63,8 @@ class Sensitivity:
 
     def _row(self, name: str, size: float) -> dict[str, Any]:
         ends = [self._end(name, 1 - size), self._end(name, 1 + size) if name != "hit rate" else None]
-        costs = [end["cost"] for end in ends if end and end["cost"] is not None]
-        spread = max((abs(math.log(cost)) for cost in costs if cost > 0), default=0.0)
+        costs = [end["cost"] for end in ends if end and end["cost"]]  # not where there is no rate, or no wall
+        spread = max((abs(math.log(cost)) for cost in costs), default=0.0)
         return {"input": name, "what": WORDS[name], "size_pct": 100 * size, "down": ends[0], "up": ends[1],
                 "spread": max(spread, math.log(max(costs, default=1.0) / min(costs, default=1.0)))}  # fmt: skip
 

@@ -76,14 +76,14 @@ class Walls(Looks):
                 return self.relieved_wall(candidate, replicas, wall, relief) / wall
             return self.wall(changed or candidate, replicas, wall, first=NEARBY) / wall
         base = self._part_edge(candidate, replicas, wall)
-        if not 0 < base.passes <= base.fails < math.inf:
+        if base.passes == 0 or math.isinf(base.fails):
             return 1.0
         if relief is not None:
             edge = self._part_edge(candidate, replicas, base.fails, relief=relief, known=base.passes)
         else:
             edge = self._part_edge(changed or candidate, replicas, base.passes, way=way, factor=factor)
-        if math.isinf(edge.fails) or edge == base or edge.passes == 0:
-            return math.inf if edge.fails == math.inf else edge.passes / base.passes
+        if math.isinf(edge.fails):
+            return math.inf
         return math.sqrt(edge.passes * edge.fails / (base.passes * base.fails))
 
     def _part_edge(

@@ -12,6 +12,7 @@ from simulator.errors import ConfigError
 from simulator.planning.candidate import Candidate, scenario_of
 from simulator.planning.spec import PlanSpec
 from simulator.scenario.setup import Setup, prepare
+from simulator.workload.inspect import variation
 from simulator.workload.streams import stream
 from simulator.workload.trace import MAX_TOKENS, Trace, freeze
 
@@ -20,12 +21,15 @@ Way = tuple[str, float]
 AUTOSCALED: Final = "autoscaled"
 SPOT: Final = "spot"
 OWNED: Final = "owned"
-WHOLE: Final = (AUTOSCALED, SPOT)
-"""Ways of a fleet in which no replica stands for the others."""
 BLOCK: Final = 1024
 """Arrivals whose span stays what it is while the gaps within become more even or less: the day's curve stays."""
 HOST_TIMES: Final = ("cpu_ns", "prep_ns", "cpu_seq_ns", "prep_seq_ns", "frontend_in_ns", "frontend_each_ns",
                      "frontend_out_ns")  # fmt: skip
+
+
+def of_fleet(way: Way | None) -> bool:
+    """Whether it is a way of a fleet in which no replica stands for the others."""
+    return way is not None and way[0] in (AUTOSCALED, SPOT)
 
 
 def fleet_setup(spec: PlanSpec, candidate: Candidate, replicas: int, way: Way) -> Setup:
@@ -34,8 +38,7 @@ def fleet_setup(spec: PlanSpec, candidate: Candidate, replicas: int, way: Way) -
     changes: dict[str, Any] = {"cluster.replicas": replicas}
     if name == AUTOSCALED:
         assert spec.autoscale is not None
-        own = spec.autoscale.scaler(value, replicas)
-        changes["cluster.autoscale"] = own
+        changes["cluster.autoscale"] = spec.autoscale.scaler(value, replicas)
     else:
         assert spec.spot is not None
         lent = round(value)
@@ -93,12 +96,6 @@ def _gaps(trace: Trace, factor: float, seed: int) -> Trace:
         low, high = (middle, high) if variation(_bent(gaps, middle)) < wanted else (low, middle)
     arrival = trace.arrival_ns[0] + np.concatenate([[0], np.cumsum(_bent(gaps, high))])
     return replace(trace, arrival_ns=freeze(np.rint(arrival).astype(np.int64)))
-
-
-def variation(gaps: npt.NDArray[np.float64]) -> float:
-    """Coefficient of variation of gaps; 0 of none, or of requests that come all at once."""
-    mean = float(gaps.mean()) if gaps.size else 0.0
-    return float(gaps.std()) / mean if mean > 0 else 0.0
 
 
 def _bent(gaps: npt.NDArray[np.float64], power: float) -> npt.NDArray[np.float64]:

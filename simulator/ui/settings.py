@@ -15,6 +15,7 @@ from simulator.planning.traffic import Traffic, mean_rate
 from simulator.profiles.model import load_model
 from simulator.scenario.setup import prepare
 from simulator.scenario.spec import Scenario, load_scenario, scenario_from
+from simulator.workload.inspect import variation
 from simulator.workload.trace import Trace
 
 LENGTH: Final = 16_384
@@ -63,8 +64,8 @@ class Settings:
             drawn[name] = {**own, "mean": float(mean)}
         return drawn
 
-    def plain(self, rate: float, requests: int, replicas: int = 1) -> dict[str, Any]:
-        """The scenario as plain data: `replicas` at `rate`."""
+    def plain(self, rate: float, requests: int) -> dict[str, Any]:
+        """The scenario as plain data: one replica at `rate`."""
         start = {key: value for key, value in self.start.items() if key not in SET_HERE}
         policy = {**start.get("policy", {}), "name": self.policy, "max_num_seqs": self.max_num_seqs}
         policy.pop("max_num_batched_tokens", None)
@@ -81,7 +82,7 @@ class Settings:
             "hardware": hardware,
             "workload": self.workload(rate, requests),
             "policy": policy,
-            "cluster": {"replicas": replicas, "router": self.router},
+            "cluster": {"replicas": 1, "router": self.router},
             "slo": {"ttft_s": self.ttft_ms / 1000, "tpot_s": self.tpot_ms / 1000},
         }
 
@@ -163,9 +164,7 @@ def _like(trace: Trace) -> dict[str, Any]:
     """Lognormal lengths as spread as the trace's."""
     found = {}
     for name, column in (("prompt", trace.prompt), ("output", trace.output)):
-        spread = float(column.std() / max(1.0, float(column.mean())))
-        own = {"kind": "lognormal", "cv": round(max(0.01, spread), 3), "max": int(np.max(column))}
-        found[name] = own
+        found[name] = {"kind": "lognormal", "cv": round(max(0.01, variation(column)), 3), "max": int(np.max(column))}
     return found
 
 

@@ -74,10 +74,15 @@ def _peak_minute(arrival_ns: Int64s) -> float:
     return float((ends - np.arange(arrival_ns.size)).max()) / 60
 
 
+def variation(values: npt.NDArray[Any]) -> float:
+    """Coefficient of variation, standard deviation over mean; 0 of nothing, and where the mean is."""
+    mean = float(values.mean()) if values.size else 0.0
+    return float(values.std()) / mean if mean > 0 else 0.0
+
+
 def _gap_cv(arrival_ns: Int64s) -> float | None:
     gaps: npt.NDArray[np.float64] = np.diff(arrival_ns).astype(np.float64)
-    mean = float(gaps.mean()) if gaps.size else 0.0
-    return float(gaps.std()) / mean if mean > 0 else None
+    return variation(gaps) if gaps.any() else None
 
 
 def _classes(trace: Trace) -> dict[str, dict[str, float]]:

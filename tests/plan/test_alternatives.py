@@ -1,5 +1,6 @@
 """Autoscaled and partly spot fleets beside the fixed one, and what the cost hangs on, against worked numbers."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import kubernetes_validate  # type: ignore[import-untyped]
@@ -9,13 +10,15 @@ import yaml
 
 from simulator.errors import ConfigError
 from simulator.planning.plan import Plan, plan
+from simulator.planning.sensitivity import Sensitivity
 from simulator.planning.spec import plan_from
-from simulator.planning.ways import BLOCK, changed_trace, fleet_setup, variation
+from simulator.planning.ways import BLOCK, changed_trace, fleet_setup
 from simulator.report.plan.alternatives import alternative_lines, tornado
 from simulator.report.plan.data import plain
 from simulator.report.plan.words import answer_lines
 from simulator.run import simulate
 from simulator.workload.build import build_trace
+from simulator.workload.inspect import variation
 from simulator.workload.spec import parse_workload
 
 SERVER = {"gpu": "unit", "policy": "chunked", "max_num_seqs": 4, "router": "least_outstanding", "replicas": {"max": 12}}
@@ -150,6 +153,16 @@ def test_the_cost_follows_the_price_and_the_length_of_answers() -> None:
     assert spreads == sorted(spreads, reverse=True)
     picture = tornado(found.answer.sensitivity)
     assert picture.count("var(--good)") >= 2 and picture.count("var(--bad)") >= 2
+
+
+@pytest.mark.parametrize(("down", "up", "spread"), [(np.inf, 0.8, np.log(1.25)), (np.inf, np.inf, 0.0),
+                                                    (1.25, 0.0, np.log(1.25)), (2.0, 0.5, np.log(4))])
+def test_an_end_without_a_wall_or_a_rate_has_no_cost(down: float, up: float, spread: float) -> None:
+    """The wall moves by `down` and `up`; cost goes as 1 / wall, and only ends that have one span the range."""
+    moved = iter((down, up))
+    search: Any = SimpleNamespace(moved=lambda *_, **__: next(moved))
+    fleet: Any = SimpleNamespace(candidate=None, serving=2, replicas=2, spare=0)
+    assert Sensitivity(search, fleet, 1.0, 1.5, 0.0)._row("output length", 0.2)["spread"] == pytest.approx(spread)
 
 
 @pytest.mark.parametrize("factor", [0.75, 1.25])

@@ -6,6 +6,7 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
+from simulator.planning.edge import TIE
 from simulator.report.tables import COLOURS
 from simulator.text import MISSING, number, seconds, share, stopped_lines
 
@@ -131,7 +132,7 @@ def first_relief(relief: Sequence[Data]) -> str:
         return ""
     if best["gain_pct"] is None:
         return f"With 25 % more {best['resource']} no limit breaks at any rate."
-    near = [row["resource"] for row in relief[1:] if (row["gain_pct"] or 0.0) >= best["gain_pct"] - 2]
+    near = [row["resource"] for row in relief[1:] if (row["gain_pct"] or 0.0) >= best["gain_pct"] - TIE]
     less = f"; of {' or '.join(near)} as much, as far as can be told" if near else ", 25 % more of anything else less"
     return f"25 % more {best['resource']} carries {best['gain_pct']:.0f} % more{less}."
 

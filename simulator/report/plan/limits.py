@@ -1,10 +1,9 @@
 """Batch limits that were tried around the engine's default, in words and as rows of a table."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 Data = Mapping[str, Any]
-SHORT: Final = {"max_num_seqs": "seqs", "max_num_batched_tokens": "tokens"}
 
 
 def limit_lines(notes: list[dict[str, Any]]) -> list[str]:
