@@ -123,9 +123,12 @@ def scheduler(victim: Victim, admission: Admit = admit_waiting) -> Callable[[Req
                 wait_until(rep, req.ready[i])
                 k += 1
                 continue
-            ready = wanted(req, i) if lim.draft_tokens == 0 else wanted_with_drafts(req, lim, i)
             if lim.stages > 1:
                 ready = wanted_in_turn(req, rep, lim, i)
+            elif lim.draft_tokens > 0:
+                ready = wanted_with_drafts(req, lim, i)
+            else:
+                ready = int(wanted(req, i))
             tokens = _chunk(lim, ready, budget)
             if tokens > 0:
                 gone = False

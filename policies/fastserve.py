@@ -12,7 +12,7 @@ How long a request has run is the time between two decisions; the paper predicts
 leaves it open, the numbers and the order of steps are those of its code.
 
 Sources: Wu et al., "Fast Distributed Inference Serving for Large Language Models", arXiv 2305.05920 (FastServe, NSDI
-2026), sections 4.1 and 4.2; LLMServe/FastServe fastserve/scheduler.py, MLFQ.get_next_batch, pop_finished_requests,
+2026); LLMServe/FastServe fastserve/scheduler.py, MLFQ.get_next_batch, pop_finished_requests,
 reserve_free_blocks and prevent_starvation.
 """
 
@@ -141,8 +141,10 @@ def _compose(req: Requests, rep: Replica, lim: Limits) -> tuple[int, int]:
     place = 0
     out = NOBODY
     budget = lim.max_num_batched_tokens
+    first, in_front = _first_waiting(req, rep, out, False)
     while rep.c.n_batch < _batch(lim):
-        i, in_front = _first_waiting(req, rep, out, False)
+        i = first
+        out_before = out
         waits = place == rep.c.n_running or (i >= 0 and goes_before(req, i, rep.running[place]))
         if waits and i < 0:
             break
@@ -176,16 +178,21 @@ def _compose(req: Requests, rep: Replica, lim: Limits) -> tuple[int, int]:
             _enter(req, rep, lim, i, start, place, lim.swap_ns)
             place += 1
         plan(rep, i, tokens)
+        if waits or out != out_before:
+            first, in_front = _first_waiting(req, rep, out, False)
     return place, out
 
 
 @jitable
 def _could(req: Requests, rep: Replica, lim: Limits, i: int, tokens: int, place: int) -> bool:
     """True when blocks for `tokens` tokens of request i are there once all from this place of `running` on are out."""
+    need = reservation(req, lim, i, tokens) - req.blocks[i]
     free = rep.c.free_blocks
-    for k in range(place, rep.c.n_running):
+    k = place
+    while need > free and k < rep.c.n_running:
         free += req.blocks[rep.running[k]]
-    return reservation(req, lim, i, tokens) - req.blocks[i] <= free
+        k += 1
+    return bool(need <= free)
 
 
 @jitable

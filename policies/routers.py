@@ -110,7 +110,7 @@ def route(code: int, req: Requests, fronts: Column, i: int, aux: Column, roster:
         if 100 * n * (fronts[home].outstanding + 1) <= LOADED * (total + 1) or fronts[home].outstanding == 0:
             return home
     if code not in (LEAST_KV, LEAST_WORK):
-        return _fewest(fronts, start, n, aux)
+        return fewest(fronts, start, n, aux)
     best = aux[start]
     for k in range(start + 1, start + n):
         if _less(code, fronts[aux[k]], fronts[best]):
@@ -119,13 +119,14 @@ def route(code: int, req: Requests, fronts: Column, i: int, aux: Column, roster:
 
 
 @jitable
-def _fewest(fronts: Column, start: int, n: int, aux: Column) -> int:
+def fewest(fronts: Column, start: int, n: int, aux: Column) -> int:
+    """Of the `n` replicas from `start` on in aux, the one with the fewest requests not yet answered."""
     best = aux[start]
-    fewest = fronts[best].outstanding
+    least = fronts[best].outstanding
     for k in range(start + 1, start + n):
         outstanding = fronts[aux[k]].outstanding
-        if outstanding < fewest:
-            fewest = outstanding
+        if outstanding < least:
+            least = outstanding
             best = aux[k]
     return best
 

@@ -15,7 +15,7 @@ it held. Of a cache the router sees a block until the replica looks for the room
 
 from typing import NamedTuple
 
-from policies.routers import COUNT, LOOKED, START, group_at
+from policies.routers import COUNT, LOOKED, START, fewest, group_at
 from simulator.jit import jitable
 from simulator.prefix import chain_at, shared_blocks
 from simulator.state import Column, Requests
@@ -55,23 +55,22 @@ def route_by_prefix(req: Requests, signals: Signals, i: int, aux: Column) -> int
     """Replica for request i."""
     at = group_at(req, i)
     start, end = aux[at + START], aux[at + START] + aux[at + COUNT]
-    least, most = aux[start], aux[start]
-    for k in range(start + 1, end):
-        load = signals.seen[aux[k]].outstanding
-        if load < signals.seen[least].outstanding:
-            least = aux[k]
-        if load > signals.seen[most].outstanding:
-            most = aux[k]
-    low, high = signals.seen[least].outstanding, signals.seen[most].outstanding
+    least = fewest(signals.seen, start, aux[at + COUNT], aux)
+    low = signals.seen[least].outstanding
+    high = low
+    for k in range(start, end):
+        high = max(high, signals.seen[aux[k]].outstanding)
     if len(signals.held) == 0 or (high - low > signals.most_apart and MILLI * high > signals.factor * low):
         return least
+    first, blocks = chain_at(req, i), _prompt_blocks(req, signals, i)
+    shared = min(blocks, shared_blocks(req, i))
     best, hits = least, 0
     for k in range(start, end):
-        found = _held_blocks(req, signals, aux[k], i)
+        found = _held_blocks(signals, aux[k], first, shared)
         fewer = signals.seen[aux[k]].outstanding < signals.seen[best].outstanding
         if found > hits or (found == hits and found > 0 and fewer):
             best, hits = aux[k], found
-    return best if MILLI * hits > signals.share * _prompt_blocks(req, signals, i) else least
+    return best if MILLI * hits > signals.share * blocks else least
 
 
 @jitable
@@ -91,12 +90,11 @@ def _prompt_blocks(req: Requests, signals: Signals, i: int) -> int:
 
 
 @jitable
-def _held_blocks(req: Requests, signals: Signals, r: int, i: int) -> int:
-    """[blocks] at the front of request i's prompt that the router thinks replica r holds."""
-    start, found = chain_at(req, i), 0
-    most = min(_prompt_blocks(req, signals, i), shared_blocks(req, i))
-    while found < most:
-        value = signals.held[r][signals.chain[start + found]]
+def _held_blocks(signals: Signals, r: int, first: int, count: int) -> int:
+    """[blocks] of the `count` from `first` on in Signals.chain that the router thinks replica r holds, in a row."""
+    found = 0
+    while found < count:
+        value = signals.held[r][signals.chain[first + found]]
         if signals.capacity == 0 and value < 0:
             break
         if signals.capacity > 0 and (value == 0 or signals.clock[r] - value >= signals.capacity):

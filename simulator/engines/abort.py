@@ -92,7 +92,6 @@ def abort(world: World, rep: Replica, i: int) -> None:
         retire_finished(req, rep, world.lim)
     else:
         take_out(req, rep, world.lim, i)
-        req.status[i] = ABORTED
     _leave_flight(world, rep, i)
     c.version += 1
     rep.front.outstanding -= 1

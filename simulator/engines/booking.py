@@ -17,7 +17,7 @@ from simulator.cost.step import (
 )
 from simulator.engines.gaps import itl_bin
 from simulator.engines.speculation import deliver_drafted
-from simulator.engines.stages import crowded, launch_stages
+from simulator.engines.stages import crowded, first_start, launch_stages, part_of
 from simulator.engines.world import World
 from simulator.jit import jitable
 from simulator.records import Totals
@@ -170,17 +170,16 @@ def _price(rep: Replica, lim: Limits, cost: Cost, step: Column, kind: int) -> No
         if cost.seen_pair_fp > 0:
             prefill += scaled(step.seen_pairs, cost.seen_pair_fp)
     head = table_at(cost.head_ns, kind, tokens) if lim.stages > 1 else 0
+    start = first_start(rep, lim, cost, kind, tokens, rows) if lim.stages > 1 else 0
     if rep.c.slow > 0:
-        slow = rep.c.slow
-        dense, decode, prefill, head = times(dense, slow), times(decode, slow), times(prefill, slow), times(head, slow)
-    if lim.stages > 1 and crowded(rep, lim, cost, kind, tokens, rows):
-        slow = cost.crowded
-        dense, decode, prefill, head = times(dense, slow), times(decode, slow), times(prefill, slow), times(head, slow)
+        dense, decode, prefill, head = slowed(rep.c.slow, dense, decode, prefill, head)
+    if lim.stages > 1 and crowded(rep, lim, start):
+        dense, decode, prefill, head = slowed(cost.crowded, dense, decode, prefill, head)
     gpu = dense + decode + prefill + rep.c.copy_ns
     stats.copies += rep.c.copy_ns
     rep.c.copy_ns = 0
     if lim.stages > 1:
-        stats.eager += launch_stages(rep, lim, cost, step, kind, tokens, rows, gpu, min(head, gpu))
+        stats.eager += launch_stages(rep, lim, cost, step, kind, tokens, rows, start, gpu, min(head, gpu))
     else:
         stats.eager += launch(rep, cost, step, kind, tokens, rows, gpu)
     stats.dense += dense
@@ -193,9 +192,10 @@ def _price(rep: Replica, lim: Limits, cost: Cost, step: Column, kind: int) -> No
 
 
 @jitable
-def times(ns: int, factor: int) -> int:
-    """[ns] of GPU time multiplied by `factor` / SLOW_UNIT, exact for steps of up to reach.LONGEST_STEP_NS."""
-    return ns // SLOW_UNIT * factor + ns % SLOW_UNIT * factor // SLOW_UNIT
+def slowed(factor: int, dense: int, decode: int, prefill: int, head: int) -> tuple[int, int, int, int]:
+    """[ns] parts of GPU time multiplied by `factor` / SLOW_UNIT, exact for steps of up to reach.LONGEST_STEP_NS."""
+    return (part_of(dense, factor, SLOW_UNIT), part_of(decode, factor, SLOW_UNIT),
+            part_of(prefill, factor, SLOW_UNIT), part_of(head, factor, SLOW_UNIT))
 
 
 @jitable

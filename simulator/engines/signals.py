@@ -10,7 +10,7 @@ from simulator.engines.job import Job
 
 
 class Knows(NamedTuple):
-    """How a router sees the replicas: fields of policies.signals.Signals; `index`: whether it keeps prefixes."""
+    """How a router sees the replicas: fields of policies.signals.Signals; `prefixes`: whether it goes by them."""
 
     stale: int = 0
     prefixes: bool = False
@@ -26,7 +26,7 @@ KNOWS_ALL: Final = Knows()
 def add_signals(job: Job, knows: Knows) -> None:
     """Give the job a router that sees its replicas so; it sees all of them as they are otherwise."""
     arrays = not isinstance(job.reps, list)
-    job.signals = now = signals_now(job)
+    now = signals_now(job)
     if knows.stale:
         seen: Any = job.reps.front.copy() if arrays else [replace(rep.front) for rep in job.reps]
         now = now._replace(seen=seen, stale=knows.stale)

@@ -45,23 +45,21 @@ def first_start(rep: Replica, lim: Limits, cost: Cost, kind: int, tokens: int, r
 
 
 @jitable
-def crowded(rep: Replica, lim: Limits, cost: Cost, kind: int, tokens: int, rows: int) -> bool:
-    """Whether the first stage computes this step while the last is at the one before, whose tokens it waits for."""
-    if rep.c.awaited == 0:
-        return False
-    return bool(rep.stage_gpu[lim.stages - 1] > first_start(rep, lim, cost, kind, tokens, rows))
+def crowded(rep: Replica, lim: Limits, start: int) -> bool:
+    """Whether the first stage computes a step that begins at `start` while the last is at the one before, whose tokens
+    it waits for."""
+    return bool(rep.c.awaited > 0 and rep.stage_gpu[lim.stages - 1] > start)
 
 
 @jitable
-def launch_stages(rep: Replica, lim: Limits, cost: Cost, step: Column, kind: int, tokens: int, rows: int, gpu: int,
-                  head: int) -> int:
-    """Set the clocks for a step of `gpu` ns on all stages together, `head` of them on the last alone, planned now;
-    returns 1 when it was launched eagerly.
+def launch_stages(rep: Replica, lim: Limits, cost: Cost, step: Column, kind: int, tokens: int, rows: int, start: int,
+                  gpu: int, head: int) -> int:
+    """Set the clocks for a step planned now, of `gpu` ns on all stages together, `head` of them on the last alone; the
+    first begins at `start`. Returns 1 when it was launched eagerly.
 
     The scheduler is free when it has handed the step over; a stage is not done before its launch is.
     """
     c = rep.c
-    start = first_start(rep, lim, cost, kind, tokens, rows)
     launched = handed_over(rep, cost, rows)
     c.cpu_free = launched
     ready = table_at(cost.prep_ns, kind, tokens) + rows * cost.prep_seq_ns
