@@ -15,6 +15,8 @@ from simulator.windows import blocks_for
 HANDED: Final = {"policy": "chunked", "contiguous": 0, "prefix": 0, "window": 0, "draft_tokens": 0, "stages": 0}
 CHANGED: Final = tuple(name for name, policy in POLICIES.items() if policy.streams and not policy.aux_per_tenant)
 """Policies beside which replicas may crash (scenario.changes)."""
+
+
 def unlike_pools(seed: int, longest: int = 25) -> Case:
     """Some pools that differ in limits and step times, behind one router; some requests are for one of them only."""
     return with_pools(some_case(Uniform(seed), longest=longest), Uniform(seed + 1))
@@ -29,11 +31,17 @@ def changing(seed: int, longest: int = 25) -> Case:
     if more.among(0, 0, 1):
         case = with_pools(case, more)
     tick, count, replicas = max(1, int(case.cost.dense_ns.max())), more.among(1, 2, 6), len(limits_of(case))
+    changes = some_changes(more, tick, count, replicas)
+    return replace(case, changes=changes, found_after=more.among(0, 0, 4 * tick), retry=more.among(tick, 3 * tick),
+                   notice=more.among(0, 2, 9) * tick)
+
+
+def some_changes(more: Choose, tick: int, count: int, replicas: int) -> tuple[tuple[int, int, int, int], ...]:
+    """So many changes of all kinds, in order: (tick, kind, replica, [ns] or factor)."""
     rows = sorted(zip([t * tick for t in more.numbers(count, 0, more.among(10, 40))], more.numbers(count, 0, RECLAIM),
                       more.numbers(count, 0, replicas - 1), more.numbers(count, tick, 20 * tick), strict=True))
     rows = [(at, kind, r, more.among(0, 1500, 4000) if kind == SLOW else lasts) for at, kind, r, lasts in rows]
-    return replace(case, changes=tuple(rows), found_after=more.among(0, 0, 4 * tick), retry=more.among(tick, 3 * tick),
-                   notice=more.among(0, 2, 9) * tick)
+    return tuple(rows)
 
 
 def handing_over(seed: int, longest: int = 25) -> Case:

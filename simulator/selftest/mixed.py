@@ -3,11 +3,10 @@
 from dataclasses import replace
 from typing import Any, Final
 
-from simulator.engines.changes import RECLAIM, SLOW
 from simulator.engines.scaler import Scaler, Shift
 from simulator.engines.scaling import METRICS, NOTHING, REQUESTS, WAITING_REQUESTS
 from simulator.selftest.cases import Case, Choose, Uniform, some_case
-from simulator.selftest.fleets import HANDED, pools_of, with_decode, with_pools
+from simulator.selftest.fleets import HANDED, limits_of, pools_of, some_changes, with_decode, with_pools
 
 MIXED: Final = {"policy": "chunked", "draft_tokens": 0, "swap_blocks": 0}
 
@@ -25,11 +24,9 @@ def mixed(seed: int, longest: int = 25) -> Case:
         case = with_pools(case, more)
     tick = some_tick(case)
     scalers, shifts = _some_scalers(case, more, tick)
-    count, replicas = more.among(1, 3, 8), sum(pool.replicas for pool in pools_of(case))
-    rows = sorted(zip([t * tick for t in more.numbers(count, 0, more.among(10, 40))], more.numbers(count, 0, RECLAIM),
-                      more.numbers(count, 0, replicas - 1), more.numbers(count, tick, 20 * tick), strict=True))
-    rows = [(at, kind, r, more.among(0, 1500, 4000) if kind == SLOW else lasts) for at, kind, r, lasts in rows]
-    return replace(case, changes=tuple(rows), found_after=more.among(0, 0, 4 * tick), retry=more.among(tick, 3 * tick),
+    count, replicas = more.among(1, 3, 8), len(limits_of(case))
+    changes = some_changes(more, tick, count, replicas)
+    return replace(case, changes=changes, found_after=more.among(0, 0, 4 * tick), retry=more.among(tick, 3 * tick),
                    notice=more.among(0, 2, 9) * tick, retries=more.among(None, 0, 1, 3), scalers=scalers, shifts=shifts)
 
 

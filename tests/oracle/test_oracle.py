@@ -86,11 +86,13 @@ def measured(done: Job, wanted: dict[str, list[Any]]) -> dict[str, list[Any]]:
     }
 
 
-def agree(case: Case, engine: str) -> None:
+def agree(case: Case, engine: str) -> Job:
+    """The engine's job, which is as the oracle has it."""
     case = as_told(case)  # the oracle knows no other clients
-    wanted = expected(oracle(case))
-    got = measured(run(case, engine), wanted)
+    wanted, done = expected(oracle(case)), run(case, engine)
+    got = measured(done, wanted)
     assert {n: v for n, v in got.items() if v != wanted[n]} == {n: v for n, v in wanted.items() if got[n] != v}
+    return done
 
 
 @settings(max_examples=600, **COMMON)

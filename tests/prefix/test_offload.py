@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from oracle.test_oracle import UNKNOWN, agree
-from parity.cases import as_told, run
+from parity.cases import run
 from prefix.test_hits import ideal
 from prefix.test_reuse import CHATS, PROMPTS, scenario
 from unit.steps import ENGINES, requests, times
@@ -95,8 +95,7 @@ def test_drawn_runs_agree_with_the_oracle_block_by_block(engine: str) -> None:
         given = UNKNOWN | {"policy": "chunked", "prefix": 1, "contiguous": 0, "num_blocks": (5, 7, 9)[seed % 3],
                            "offload_blocks": (3, 8, 30, 10**6)[seed % 4], "block_size": 1 + seed % 2}
         case = some_case(Uniform(seed), given, most=40, longest=12)
-        agree(case, engine)
-        loaded += int(run(as_told(case), engine).stats["loaded"].sum())
+        loaded += int(agree(case, engine).stats["loaded"].sum())
     assert loaded > 50
 
 

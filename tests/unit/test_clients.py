@@ -7,15 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 from parity.cases import Case, run
-from unit.steps import cost, requests
+from unit.steps import ENGINES, cost, requests
 
 from simulator.engines.clients import Habits
 from simulator.state import ABORTED, FINISHED, NOT_SENT, REJECTED_LENGTH, REJECTED_QUEUE, REJECTED_SLOW
 from simulator.units import NEVER
 
-ENGINES = pytest.mark.parametrize("engine", ["reference", "fast", "fast without leaps"])
 ONE = {"max_num_seqs": 1}
 """One at a time, in order of arrival."""
 
