@@ -178,19 +178,17 @@ def _build(policy: Policy) -> Callable[..., int]:
     outside = _outside(visit_under(key_of(rules), arrived_of(rules)))
 
     def run(shared: World, rows: PoolRows, control: Column, reps: Column, given: Mode) -> int:
-        # numba cannot return a record from a function: the views of one row are made here
+        # numba cannot return a record from a function: the views of one row are made here; [6:] is what pools share
         ctl = control[0]
         clients = Clients(ctl, *shared.clients[1:])
         pool = 0
         world = World(shared.req, limits_at(rows, pool), cost_at(rows, pool), clients, shared.itl,
-                      shared.rows_time[pool], shared.log, shared.routing, shared.links, shared.acceptance,
-                      shared.changes, shared.signals)
+                      shared.rows_time[pool], *shared[6:])
         if ctl.started == 0:
             start_load(world.req, world.cost, world.clients)
         alone = world.clients.coupled == 0 or given.replicas == 1  # no other replica's event can cause an arrival here
         mode = Mode(given.replicas, given.router, given.until, given.stop_at, given.lane, given.quiet and alone)
-        start = 0
-        ending = 0
+        start, ending = 0, 0
         tick, code = upcoming(world.req, world.clients, mode.until)
         r, todo = next_replica(world, reps.front, mode, tick, code, start)
         while True:
@@ -201,14 +199,12 @@ def _build(policy: Policy) -> Callable[..., int]:
             if reps.front[r].pool != pool:
                 pool = reps.front[r].pool
                 world = World(shared.req, limits_at(rows, pool), cost_at(rows, pool), clients, shared.itl,
-                              shared.rows_time[pool], shared.log, shared.routing, shared.links, shared.acceptance,
-                              shared.changes, shared.signals)
+                              shared.rows_time[pool], *shared[6:])
             rep = Replica(reps.running[r], reps.slots[r], reps.vacant[r], reps.seats[r], reps.extents[r],
                           reps.ended[r], reps.batch[r], reps.tokens[r], reps.flight[r], reps.gains[r], reps.steps[r],
-                          reps.stage_gpu[r], reps.stage_cpu[r],
-                          reps.phase[r], reps.frees[r], reps.calendar[r], reps.gap_step[r], reps.gap_ns[r],
-                          Prefix(reps.prefix.chain, reps.prefix.held, reps.prefix.found[r], reps.prefix.nodes[r],
-                                 reps.prefix.host[r]),
+                          reps.stage_gpu[r], reps.stage_cpu[r], reps.phase[r], reps.frees[r], reps.calendar[r],
+                          reps.gap_step[r], reps.gap_ns[r], Prefix(reps.prefix.chain, reps.prefix.held,
+                          reps.prefix.found[r], reps.prefix.nodes[r], reps.prefix.host[r]),
                           reps.aux[r], reps.stats[r], reps.front[r], reps.c[r])
             turn, why = r, DONE
             while r == turn:
