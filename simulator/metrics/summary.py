@@ -31,8 +31,7 @@ Block = dict[str, Any]
 def summarize(result: Result) -> Block:
     """The summary of a result, in the key order of summary.json (docs: DEFINITIONS)."""
     fate = fates(result)
-    span = makespan_ns(result, fate)
-    begin = int(result.requests.arrival[fate.arrived].min()) if fate.arrived.any() else 0
+    span, begin = makespan_ns(result, fate), begin_ns(result, fate)
     summary: Block = {"schema": schema_of("summary"), "name": result.scenario.name}
     summary |= _counts(result, fate)
     summary["throughput"] = _throughput(result, fate, span)
@@ -76,7 +75,12 @@ def makespan_ns(result: Result, fate: Fates) -> int:
     served = fate.completed | (result.requests.done > 0) if result.setup.limits.stream else fate.completed
     if not served.any():
         return 0
-    return int(result.requests.last[served].max()) - int(result.requests.arrival[fate.arrived].min())
+    return int(result.requests.last[served].max()) - begin_ns(result, fate)
+
+
+def begin_ns(result: Result, fate: Fates) -> int:
+    """[tick] of the first submission; 0 without any."""
+    return int(result.requests.arrival[fate.arrived].min()) if fate.arrived.any() else 0
 
 
 def _count(rows: Bools) -> int:

@@ -14,7 +14,7 @@ from simulator.metrics.fleet import HOUR_NS, paid_ns
 from simulator.metrics.latency import Bools, Fates, Floats, fates, gap_mean_ns, histogram_quantiles, seconds
 from simulator.metrics.samples import Worst, mean, needed, percentile, within_run, worst_window
 from simulator.metrics.stability import stability
-from simulator.metrics.summary import makespan_ns
+from simulator.metrics.summary import begin_ns, makespan_ns
 from simulator.planning.asking import Asking
 from simulator.planning.slo import MEAN, METRICS
 from simulator.records import Totals
@@ -125,7 +125,7 @@ def _fleet(result: Result, fate: Fates) -> dict[str, float]:
     span = makespan_ns(result, fate)
     if result.fleet is None or not span:
         return {}
-    begin = int(result.requests.arrival[fate.arrived].min())
+    begin = begin_ns(result, fate)
     paid = paid_ns(result, begin, begin + span)
     return {"mean_replicas": paid / span, "replica_hours": paid / HOUR_NS, "fleet_hours": span / HOUR_NS}
 

@@ -15,6 +15,7 @@ from simulator.scenario.setup import Setup, prepare
 from simulator.workload.inspect import variation
 from simulator.workload.streams import stream
 from simulator.workload.trace import MAX_TOKENS, Trace, freeze
+from simulator.workload.transform import with_lengths
 
 Way = tuple[str, float]
 """What is changed, and to what: a target of the autoscaler, a number of spot replicas, or a factor."""
@@ -72,18 +73,16 @@ def changed_trace(trace: Trace, way: Way, seed: int) -> Trace:
 
 
 def _prompts(trace: Trace, factor: float, seed: int) -> Trace:
-    prompt = _lengths(trace.prompt, factor)
-    return replace(trace, prompt=prompt, cached=freeze(np.minimum(trace.cached, prompt)))
+    return with_lengths(trace, _lengths(trace.prompt, factor), trace.output, trace.max_tokens)
 
 
 def _answers(trace: Trace, factor: float, seed: int) -> Trace:
-    output = _lengths(trace.output, factor)
-    longest = np.maximum(output, _lengths(trace.max_tokens, factor))
-    return replace(trace, output=output, max_tokens=freeze(longest))
+    return with_lengths(trace, trace.prompt, _lengths(trace.output, factor), _lengths(trace.max_tokens, factor))
 
 
 def _lengths(tokens: npt.NDArray[np.int64], factor: float) -> npt.NDArray[np.int64]:
-    return freeze(np.clip(np.rint(tokens * factor), 1, MAX_TOKENS).astype(np.int64))
+    longer: npt.NDArray[np.int64] = np.clip(np.rint(tokens * factor), 1, MAX_TOKENS).astype(np.int64)
+    return longer
 
 
 def _gaps(trace: Trace, factor: float, seed: int) -> Trace:

@@ -12,7 +12,7 @@ numbers), so a difference is not blurred by chance that both share.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from simulator.metrics.fleet import HOUR_NS, cost_usd, paid_ns
 from simulator.metrics.intervals import interval, paired
 from simulator.metrics.latency import fates
 from simulator.metrics.pools import parts
-from simulator.metrics.summary import makespan_ns
+from simulator.metrics.summary import begin_ns, makespan_ns
 from simulator.planning.measure import Wanted, key_of, measure
 from simulator.planning.news import INTERRUPTED, Tell, Teller
 from simulator.planning.slo import MEAN
@@ -34,7 +34,8 @@ from simulator.planning.traffic import Traffic, at_rate
 from simulator.run import Result, simulate
 from simulator.scenario.spec import Scenario, load_scenario
 from simulator.version import schema_of
-from simulator.workload.trace import MAX_TOKENS, Trace, freeze
+from simulator.workload.trace import MAX_TOKENS, Trace
+from simulator.workload.transform import with_lengths
 
 METRICS: Final = (
     ("TTFT p50", "ttft", 50.0),
@@ -144,23 +145,17 @@ def transformed(trace: Trace, overlay: Overlay) -> Trace:
                 f"overlay {overlay.name!r}: {key} {getattr(overlay, key):g} makes {int(column.max())} tokens "
                 f"{int(longer.max())}; accepted: up to {MAX_TOKENS}"
             )
-        return freeze(longer.astype(np.int64))
+        return longer.astype(np.int64)
 
-    prompt, output = scaled(trace.prompt, "prompt_scale"), scaled(trace.output, "output_scale")
-    return replace(
-        trace,
-        prompt=prompt,
-        output=output,
-        cached=freeze(np.minimum(trace.cached, prompt)),
-        max_tokens=freeze(np.maximum(output, scaled(trace.max_tokens, "output_scale"))),
-    )
+    return with_lengths(trace, scaled(trace.prompt, "prompt_scale"), scaled(trace.output, "output_scale"),
+                        scaled(trace.max_tokens, "output_scale"))
 
 
 def _cost(result: Result) -> dict[str, float]:
     """Replica hours from order to release, and USD a million output tokens at the profile's example price."""
     fate = fates(result)
     span = makespan_ns(result, fate)
-    begin = int(result.requests.arrival[fate.arrived].min())
+    begin = begin_ns(result, fate)
     tokens = int(result.requests.done[fate.arrived].sum())
     usd = cost_usd(result, list(parts(result).values()), begin, span)
     return {REPLICA_HOURS: paid_ns(result, begin, begin + span) / HOUR_NS,

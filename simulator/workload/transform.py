@@ -54,6 +54,12 @@ def _at(trace: Trace, arrival_ns: Int64s) -> Trace:
     return replace(trace, arrival_ns=freeze(np.ascontiguousarray(arrival_ns, dtype=np.int64)))
 
 
+def with_lengths(trace: Trace, prompt: Int64s, output: Int64s, max_tokens: Int64s) -> Trace:
+    """The requests with other lengths [tokens]: at most the whole prompt is cached, the limit at least the output."""
+    return replace(trace, prompt=freeze(prompt), output=freeze(output), cached=freeze(np.minimum(trace.cached, prompt)),
+                   max_tokens=freeze(np.maximum(output, max_tokens)))
+
+
 def head(trace: Trace, limit: int, reason: str) -> Trace:
     """The first `limit` requests; the rest is counted under `reason`."""
     return trace if len(trace) <= limit else _counted(trace.take(slice(0, limit)), reason, len(trace) - limit)

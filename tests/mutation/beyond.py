@@ -82,7 +82,8 @@ BUGS = (
         'changes["cluster.replicas"] = overlay.lose_replicas', BY_HAND),
     Bug("points are shares", WHATIF, "paired(100 * np.asarray(a), 100 * np.asarray(b), level)",
         "paired(np.asarray(a), np.asarray(b), level)", WHATIFS),
-    Bug("cached beyond a shorter prompt", WHATIF, "freeze(np.minimum(trace.cached, prompt))", "trace.cached", BY_HAND),
+    Bug("cached beyond a shorter prompt", TRANSFORM, "freeze(np.minimum(trace.cached, prompt))", "trace.cached",
+        BY_HAND),
     Bug("throughput from time zero", WHATIF, " - trace.arrival_ns[0]) / 1e9", ") / 1e9", WHATIFS),
     Bug("traffic divides", WHATIF, "at_rate(trace, overlay.traffic)", "at_rate(trace, 1 / overlay.traffic)", BY_HAND),
     # sweep

@@ -314,7 +314,7 @@ BUGS = (
     Bug("ITL bin off at powers of two", "simulator/engines/gaps.py", "((gap >> (octave - 1)) - (1 << ITL_BITS))",
         "((max(gap - 1, 1) >> (octave - 1)) - (1 << ITL_BITS))", READINGS),
     Bug("makespan from zero", "simulator/metrics/summary.py",
-        " - int(result.requests.arrival[fate.arrived].min())", "", READINGS),
+        " - begin_ns(result, fate)", "", READINGS),
     Bug("spares not paid for", "simulator/planning/price.py", "hourly = each * (outcome.replicas + spec.survive)",
         "hourly = each * outcome.replicas", READINGS),
     Bug("watts for kilowatts", "simulator/planning/price.py", "watts / 1000 / output", "watts / output", READINGS),

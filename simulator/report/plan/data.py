@@ -247,10 +247,11 @@ def export(plan: Plan) -> dict[str, Any]:
     if reason:
         return {"reason": reason}
     found: dict[str, Any] = {"command": command(plan.spec, setup), "notes": command_notes(setup, fleet)}
-    if setup.engine.name == VLLM:
-        found |= {"vllm": found["command"], "kubernetes": kubernetes(plan.spec, setup, fleet)}
+    if setup.engine.name != VLLM:
+        return found
+    found |= {"vllm": found["command"], "kubernetes": kubernetes(plan.spec, setup, fleet)}
     scaled = plan.answer.autoscaled if plan.answer else None
-    if setup.engine.name == VLLM and scaled and scaled["holds"] and plan.spec.autoscale is not None:
+    if scaled and scaled["holds"] and plan.spec.autoscale is not None:
         own = AutoscaleSpec.model_validate(plan.spec.autoscale.scaler(scaled["target"], scaled["most"]))
         found["autoscaler"] = manifest(service_name(plan.spec.name), own, scaled["most"])
         found["notes"].append("with autoscaler.yaml leave the number of replicas out of deploy.yaml")

@@ -91,7 +91,7 @@ def vllm_flags(spec: PlanSpec, setup: Setup) -> list[str]:
     scenario, limits = setup.scenario, setup.limits
     hardware, usual = scenario.hardware, load_engine(scenario.engine.name)
     weights = setup.model.weight_format(hardware.weight_dtype)
-    share = hardware.gpu_memory_utilization or setup.engine.gpu_memory_utilization
+    share = _share(setup)
     flags = [
         model,
         f"--tensor-parallel-size={hardware.tensor_parallel}",
@@ -178,11 +178,15 @@ def vllm_command(spec: PlanSpec, setup: Setup) -> str:
 
 def command(spec: PlanSpec, setup: Setup) -> str:
     """The command that starts one replica of whichever engine was simulated; empty where `no_command` has a reason."""
-    model = _checkpoint(setup.scenario.model)
-    if setup.engine.name == VLLM or model is None or no_command(spec, setup):
+    if setup.engine.name == VLLM:
         return vllm_command(spec, setup)
-    return other_command(setup, model, setup.scenario.hardware.gpu_memory_utilization
-                         or setup.engine.gpu_memory_utilization)  # fmt: skip
+    model = _checkpoint(setup.scenario.model)
+    return "" if model is None or no_command(spec, setup) else other_command(setup, model, _share(setup))
+
+
+def _share(setup: Setup) -> float:
+    """Of the GPU's memory that the engine takes."""
+    return setup.scenario.hardware.gpu_memory_utilization or setup.engine.gpu_memory_utilization
 
 
 class _Plain(yaml.SafeDumper):
