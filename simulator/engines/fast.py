@@ -23,7 +23,7 @@ from simulator.engines.fleet import room_for_an_event
 from simulator.engines.foresight import nobody_ends_before
 from simulator.engines.future import phase_of
 from simulator.engines.handover import keep_kv, pass_on, take_over
-from simulator.engines.interpreted import is_interpreted, on_lists
+from simulator.engines.interpreted import on_lists
 from simulator.engines.job import Job, check_sums
 from simulator.engines.lane import depart, join, spill
 from simulator.engines.members import left
@@ -36,7 +36,7 @@ from simulator.engines.steplog import log_step
 from simulator.engines.turns import ACT, END, Mode, behind, next_replica, set_event, wake
 from simulator.engines.visit import is_visit, visit_under
 from simulator.engines.world import World
-from simulator.jit import compiled, jitable
+from simulator.jit import compiled, is_interpreted, jitable
 from simulator.records import COMPLETE, CONTROL, SCHEDULE
 from simulator.state import GAPS, Column, Limits, Prefix, Replica
 from simulator.units import NEVER

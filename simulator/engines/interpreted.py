@@ -5,7 +5,6 @@ run costs no minute of compiling; a step then takes hundreds of times as long. n
 Python's, so columns become lists for the call and are written back after it.
 """
 
-import os
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -15,11 +14,6 @@ import numpy as np
 from simulator.cost.step import Cost
 from simulator.engines.pools import PoolRows
 from simulator.state import Limits
-
-
-def is_interpreted() -> bool:
-    """Whether numba was told not to compile."""
-    return os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 
 
 def on_lists(function: Callable[..., Any]) -> Callable[..., Any]:
