@@ -3,10 +3,10 @@
     python -m tests.mutation [WORD ...] [--jobs N]
 
 tries the bugs whose name or file holds one of the words, all without any, N at a time (default: the cores there
-are). First the same tests must pass without a bug. The compiled engine is run by the interpreter
-(simulator/engines/interpreted.py), which spares a minute of compiling a bug; tests that do not pass so are run with
-compiled code, from a compile cache of each of the N copies, and so are those of a bug that was not caught. Exit status:
-the number of bugs that survived, whose text was not found, or whose tests do not pass without them.
+are). First the same tests must pass without a bug. For bugs in what is compiled, the compiled engine is run by the
+interpreter (simulator/engines/interpreted.py), which spares a minute of compiling a bug; tests that do not pass so, and
+those of a bug that was not caught, are run with compiled code. Each of the N copies has its own compile cache. Exit
+status: the number of bugs that survived, whose text was not found, or whose tests do not pass without them.
 """
 
 import argparse
@@ -27,12 +27,16 @@ from mutation.bug import Bug
 from mutation.fleets import BUGS as FLEETS
 from mutation.planted import BUGS
 
+from simulator.jit import JITABLE_SOURCES
+
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("simulator", "policies", "hwprofiles", "scenarios", "tests", "calibration", "docs")
 SECONDS = 900
 """A run that takes longer hangs, which is noticed too."""
 INTERPRETED, COMPILED = "interpreted", "compiled"
 Copies = queue.SimpleQueue[Path]
+Kind = tuple[tuple[str, ...], bool]
+"""The tests of a bug, and whether it is in what is compiled."""
 
 
 def copy_of_tree(place: Path) -> Path:
@@ -86,25 +90,32 @@ def plant(bug: Bug, engines: tuple[str, ...], copies: Copies) -> tuple[str, str]
     return {0: "SURVIVED", 1: "caught", 124: "caught"}.get(status, "BROKEN"), line
 
 
-def engines_of(tests: tuple[str, ...], copies: Copies) -> tuple[tuple[str, ...], str]:
+def kind_of(bug: Bug) -> Kind:
+    """Its tests, and whether it is in a source of machine code."""
+    return bug.tests, any(Path(bug.file).match(pattern) for pattern in JITABLE_SOURCES)
+
+
+def engines_of(kind: Kind, copies: Copies) -> tuple[tuple[str, ...], str]:
     """Engines with which the tests pass in a copy without a bug, the quicker one first, and pytest's last line."""
+    tests, interpretable = kind
     place = copies.get()
     try:
-        status, line = run_tests(place, tests, INTERPRETED)
-        if status == 0:
-            return (INTERPRETED, COMPILED), line
+        if interpretable:
+            status, line = run_tests(place, tests, INTERPRETED)
+            if status == 0:
+                return (INTERPRETED, COMPILED), line
         status, line = run_tests(place, tests, COMPILED)
     finally:
         copies.put(place)
     return (COMPILED,) if status == 0 else (), line
 
 
-def healthy(bugs: list[Bug], copies: Copies, pool: ThreadPoolExecutor) -> dict[tuple[str, ...], tuple[str, ...]]:
-    """{tests: engines with which they pass without a bug} of these bugs."""
-    each, well = list(dict.fromkeys(bug.tests for bug in bugs)), {}
-    for tests, (engines, line) in zip(each, pool.map(partial(engines_of, copies=copies), each), strict=True):
-        well[tests] = engines
-        print(f"{'passes ' + engines[0] if engines else 'FAILS':20}{' '.join(tests)}: {line}", flush=True)
+def healthy(bugs: list[Bug], copies: Copies, pool: ThreadPoolExecutor) -> dict[Kind, tuple[str, ...]]:
+    """Engines with which the tests of these bugs pass without a bug: what the others say of one is worth nothing."""
+    each, well = list(dict.fromkeys(map(kind_of, bugs))), {}
+    for kind, (engines, line) in zip(each, pool.map(partial(engines_of, copies=copies), each), strict=True):
+        well[kind] = engines
+        print(f"{'passes ' + engines[0] if engines else 'FAILS':20}{' '.join(kind[0])}: {line}", flush=True)
     return well
 
 
@@ -126,9 +137,9 @@ def main() -> int:
             print("the copy is not what Python imports there: run without an installed tree in the way")
             return 255
         well = healthy(bugs, copies, pool)
-        verdicts += [("UNTRIED", bug.name) for bug in bugs if not well[bug.tests]]
-        sound = [bug for bug in bugs if well[bug.tests]]
-        tried = pool.map(partial(plant, copies=copies), sound, [well[bug.tests] for bug in sound])
+        verdicts += [("UNTRIED", bug.name) for bug in bugs if not well[kind_of(bug)]]
+        sound = [bug for bug in bugs if well[kind_of(bug)]]
+        tried = pool.map(partial(plant, copies=copies), sound, [well[kind_of(bug)] for bug in sound])
         for bug, (verdict, line) in zip(sound, tried, strict=True):
             verdicts.append((verdict, bug.name))
             print(f"{verdict:9}{bug.name} [{bug.file}]: {line}", flush=True)
