@@ -290,7 +290,10 @@ class Control:
     again_ns: int = 0        # [ns] from first to last token of attempts that a later one replaces
     log_rows: int = 0        # rows of the step log written
     n_parked: int = 0        # requests that have had to wait at the gateway for a replica in service
-    parked: int = 0          # one that waits there, -1 = none; the others by Requests.next
+    parked: int = 0          # first that waits there, -1 = none; the others in order by Requests.next
+    parked_last: int = 0
+    entering: int = 0        # of those, who try to enter now, as a replica has come into service
+    entering_at: int = 0     # [tick]
     fleet_rows: int = 0      # rows written of what happened to the fleet
     still: int = 0           # times in a row that an autoscaler found requests and nobody at work
 

@@ -5,6 +5,7 @@ from mutation.bug import Bug
 SCALING, MEMBERS = "simulator/engines/scaling.py", "simulator/engines/members.py"
 CHANGES, BOOKING = "simulator/engines/changes.py", "simulator/engines/booking.py"
 SIGNALS, ROUTING = "policies/signals.py", ("tests/unit/test_routing.py",)
+FORECAST, GATEWAY = "simulator/engines/forecast.py", "simulator/engines/gateway.py"
 AGAIN, ABORT = "simulator/engines/again.py", "simulator/engines/abort.py"
 FLEET, AUTOSCALER = "simulator/metrics/fleet.py", "simulator/report/autoscaler.py"
 HAND = ("tests/unit/test_autoscale.py",)
@@ -30,6 +31,15 @@ BUGS = (
     Bug("no limit a period", SCALING, "max(least, min(asked, max(now, limit), scaler.count))",
         "max(least, min(asked, scaler.count))", HAND),
     Bug("KEDA does not see the gateway", SCALING, "total += MILLI * _at_gateway(world, scaler)", "total += 0", HAND),
+    Bug("a forecast of now", FORECAST, "- scaler.ahead *", "- 0 * scaler.ahead *", HAND),
+    Bug("a forecast rounded down", FORECAST, "max(asked, -(-above //", "max(asked, (above //", HAND),
+    Bug("a forecast without the last decision", FORECAST, "int(scaler.n_past) + 1)", "int(scaler.n_past))", HAND),
+    Bug("a forecast alone", FORECAST, "return max(asked, -(", "return max(0, -(", HAND),
+    Bug("a forecast manifest in seconds", AUTOSCALER, "round(1000 * spec.look_ahead_s)", "round(spec.look_ahead_s)",
+        REPORT),
+    Bug("last come, first served", GATEWAY,
+        "        req.next[ctl.parked_last] = i\n    ctl.parked_last = i\n",
+        "        req.next[i] = ctl.parked\n        ctl.parked = i\n", EVENTS),
     Bug("no cool-down", SCALING, "tick - scaler.active > scaler.cool_down", "tick > 0", HAND),
     Bug("first tokens of all time", SCALING, "or req.first[i] <= tick - scaler.ttft_window:\n            continue",
         "or req.first[i] < 0:\n            continue", HAND),

@@ -127,6 +127,25 @@ def test_hpa_manifest_is_valid_and_says_what_was_simulated(auto: dict[str, Any])
     assert ("sync-period=30s" in manifests(result(auto))) == ("sync_s" in auto)
 
 
+@pytest.mark.parametrize("formula", ["hpa", "keda"])
+def test_forecast_manifest_says_what_was_simulated(formula: str) -> None:
+    """Field names of jthomperoo/predictive-horizontal-pod-autoscaler 0.13, api/v1alpha1; what is not of a model is what
+    a HorizontalPodAutoscaler has. KEDA's sum is an external metric there."""
+    text = manifests(result({"formula": formula, "sync_s": 10, "forecast": {"history": 12}}))
+    body = yaml.safe_load(text)
+    assert (body["apiVersion"], body["kind"]) == ("jamiethompson.me/v1alpha1", "PredictiveHorizontalPodAutoscaler")
+    spec = body["spec"]
+    own = {key: spec.pop(key) for key in ("models", "syncPeriod", "tolerance", "decisionType")}
+    assert own == {"models": [{"type": "Linear", "name": "linear", "linear": {"lookAhead": 30_000, "historySize": 12}}],
+                   "syncPeriod": 10_000, "tolerance": 0.1, "decisionType": "maximum"}
+    plain = body | {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler"}
+    kubernetes_validate.validate(plain, "1.30", strict=True)
+    (metric,) = spec["metrics"]
+    kind = "pods" if formula == "hpa" else "external"
+    assert metric[kind]["target"] == {"type": "AverageValue", "averageValue": "1"}
+    assert "kube-controller-manager" not in text
+
+
 def test_keda_manifest_says_what_was_simulated() -> None:
     """Field names of keda.sh: ScaledObject specification, Prometheus and Cron scalers."""
     auto = {"formula": "keda", "min": 0, "polling_s": 10, "cool_down_s": 60,
