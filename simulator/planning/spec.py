@@ -237,6 +237,9 @@ class PlanSpec(Section):
             if self.survive or max(self.candidates.prefill_replicas):
                 other = "survive" if self.survive else "candidates.prefill_replicas"
                 raise ValueError(f"{key} is not modelled with {other}")
+        if self.autoscale is not None and self.spot is not None:
+            raise ValueError("spot is not modelled with autoscale: the autoscaler would order replicas in place of "
+                             "those taken back, at the price on demand; ask for each in a plan of its own")
         for gpu in self.spot.prices if self.spot else ():
             if gpu_name(gpu) not in self.candidates.gpu:
                 known = ", ".join(self.candidates.gpu)
