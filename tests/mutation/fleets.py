@@ -12,6 +12,7 @@ HAND = ("tests/unit/test_autoscale.py",)
 EVENTS = ("tests/unit/test_changes.py",)
 REPORT = ("tests/unit/test_fleet_report.py",)
 SPLIT = ("tests/unit/test_handover.py",)
+LOSS = ("tests/plan/test_alternatives.py", "-k", "may_lose")
 DRAWN = ("tests/parity/test_parity_autoscale.py", "-k", "nothing_is_lost")
 
 BUGS = (
@@ -85,6 +86,10 @@ BUGS = (
         "if end < start[k]", SPLIT),
     Bug("KV is sent in no time, in the picture", "simulator/report/journeys.py",
         "np.clip(seconds(req.landed), first, last)", "first", ("tests/unit/test_journeys.py",)),
+    Bug("an autoscaled fleet loses nobody", "simulator/planning/loss.py", "for r in range(spec.survive)]",
+        "for r in range(0)]", LOSS),
+    Bug("an autoscaled fleet survives at any target", "simulator/planning/alternatives.py",
+        "LOSSES - 1 if asked.searched else 0", "0", LOSS),
     Bug("a manifest of the least replicas twice", AUTOSCALER, '"maxReplicas": most', '"maxReplicas": spec.min', REPORT),
     Bug("a manifest in whole units", AUTOSCALER, 'else f"{milli}m"', "else str(milli)", REPORT),
 )  # fmt: skip
