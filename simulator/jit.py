@@ -44,6 +44,11 @@ def jitable(function: F) -> F:
     return function
 
 
+def is_interpreted() -> bool:
+    """Whether numba was told, by its own NUMBA_DISABLE_JIT, to compile nothing."""
+    return os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+
+
 def _numba() -> Any:
     """numba, told of every jitable function so far.
 

@@ -72,3 +72,9 @@ def level_value(row: Mapping[str, Any], key: str) -> str:
     if row["name"].startswith(("requests that miss", SHORT)):
         return UNBOUNDED if row[key] is None else f"{100 * row[key]:.2f} %"
     return bounded(row[key])
+
+
+def gpus_of(name: str, tensor: int, stages: int) -> str:
+    """The GPUs of a replica: `h100-sxm`, `2 x h100-sxm`, `2 stages of 4 x h100-sxm`."""
+    each = f"{tensor} x {name}" if tensor > 1 else name
+    return f"{stages} stages of {each}" if stages > 1 else each

@@ -160,7 +160,7 @@ class Alternatives:
 
     def _mixes(self, share: float, spot_price: float) -> list[tuple[int, int, float]]:
         """(owned, spot replicas, USD/h) of every fleet that is cheaper than the fixed one, the cheapest first."""
-        each = self.fleet.candidate.tensor_parallel
+        each = self.fleet.candidate.gpus
         own = price_of(self.search.spec, self.fleet.candidate.gpu).usd_per_hour * each
         found = []
         for size in range(self.fleet.serving, self.fleet.serving + EXTRA + 1):

@@ -190,6 +190,7 @@ def _counts(result: Result, fate: Fates) -> dict[str, Any]:
 def _totals(result: Result) -> dict[str, Any]:
     total = Totals(*(int(result.totals[name].sum()) for name in result.totals.dtype.names or ()))
     limits, wall = result.setup.limits, max(1.0, float(total.wall))
+    on_gpus = wall * max(1, limits.stages)  # the stages of a pipeline take turns: shares are the mean of theirs
     floor = float(result.setup.cost.dense_ns[0, min(1, result.setup.cost.dense_ns.shape[1] - 1)]) * total.steps
     weights = min(float(total.dense), floor)
     return {
@@ -198,9 +199,9 @@ def _totals(result: Result) -> dict[str, Any]:
         "wall_s": wall / NS_PER_S,
         "gpu_s": float(total.gpu) / NS_PER_S,
         "prefill_tokens": int(total.prefill),
-        "bandwidth_share": (weights + float(total.decode_attention)) / wall,
-        "compute_share": (float(total.dense) - weights + float(total.prefill_attention)) / wall,
-        "cpu_share": max(0.0, 1.0 - float(total.gpu) / wall),
+        "bandwidth_share": (weights + float(total.decode_attention)) / on_gpus,
+        "compute_share": (float(total.dense) - weights + float(total.prefill_attention)) / on_gpus,
+        "cpu_share": max(0.0, 1.0 - float(total.gpu) / on_gpus),
         "kv_mean": float(total.blocks) * 1024 / wall / limits.num_blocks,
         "kv_peak": float(result.totals["peak_blocks"].max()) / limits.num_blocks,
         "slots_mean": float(total.running) / wall / limits.max_num_seqs,

@@ -24,8 +24,8 @@ SPOT: Final = "spot"
 OWNED: Final = "owned"
 BLOCK: Final = 1024
 """Arrivals whose span stays what it is while the gaps within become more even or less: the day's curve stays."""
-HOST_TIMES: Final = ("cpu_ns", "prep_ns", "cpu_seq_ns", "prep_seq_ns", "frontend_in_ns", "frontend_each_ns",
-                     "frontend_out_ns")  # fmt: skip
+HOST_TIMES: Final = ("cpu_ns", "prep_ns", "cpu_seq_ns", "prep_seq_ns", "plan_ns", "plan_seq_ns",
+                     "frontend_in_ns", "frontend_each_ns", "frontend_out_ns")  # fmt: skip
 
 
 def of_fleet(way: Way | None) -> bool:

@@ -6,7 +6,7 @@ from simulator.metrics.readings import few_line
 from simulator.metrics.reuse import reuse_sentences
 from simulator.run import Result
 from simulator.scenario.setup import Setup
-from simulator.text import number, seconds, share
+from simulator.text import gpus_of, number, seconds, share
 
 Rows = list[tuple[str, str, str]]
 """(what, value, what it means)"""
@@ -59,12 +59,6 @@ def _replicas(pool: Setup) -> str:
     count, hardware = pool.scenario.cluster.replicas, pool.scenario.hardware
     gpus = gpus_of(pool.gpu.name, hardware.tensor_parallel, hardware.pipeline_parallel)
     return f"{count} x {gpus}" if hardware.gpus == 1 else f"{count} replicas of {gpus}"
-
-
-def gpus_of(name: str, tensor: int, stages: int) -> str:
-    """The GPUs of a replica: `h100-sxm`, `2 x h100-sxm`, `2 stages of 4 x h100-sxm`."""
-    each = f"{tensor} x {name}" if tensor > 1 else name
-    return f"{stages} stages of {each}" if stages > 1 else each
 
 
 def verdict(summary: dict[str, Any]) -> tuple[str, str, str]:

@@ -86,7 +86,7 @@ def _view(s: Settings, result: Result, pictures: bool) -> View:
     values = record["values"]
     ttft, tpot = values[key_of("ttft", None, PERCENTILE)], values[key_of("tpot", None, PERCENTILE)]
     price = load_gpu(s.gpu).price_usd_h if s.price is None else s.price
-    hourly = price * s.replicas * s.tensor_parallel
+    hourly = price * s.replicas * s.gpus
     per_million = hourly / max(1e-9, s.rate * s.output * 3600 / 1e6)
     meets = not record["overloaded"] and ttft <= s.ttft_ms / 1000 and tpot <= s.tpot_ms / 1000
     lines = (

@@ -87,6 +87,12 @@ class Settings:
         }
 
     @property
+    def gpus(self) -> int:
+        """GPUs of a replica, in as many pipeline stages as the file has."""
+        stages: int = self.start.get("hardware", {}).get("pipeline_parallel", 1)
+        return self.tensor_parallel * stages
+
+    @property
     def router(self) -> str:
         """The file's."""
         found: str = self.start.get("cluster", {}).get("router", "round_robin")
@@ -116,7 +122,7 @@ def _of_plan(spec: PlanSpec) -> Settings:
     if candidate.prefill_replicas:
         raise ConfigError(f"{spec.name}: candidates.prefill_replicas is not shown on the page, put 0 first")
     limits = {t.metric: 1000 * t.max_s for t in spec.slo.targets}
-    allowed = spec.candidates.allowed(candidate.tensor_parallel) or (1,)
+    allowed = spec.candidates.allowed(candidate.gpus) or (1,)
     start = Settings()
     first = replace(start, ttft_ms=limits.get("ttft", start.ttft_ms), tpot_ms=limits.get("tpot", start.tpot_ms),
                     price=spec.prices.get(candidate.gpu))  # fmt: skip
