@@ -20,6 +20,7 @@ from simulator.report.plan.alternatives import alternative_lines, tornado
 from simulator.report.plan.data import plain
 from simulator.report.plan.words import answer_lines
 from simulator.run import simulate
+from simulator.units import NS_PER_S
 from simulator.workload.build import build_trace
 from simulator.workload.extras import Extras
 from simulator.workload.inspect import variation
@@ -107,6 +108,40 @@ def test_replicas_that_never_start_keep_no_limits() -> None:
     assert "does not keep the limits" in line and "7200 s to start" in line
 
 
+def test_an_autoscaled_fleet_that_may_lose_a_replica() -> None:
+    """Two hundred seconds until another one serves: the fleet is larger than without the loss, for its target is lower,
+    and so the limit is kept in the five minutes after it, which at the target without the loss it is not. The run as a
+    scenario of its own, with the crash where the plan says, has those numbers."""
+    slow = SCALE | {"min": 2, "start": {"weights_s": 200}}
+    alone, found = planned(autoscale=slow), planned(autoscale=slow, survive=1)
+    assert alone.answer and alone.answer.autoscaled and found.answer and found.answer.autoscaled and found.best
+    without, row = alone.answer.autoscaled, found.answer.autoscaled
+    assert without["holds"] and row["holds"] and without["loss"] is None
+    assert row["target"] < without["target"] and row["replica_hours"] > without["replica_hours"]
+    loss = row["loss"]
+    assert (loss["replicas"], loss["after_s"], loss["target"]) == (1, 300.0, row["target"])
+    fleet = found.best.fleet
+    assert fleet.replicas == fleet.serving + 1 and row["fixed_replica_hours"] > without["fixed_replica_hours"]
+
+    def after(target: float) -> float:
+        """p90 of the TTFT of those who came in the five minutes after the crash."""
+        setup = fleet_setup(found.spec, fleet.candidate, row["most"], ("autoscaled", target))
+        done = simulate(setup.scenario.updated({"cluster.retry_s": 1e-3, "cluster.events": [
+            {"at_s": at_s, "kind": "crash", "replica": 0, "for_s": 200}]}))
+        arrival = done.requests.arrival / NS_PER_S
+        ttft = (done.requests.first - done.requests.arrival)[(arrival >= at_s) & (arrival < at_s + 300)] / NS_PER_S
+        assert done.summary["changes"]["down_s"] == 200
+        return float(np.quantile(ttft, 0.9, method="inverted_cdf"))
+
+    trace = build_trace(parse_workload(asked()["workload"]), 0, 0)
+    at_s = loss["at_s"] + trace.arrival_ns[0] / NS_PER_S
+    value = loss["levels"][0]["value"]
+    assert after(row["target"]) == pytest.approx(value, rel=0.02) and value <= 2
+    assert after(without["target"]) > 2
+    line = alternative_lines(plain(found)["answer"])[0]
+    assert "In the 300 s after the loss of 1 in its busiest time" in line
+
+
 def test_spot_that_is_never_taken_back_is_as_good_and_cheaper_by_arithmetic() -> None:
     """Half of the fixed fleet's replicas, rounded down, at a third of the price."""
     spot = {"share": 0.5, "prices": {"unit": 1 / 3}, "reclaims_per_hour": 1e-9, "replace_s": 60}
@@ -128,7 +163,9 @@ def test_spot_that_is_always_taken_back_is_no_fleet() -> None:
 
 
 @pytest.mark.parametrize(("changes", "words"), [
-    ({"autoscale": SCALE, "survive": 1}, "autoscale is not modelled with survive"),
+    ({"autoscale": SCALE, "survive": 1}, r"autoscale\.min must be > survive \(1\), so that somebody is left, got 1"),
+    ({"spot": {"prices": {"unit": 1}, "reclaims_per_hour": 1, "replace_s": 1}, "survive": 1},
+     "spot is not modelled with survive"),
     ({"autoscale": SCALE, "spot": {"prices": {"unit": 1}, "reclaims_per_hour": 1, "replace_s": 1}},
      "spot is not modelled with autoscale: the autoscaler would order replicas in place of those taken back"),
     ({"spot": {"prices": {"unit": 1}, "reclaims_per_hour": 1, "replace_s": 1}, "budget": {"gpus": 4}},
