@@ -47,8 +47,8 @@ BUGS = (
     # planner
     Bug("never answered counts as good", MEASURE, 'found = np.isfinite(times["e2e"])',
         'found = times["e2e"] > 0', BY_HAND),
-    Bug("each class is held to the limits of all", MEASURE, "every = every & (met(limits)", "every = every | (met(limits)",
-        ("tests/plan/test_budget.py", "-k", "gaps")),
+    Bug("each class is held to the limits of all", MEASURE, "every = every & (met(limits)",
+        "every = every | (met(limits)", ("tests/plan/test_budget.py", "-k", "gaps")),
     Bug("blocks known further break what follows", WAYS, "[now.get(block, block) for block in own]",
         "[now.get(block, block) if k >= known else block for k, block in enumerate(own)]", FLEETS_BESIDE),
     Bug("rate of n requests over n - 1 gaps", MEASURE, "(len(trace) - 1) / span", "len(trace) / span", BY_HAND),
