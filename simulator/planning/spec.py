@@ -234,9 +234,16 @@ class PlanSpec(Section):
                 continue
             if self.budget is not None:
                 raise ValueError(f"{key} is not modelled with a budget")
-            if self.survive or max(self.candidates.prefill_replicas):
-                other = "survive" if self.survive else "candidates.prefill_replicas"
-                raise ValueError(f"{key} is not modelled with {other}")
+            if max(self.candidates.prefill_replicas):
+                raise ValueError(f"{key} is not modelled with candidates.prefill_replicas")
+        if self.spot is not None and self.survive:
+            raise ValueError("spot is not modelled with survive: replicas that are taken back are lost already")
+        if self.autoscale is not None and self.survive and self.autoscale.min <= self.survive:
+            raise ValueError(f"autoscale.min must be > survive ({self.survive}), so that somebody is left, got "
+                             f"{self.autoscale.min}")
+        if self.autoscale is not None and self.spot is not None:
+            raise ValueError("spot is not modelled with autoscale: the autoscaler would order replicas in place of "
+                             "those taken back, at the price on demand; ask for each in a plan of its own")
         for gpu in self.spot.prices if self.spot else ():
             if gpu_name(gpu) not in self.candidates.gpu:
                 known = ", ".join(self.candidates.gpu)

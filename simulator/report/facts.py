@@ -85,9 +85,10 @@ def answer(result: Result) -> list[str]:
         )
         lines.append(f"Half of the requests got their first token within {seconds(ttft['p50'])}{late}.")
     if tpot["p50"] is not None:
+        slowest = "over 1 % never came" if e2e["p99"] is None else f"{seconds(e2e['p99'])} at p99"
         lines.append(
             f"After it, tokens followed every {seconds(tpot['p50'])} (median); whole answers took "
-            f"{seconds(e2e['p50'])} (median), {seconds(e2e['p99'])} at p99."
+            f"{seconds(e2e['p50'])} (median), {slowest}."
         )
     elif result.setup.limits.stream == 0:
         lines.append(

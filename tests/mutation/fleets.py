@@ -12,6 +12,7 @@ HAND = ("tests/unit/test_autoscale.py",)
 EVENTS = ("tests/unit/test_changes.py",)
 REPORT = ("tests/unit/test_fleet_report.py",)
 SPLIT = ("tests/unit/test_handover.py",)
+LOSS = ("tests/plan/test_alternatives.py", "-k", "may_lose")
 DRAWN = ("tests/parity/test_parity_autoscale.py", "-k", "nothing_is_lost")
 
 BUGS = (
@@ -68,6 +69,9 @@ BUGS = (
         EVENTS),
     Bug("huge pages for a number a row", "simulator/memory.py", "size < LARGE or", "size > 0 or",
         ("tests/unit/test_large_fleets.py",)),
+    Bug("a number for every block of every cache", "simulator/engines/job.py",
+        "zeros_as_used((replicas, kinds), np.int64)", "np.full((replicas, kinds), 0, dtype=np.int64)",
+        ("tests/unit/test_large_fleets.py",)),
     Bug("the router always looks", SIGNALS, "tick - routing[LOOKED] < signals.stale", "tick < 0", ROUTING),
     Bug("the index never forgets", SIGNALS, "signals.clock[r] - value >= signals.capacity", "value < 0", ROUTING),
     Bug("prefixes before loads far apart", SIGNALS, "high - low > signals.most_apart", "high - low > 10**9", ROUTING),
@@ -76,6 +80,16 @@ BUGS = (
         "- 0 * stays(result, begin, end).spent(ABSENT)", HAND),
     Bug("hours of before the first arrival", FLEET, "start, stop = np.clip(rows[:, 1], begin, end)",
         "start, stop = rows[:, 1]", REPORT),
+    Bug("second halves from their first step on", "simulator/report/timeline.py",
+        "np.maximum(spans.start, req.landed[row])", "spans.start", SPLIT),
+    Bug("first halves have slots of their own", "simulator/report/timeline.py", "if end <= start[k]",
+        "if end < start[k]", SPLIT),
+    Bug("KV is sent in no time, in the picture", "simulator/report/journeys.py",
+        "np.clip(seconds(req.landed), first, last)", "first", ("tests/unit/test_journeys.py",)),
+    Bug("an autoscaled fleet loses nobody", "simulator/planning/loss.py", "for r in range(spec.survive)]",
+        "for r in range(0)]", LOSS),
+    Bug("an autoscaled fleet survives at any target", "simulator/planning/alternatives.py",
+        "LOSSES - 1 if asked.searched else 0", "0", LOSS),
     Bug("a manifest of the least replicas twice", AUTOSCALER, '"maxReplicas": most', '"maxReplicas": spec.min', REPORT),
     Bug("a manifest in whole units", AUTOSCALER, 'else f"{milli}m"', "else str(milli)", REPORT),
 )  # fmt: skip

@@ -14,7 +14,7 @@ from simulator.cli.run import print_result
 from simulator.engines.members import DOWN, DRAINING, STARTING, UP
 from simulator.metrics.fleet import stays
 from simulator.report.autoscaler import manifests
-from simulator.report.fleet import attained, wanted_over_time
+from simulator.report.fleet import attained, fleet_figure, wanted_over_time
 from simulator.report.page import render_report
 from simulator.report.timeline import end_tick, start_tick
 from simulator.report.write import write_result
@@ -72,6 +72,21 @@ def test_the_page_says_what_the_fleet_was_and_cost() -> None:
     assert "Replicas were out of service for 7 s in all" in page
     for title in ("replicas", "requests a replica, as the autoscaler read it", "requests that met every target"):
         assert title in page
+
+
+def test_pictures_say_whose_crash_and_whose_metric_it_is() -> None:
+    """Two pools, one of them autoscaled: a crash of one replica, a restart of a whole pool."""
+    auto = {"metric": "requests", "target": 1, "start": START}
+    pools = {"short": {"replicas": 2, "serves": {"max_prompt_tokens": 5}},
+             "long": {"replicas": 2, "serves": {"min_prompt_tokens": 6}, "autoscale": auto}}
+    events = [{"at_s": 5, "kind": "crash", "pool": "long", "replica": 1, "for_s": 7},
+              {"at_s": 9, "kind": "drain", "pool": "short", "for_s": 7}]
+    done = simulate(scenario_from({
+        "workload": {"requests": {"arrival_s": [0, 20, 40], "prompt": [1, 9, 9], "output": [4, 4, 4]}},
+        "hardware": "unit", "max_model_len": 99, "cluster": {"pools": pools, "events": events}}), "reference")
+    replicas, metric, *_ = fleet_figure(done).axes
+    assert {text.get_text() for text in replicas.texts} >= {"crash long 1", "drain short"}
+    assert metric.get_title("left") == "requests a replica, as the autoscaler of pool long read it"
 
 
 def test_the_terminal_says_what_the_fleet_was_and_cost(capsys: pytest.CaptureFixture[str]) -> None:
