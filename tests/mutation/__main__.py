@@ -34,7 +34,8 @@ from simulator.jit import JITABLE_SOURCES
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("simulator", "policies", "hwprofiles", "scenarios", "tests", "calibration", "docs")
-SECONDS = 900
+INTERPRETED, COMPILED = "interpreted", "compiled"
+SECONDS = {INTERPRETED: 200, COMPILED: 600}
 """[s] of computing; a run that takes longer hangs, which is noticed too, unless it is the interpreter's."""
 LIMITED = """
 import os, resource, sys
@@ -42,7 +43,6 @@ resource.setrlimit(resource.RLIMIT_CPU, (int(sys.argv[1]), resource.RLIM_INFINIT
 os.execv(sys.argv[2], sys.argv[2:])
 """
 TOO_LONG = -signal.SIGXCPU
-INTERPRETED, COMPILED = "interpreted", "compiled"
 NO_TESTS = 5
 """pytest's exit status where none was left to run."""
 Copies = queue.SimpleQueue[Path]
@@ -63,10 +63,10 @@ def run_tests(place: Path, tests: Iterable[str], engine: str) -> tuple[int, str]
     env["NUMBA_DISABLE_JIT"] = str(int(engine == INTERPRETED))
     options = ("-x", "--tb=no", "-rf", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--hypothesis-profile=found")
     pytest = [sys.executable, "-m", "pytest", *options, "-m", "not nightly", *tests]
-    command = [sys.executable, "-c", LIMITED, str(SECONDS), *pytest]
+    command = [sys.executable, "-c", LIMITED, str(SECONDS[engine]), *pytest]
     done = subprocess.run(command, cwd=place, env=env, capture_output=True, text=True, check=False)
     if done.returncode == TOO_LONG:
-        return TOO_LONG, f"no end within {SECONDS} s of computing"
+        return TOO_LONG, f"no end within {SECONDS[engine]} s of computing"
     lines = done.stdout.strip().splitlines() or [done.stderr[-200:]]
     failed = [line for line in lines if line.startswith("FAILED")]
     return done.returncode, (failed or lines)[-1]
