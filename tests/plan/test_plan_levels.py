@@ -58,6 +58,7 @@ def solved(**changes: Any) -> Plan:
         ({"workload": {"requests": {"output": [1] * 50}}, "slo": {"tpot_p50_s": 1}}, ["0 answer", "than one token"]),
         ({"requests": 30, "slo": {"ttft_p99_s": 1}}, ["30 requests", "299", "90%"]),
         ({"warmup_fraction": 0.99, "slo": {"ttft_p95_s": 1}}, ["30 requests", "59"]),
+        ({"requests": 31, "warmup_fraction": 0.05, "slo": {"ttft_p99_s": 1}}, ["30 requests", "299"]),  # 1.55 of 31
         ({"slo": {"ttft_p99_s": 1, "window_s": 2}}, ["slo.window_s", "299", "fullest"]),
     ],
 )
