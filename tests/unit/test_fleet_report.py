@@ -175,3 +175,13 @@ def test_keda_manifest_says_what_was_simulated() -> None:
     assert "vllm:num_requests_waiting" in prometheus["metadata"]["query"]
     assert cron["metadata"] == {"timezone": "Etc/UTC", "start": "30 7 * * *", "end": "0 20 * * *",
                                 "desiredReplicas": "2"}
+
+
+def test_cost_is_drawn_once_where_the_fleet_stays() -> None:
+    """A crash keeps every replica paid for: no second line of what all of them all the time would cost."""
+    crash = [{"at_s": 20, "kind": "crash", "replica": 0, "for_s": 7}]
+    changed = result(events=crash)
+    fixed = simulate(changed.scenario.updated({"cluster.autoscale": None}), "reference")
+    for done, lines in ((changed, 2), (fixed, 1)):
+        cost = fleet_figure(done).axes[-1]
+        assert len(cost.lines) == lines and len(cost.texts) == lines
