@@ -95,9 +95,7 @@ def _held_blocks(signals: Signals, r: int, first: int, count: int) -> int:
     found = 0
     while found < count:
         value = signals.held[r][signals.chain[first + found]]
-        if signals.capacity == 0 and value < 0:
-            break
-        if signals.capacity > 0 and (value == 0 or signals.clock[r] - value >= signals.capacity):
+        if value == 0 or (signals.capacity > 0 and signals.clock[r] - value >= signals.capacity):
             break
         found += 1
     return found

@@ -87,7 +87,8 @@ def keep_private(rep: Replica, lim: Limits, count: int) -> None:
 def empty_host(rep: Replica) -> None:
     """Host memory holds nothing, and is used no more until something comes."""
     for k in range(len(rep.prefix.host)):
-        rep.prefix.host[k].count = 0
+        if rep.prefix.host[k].count > 0:
+            rep.prefix.host[k].count = 0
     rep.c.hosted = 0
     rep.c.host_oldest = -1
     rep.c.host_newest = -1

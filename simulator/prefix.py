@@ -147,12 +147,13 @@ def disown(req: Requests, rep: Replica, lim: Limits, i: int) -> None:
 def forget_all(rep: Replica) -> None:
     """The replica begins with an empty cache. Nobody runs or waits there."""
     for k in range(len(rep.prefix.found)):
-        rep.prefix.found[k] = -1
+        if rep.prefix.found[k] > 0:  # what was never written takes no memory
+            rep.prefix.found[k] = 0
     rep.c.kept = 0
     rep.c.oldest = -1
     rep.c.newest = -1
     rep.c.spare = -1
-    rep.c.n_nodes = 0
+    rep.c.n_nodes = 1
     empty_host(rep)
 
 
@@ -197,7 +198,7 @@ def match(req: Requests, rep: Replica, lim: Limits, i: int, whole: int) -> int:
     start = chain_at(req, i)
     shared = min(shared_blocks(req, i), most)
     hits = 0
-    while hits < shared and rep.prefix.found[rep.prefix.chain[start + hits]] >= 0:
+    while hits < shared and rep.prefix.found[rep.prefix.chain[start + hits]] > 0:
         hits += 1
     if hits == shared_blocks(req, i) and req.own[i] >= 0:
         hits = min(hits + rep.prefix.nodes[req.own[i]].count, most)
@@ -268,12 +269,12 @@ def learn(req: Requests, rep: Replica, lim: Limits, i: int, tokens: int) -> None
         node.count = 1
         node.refs = 1
         node.chain = number
-        node.twin = -1
+        node.twin = 0
         first = rep.prefix.found[number]
-        if first < 0:
+        if first == 0:
             rep.prefix.found[number] = at
         else:
-            while rep.prefix.nodes[first].twin >= 0:
+            while rep.prefix.nodes[first].twin > 0:
                 first = rep.prefix.nodes[first].twin
             rep.prefix.nodes[first].twin = at
         rep.prefix.held[start + j] = at

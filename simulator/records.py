@@ -83,7 +83,7 @@ class Counters:
     oldest: int = -1
     newest: int = -1
     spare: int = -1         # first node given back
-    n_nodes: int = 0        # nodes ever used
+    n_nodes: int = 1        # nodes ever used, and the one that stands for none
     n_swapped: int = 0      # first requests of the waiting queue whose KV is in host memory
     host_blocks: int = 0    # [blocks] there
     copy_ns: int = 0        # [ns] of copies to be done before the next step
@@ -154,7 +154,8 @@ class StepInFlight:
 
 @dataclass(slots=True)
 class Node:
-    """An entry of the free queue of the prefix cache, prefix.nodes[k]: one shared block, or a run of private ones."""
+    """An entry of the free queue of the prefix cache, prefix.nodes[k]: one shared block, or a run of private ones;
+    none is at 0."""
 
     before: int = -1
     after: int = -1
@@ -162,7 +163,7 @@ class Node:
     count: int = 0           # [blocks]
     chain: int = -1          # number of a shared block
     refs: int = 0            # requests that hold it
-    twin: int = -1           # next node with the same tokens
+    twin: int = 0            # next node with the same tokens, 0 = none
 
 
 
@@ -290,7 +291,10 @@ class Control:
     again_ns: int = 0        # [ns] from first to last token of attempts that a later one replaces
     log_rows: int = 0        # rows of the step log written
     n_parked: int = 0        # requests that have had to wait at the gateway for a replica in service
-    parked: int = 0          # one that waits there, -1 = none; the others by Requests.next
+    parked: int = 0          # first that waits there, -1 = none; the others in order by Requests.next
+    parked_last: int = 0
+    entering: int = 0        # of those, who try to enter now, as a replica has come into service
+    entering_at: int = 0     # [tick]
     fleet_rows: int = 0      # rows written of what happened to the fleet
     still: int = 0           # times in a row that an autoscaler found requests and nobody at work
 

@@ -121,7 +121,7 @@ class Prefix(NamedTuple):
 
     chain: Column        # (L,) number of each, one request after the other; the same for every replica [input]
     held: Column         # (L,) node of each while its request runs
-    found: Column        # (K,) oldest node with that number, -1 = none
+    found: Column        # (K,) oldest node with that number, 0 = none
     nodes: Column        # (num_blocks or fewer,) Node
     host: Column         # (2 K + 1,) HostBlocks: of each number, then of runs of private ones; (0,) without any
 

@@ -25,6 +25,15 @@ def seconds(value: float | None, missing: str = MISSING) -> str:
     return f"{value:.3g} s" if abs(value) < 999.5 else f"{value:,.0f} s"
 
 
+def moment(value: float) -> str:
+    """A time [s] into a trace: 41 s, 12 min 5 s, 13 h 47 min."""
+    whole = round(value)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
+    minutes = round(value / 60)
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
 def number(value: float | None, missing: str = MISSING) -> str:
     """A count whole, with thousands apart; anything else with three significant digits, whole from 100 on."""
     if value is None:
@@ -72,3 +81,9 @@ def level_value(row: Mapping[str, Any], key: str) -> str:
     if row["name"].startswith(("requests that miss", SHORT)):
         return UNBOUNDED if row[key] is None else f"{100 * row[key]:.2f} %"
     return bounded(row[key])
+
+
+def gpus_of(name: str, tensor: int, stages: int) -> str:
+    """The GPUs of a replica: `h100-sxm`, `2 x h100-sxm`, `2 stages of 4 x h100-sxm`."""
+    each = f"{tensor} x {name}" if tensor > 1 else name
+    return f"{stages} stages of {each}" if stages > 1 else each

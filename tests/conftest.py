@@ -4,8 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import Phase, settings
 
 os.environ["SERVECAST_COMPILE"] = "wait"  # tests compile before they run: what runs where must not depend on the cache
+settings.register_profile("found", phases=[Phase.explicit, Phase.generate], database=None)  # a failure is left as found
 
 @pytest.fixture(scope="session")
 def data_dir() -> Path:

@@ -19,6 +19,7 @@ LONGEST_S: Final = 60.0
 SILENT_S: Final = 5.0
 """[s] without news after which the latest is said again, where a line is due."""
 COMPILING: Final = "no simulation is done yet; the first of a new version compile the engine, a minute or so"
+RUNNING: Final = "not done yet; SimPy takes seconds, an engine that is compiled first a minute or so"
 TRUSTED: Final = 0.02
 """Share of the work that must be done before the rest of it is estimated."""
 
@@ -48,8 +49,8 @@ class Watch:
 
 
 @contextmanager
-def progress_bar(title: str, total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A function to call with how many of `total` are done; quiet: nothing is shown."""
+def progress_bar(title: str, total: int, quiet: bool, before: str = COMPILING) -> Iterator[Callable[[int], None]]:
+    """A function to call with how many of `total` are done; `before` any is, that is said. Quiet: nothing is shown."""
     if quiet:
         yield lambda done: None
     elif sys.stderr.isatty():
@@ -61,7 +62,7 @@ def progress_bar(title: str, total: int, quiet: bool) -> Iterator[Callable[[int]
             yield lambda done: bar.update(task, completed=done)
     else:
         watch = Watch()
-        with _lines(watch, f"{title}: {COMPILING}") as say:
+        with _lines(watch, f"{title}: {before}") as say:
             yield lambda done: say(f"{title}: {done:,} of {total:,} done", watch.left(done / max(1, total)))
 
 
@@ -114,7 +115,8 @@ def _rough(seconds: float) -> str:
 
 def _words(title: str, news: "News", watch: Watch) -> str:
     """`planning: l40s (2 of 4); 96 simulations; about 20 s left; so far: 3 GPUs ...`."""
-    parts = [f"{title}: {news.doing}", f"{news.simulated} simulations", watch.left(news.done)]
+    simulated = f"{news.simulated} simulations" if news.simulated else COMPILING
+    parts = [f"{title}: {news.doing}", simulated, watch.left(news.done)]
     return "; ".join([part for part in parts if part] + ([f"so far: {news.known}"] if news.known else []))
 
 

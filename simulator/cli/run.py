@@ -29,7 +29,7 @@ from simulator.cli.common import (
     read_scenario,
     show,
 )
-from simulator.cli.progress import progress_bar
+from simulator.cli.progress import RUNNING, progress_bar
 
 if TYPE_CHECKING:
     from simulator.run import Result
@@ -113,7 +113,7 @@ def simulate_scenario(scenario: "Scenario", engine: EngineName, log: bool | None
     trace = build_workload(scenario)
     keep = len(trace) <= LOGGED_REQUESTS if log is None else log
     name = f"{scenario.name}: {ready.policy.name}"
-    with _silent(quiet), progress_bar(name, len(trace), quiet) as advance:
+    with _silent(quiet), progress_bar(name, len(trace), quiet, RUNNING) as advance:
         return simulate(scenario, engine.value, trace=trace, setup=ready, log=keep, progress=advance)
 
 

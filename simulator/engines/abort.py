@@ -11,6 +11,7 @@ from simulator.engines.again import BEGUN, NOTED, on_failed
 from simulator.engines.booking import ring_place
 from simulator.engines.clients import ENTER, Habits
 from simulator.engines.future import event_code, push, withdraw
+from simulator.engines.gateway import leave
 from simulator.engines.handover import LAND, let_go_of
 from simulator.engines.lane import pull
 from simulator.engines.world import World
@@ -70,15 +71,7 @@ def _leave_gateway(world: World, i: int) -> None:
     if (withdraw(clients.future, clients.ctl, event_code(ARRIVE, i, ENTER))
             or withdraw(clients.future, clients.ctl, event_code(TRANSFER, i, LAND))):
         return
-    after = req.next[i]
-    at = clients.ctl.parked
-    if at == i:
-        clients.ctl.parked = after
-    else:
-        while req.next[at] != i:
-            at = req.next[at]
-        req.next[at] = after
-    req.next[i] = -1
+    leave(req, clients.ctl, i)
 
 
 @jitable

@@ -17,6 +17,7 @@ from policies.routers import COUNT, group_at
 from simulator.engines.again import fail
 from simulator.engines.clients import Clients
 from simulator.engines.future import event_code, index_of, push, what_of
+from simulator.engines.gateway import let_in
 from simulator.engines.handover import lose_kv
 from simulator.engines.lane import spill
 from simulator.engines.members import (
@@ -36,7 +37,6 @@ from simulator.engines.members import (
     drained,
     enter,
     gone,
-    let_in,
     list_members,
     scaler_of,
 )
@@ -147,7 +147,7 @@ def _serves(world: World, rep: Replica, r: int, tick: int) -> None:
     forget_all(rep)
     enter(world.changes, world.clients.ctl, rep.front, r, UP, tick)
     rep.front.listed = 1
-    let_in(world.req, world.clients, tick)
+    let_in(world.req, world.clients.ctl, tick)
 
 
 @jitable
@@ -220,11 +220,3 @@ def _lose(world: World, rep: Replica, tick: int) -> None:
 def nobody(req: Requests, i: int, routing: Column) -> bool:
     """True when no replica that request i may go to is in service."""
     return bool(routing[group_at(req, i) + COUNT] == 0)
-
-
-@jitable
-def park(req: Requests, clients: Clients, i: int) -> None:
-    """Request i waits at the gateway with those that do: a list through req.next, in no order."""
-    req.next[i] = clients.ctl.parked
-    clients.ctl.parked = i
-    clients.ctl.n_parked += 1

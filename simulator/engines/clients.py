@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from simulator.cost.step import Cost
 from simulator.engines.future import Future, before, event_code, index_of, pop, push, what_of
+from simulator.engines.gateway import take_first
 from simulator.jit import jitable
 from simulator.records import ARRIVE, Control
 from simulator.state import FINISHED, NOT_SENT, Column, Requests
@@ -112,8 +113,11 @@ def _skip_turns(req: Requests, clients: Clients) -> None:
 
 @jitable
 def upcoming(req: Requests, clients: Clients, until: int) -> tuple[int, int]:
-    """(tick, code) of the clients' next event, from the stream of arrivals or the heap; NEVER: none up to `until`."""
+    """(tick, code) of the clients' next event, from the queue at the gateway when that may enter, the stream of
+    arrivals or the heap; NEVER: none up to `until`."""
     ctl = clients.ctl
+    if ctl.entering > 0:
+        return ctl.entering_at, event_code(ARRIVE, ctl.parked, ENTER)
     tick = NEVER
     code = 0
     if clients.load == OPEN and ctl.next < len(req.arrival):
@@ -135,7 +139,9 @@ def upcoming(req: Requests, clients: Clients, until: int) -> tuple[int, int]:
 def drop(req: Requests, clients: Clients, tick: int, code: int) -> None:
     """The event that `upcoming` told of is being done."""
     ctl = clients.ctl
-    if ctl.n_future > 0 and clients.future.tick[0] == tick and clients.future.code[0] == code:
+    if ctl.entering > 0:
+        take_first(req, ctl)
+    elif ctl.n_future > 0 and clients.future.tick[0] == tick and clients.future.code[0] == code:
         pop(clients.future, ctl)
     else:
         ctl.next += 1

@@ -15,6 +15,7 @@ import numpy as np
 from policies.registry import Policy
 from policies.routers import READS_LOAD, ROUTED
 from simulator.cost.step import Cost
+from simulator.engines import interpreted
 from simulator.engines.booking import clear_plan, collect, commit
 from simulator.engines.clients import Clients, act, drop, start_load, upcoming
 from simulator.engines.control import control_function
@@ -22,6 +23,7 @@ from simulator.engines.fleet import room_for_an_event
 from simulator.engines.foresight import nobody_ends_before
 from simulator.engines.future import phase_of
 from simulator.engines.handover import keep_kv, pass_on, take_over
+from simulator.engines.interpreted import on_lists
 from simulator.engines.job import Job, check_sums
 from simulator.engines.lane import depart, join, spill
 from simulator.engines.members import left
@@ -34,7 +36,7 @@ from simulator.engines.steplog import log_step
 from simulator.engines.turns import ACT, END, Mode, behind, next_replica, set_event, wake
 from simulator.engines.visit import is_visit, visit_under
 from simulator.engines.world import World
-from simulator.jit import compiled, jitable
+from simulator.jit import compiled, is_interpreted, jitable
 from simulator.records import COMPLETE, CONTROL, SCHEDULE
 from simulator.state import GAPS, Column, Limits, Prefix, Replica
 from simulator.units import NEVER
@@ -52,6 +54,8 @@ COST_NUMBERS: Final = len(NUMBERS)
 
 def _row_readers() -> tuple[Callable[..., Limits], Callable[..., Cost]]:
     """Functions of (rows, p) that make the Limits and the Cost of pool p in compiled code."""
+    if is_interpreted():
+        return interpreted.limits_at, interpreted.cost_at
     ndarray: Any = import_module("numba.np.unsafe.ndarray")
     to_fixed_tuple = ndarray.to_fixed_tuple
 
@@ -243,13 +247,15 @@ _engines: dict[str, Callable[..., int]] = {}
 def _engine(policy: Policy) -> Callable[..., int]:
     name = code_name(policy)
     if name not in _engines:
-        _engines[name] = _build(policy)
+        made = _build(policy)
+        _engines[name] = on_lists(made) if is_interpreted() else made
     return _engines[name]
 
 
 @functools.cache
 def _control() -> Callable[..., int]:
-    return control_function(*_row_readers())
+    made = control_function(*_row_readers())
+    return on_lists(made) if is_interpreted() else made
 
 
 def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[int], None] | None = None) -> None:

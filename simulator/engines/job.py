@@ -268,14 +268,14 @@ def links_of(token_fp: Sequence[int], latency: int = 0, groups: int = 0, arrays:
 
 def _prefix(req: Requests, pools: Sequence[Pool], chain: npt.NDArray[np.int64]) -> Prefix:
     """An empty prefix cache a replica. Every node is a block, and a run of private blocks lies between two shared ones
-    or waits for a preempted request, so there are never more nodes than that."""
+    or waits for a preempted request, so there are never more nodes than that; the first is none."""
     blocks = max((pool.lim.num_blocks for pool in pools if pool.lim.prefix), default=0)
-    most = min(blocks, 2 * chain.size + len(req.arrival)) + 1
+    most = min(blocks, 2 * chain.size + len(req.arrival)) + 2
     host = any(pool.lim.offload_blocks for pool in pools)
     replicas, kinds = sum(pool.replicas for pool in pools), int(chain.max(initial=0)) + 1
-    return Prefix(chain, np.full(chain.size, -1, dtype=np.int64), np.full((replicas, kinds), -1, dtype=np.int64),
+    return Prefix(chain, np.full(chain.size, -1, dtype=np.int64), zeros_as_used((replicas, kinds), np.int64),
                   zeros_as_used((replicas, most), dtype_of(Node)),
-                  np.zeros((replicas, 2 * kinds + 1 if host else 0), dtype=dtype_of(HostBlocks)))
+                  zeros_as_used((replicas, 2 * kinds + 1 if host else 0), dtype_of(HostBlocks)))
 
 
 def check_sums(job: Job) -> None:

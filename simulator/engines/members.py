@@ -6,13 +6,13 @@ A replica is paid for from the order until it is released: absent ones are place
 from typing import Final
 
 from policies.routers import COUNT, GROUPS, START, WIDTH
-from simulator.engines.clients import ENTER, Clients
+from simulator.engines.clients import Clients
 from simulator.engines.future import event_code, push
 from simulator.engines.scaler import Scaler
 from simulator.engines.world import Changes
 from simulator.jit import jitable
-from simulator.records import ARRIVE, CONTROL, Control, Counters, FleetRow, Front
-from simulator.state import Column, Requests
+from simulator.records import CONTROL, Control, Counters, FleetRow, Front
+from simulator.state import Column
 from simulator.units import NEVER
 
 UP: Final = 0
@@ -115,15 +115,6 @@ def scaler_of(changes: Changes, r: int) -> int:
         if scaler.first <= r < scaler.first + scaler.count:
             return k
     return -1
-
-
-@jitable
-def let_in(req: Requests, clients: Clients, tick: int) -> None:
-    """Those that wait at the gateway try again."""
-    ctl = clients.ctl
-    while ctl.parked >= 0:
-        push(clients.future, ctl, tick, event_code(ARRIVE, ctl.parked, ENTER))
-        ctl.parked = req.next[ctl.parked]
 
 
 @jitable

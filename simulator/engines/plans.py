@@ -46,8 +46,8 @@ def changes_of(plans: Plans, routing: Column = (), groups: int = 0, arrays: bool
 
 def _ring(scalers: Sequence[Scaler]) -> int:
     """Decisions that an autoscaler must remember."""
-    most = max((max(each.up_window, each.down_window, each.up_period, each.down_period) // each.sync + 2
-                for each in scalers), default=1)
+    most = max((max(max(each.up_window, each.down_window, each.up_period, each.down_period) // each.sync + 2,
+                    each.history) for each in scalers), default=1)
     if most > MOST_PAST:
         raise ConfigError(f"cluster.autoscale: windows and periods must be <= {MOST_PAST} times sync_s, got {most}")
     return most

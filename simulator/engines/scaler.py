@@ -31,6 +31,8 @@ class Scaler:
     polling: int = 0         # [ns] between KEDA's looks whether anything is to be done, 0 = never
     cool_down: int = 0       # [ns] without anything before the last replica goes
     activation: int = 0      # [1/1000] above which there is something to do
+    history: int = 0         # decisions through which a forecast lays its line, 0 = none is made
+    ahead: int = 0           # [1/1000 of `sync`] how far it looks
     wanted: int = 0
     members: int = 0         # replicas ordered and not leaving
     active: int = 0          # [tick] when there was last something to do
@@ -54,5 +56,6 @@ class Decision:
     """A decision of an autoscaler."""
 
     tick: int = 0
+    asked: int = 0           # replicas that the formula asked for, where a forecast is made
     recommended: int = 0
     change: int = 0          # replicas ordered, or released where negative

@@ -19,6 +19,7 @@ Kubernetes' quantities are; ratios are exact here where it has doubles.
 from typing import Final
 
 from policies.routers import COUNT, START, group_at
+from simulator.engines.forecast import foreseen
 from simulator.engines.future import event_code, phase_of, push
 from simulator.engines.members import (
     ABSENT,
@@ -59,6 +60,8 @@ def sync(world: World, k: int, fronts: Column, counters: Column, tick: int) -> N
     scaler = scaling.scalers[k]
     if scaler.wanted > 0:
         value, serving, recommended = _recommend(world, scaler, fronts, counters, tick)
+        if scaler.history > 0:
+            recommended = foreseen(scaling, k, recommended)
         recommended = max(recommended, _scheduled(world, k, tick))
         wanted = _limited(world, k, _steadied(world, k, recommended, tick), tick)
         at = k * scaling.ring + scaler.n_past % scaling.ring

@@ -7,6 +7,7 @@ import numpy as np
 
 from policies.signals import Signals
 from simulator.engines.job import Job
+from simulator.memory import zeros_as_used
 
 
 class Knows(NamedTuple):
@@ -35,7 +36,7 @@ def add_signals(job: Job, knows: Knows) -> None:
         chain = job.reps.prefix.chain if arrays else job.reps[0].prefix.chain
         clock = np.zeros(job.replicas, dtype=np.int64)
         if knows.capacity:
-            found = np.zeros((job.replicas, len(found[0])), dtype=np.int64)
+            found = zeros_as_used((job.replicas, len(found[0])), np.int64)
             found = found if arrays else found.tolist()
         now = now._replace(chain=chain, held=found, clock=clock if arrays else clock.tolist(), capacity=knows.capacity,
                            block=job.lim.block_size, share=knows.share, most_apart=knows.most_apart,

@@ -7,9 +7,10 @@ from policies.signals import look, note_sent, route_by_prefix
 from simulator.engines.abort import deadline, watch
 from simulator.engines.admission import enqueue
 from simulator.engines.again import fail, on_failed
-from simulator.engines.changes import nobody, park, replica_of
+from simulator.engines.changes import nobody, replica_of
 from simulator.engines.clients import ENTER
 from simulator.engines.future import index_of, phase_of, what_of
+from simulator.engines.gateway import park
 from simulator.engines.handover import LAND, LET_GO, let_go
 from simulator.engines.members import DOWN, left
 from simulator.engines.world import World
@@ -63,7 +64,7 @@ def visit_under(key: Callable[..., int], arrived: Callable[..., None]) -> Callab
             left(world.clients, rep.front, rep.c, r, tick)
             return True
         if nobody(req, i, world.routing):
-            park(req, world.clients, i)
+            park(req, world.clients.ctl, i)
             watch(world, i, tick)
             return False
         if what == LAND:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from simulator.profiles.host import Host, list_hosts
 from simulator.result import Result
 from simulator.scenario.setup import cost_on
+from simulator.text import seconds
 
 EAGER_SHARE: Final = 0.01
 """Share of steps launched without graphs from which the host is worth a second look."""
@@ -67,7 +68,7 @@ def host_sentences(rows: list[dict[str, Any]]) -> list[str]:
         return []
 
     def words(row: dict[str, Any]) -> str:
-        times = [f"{name} {1e3 * row[key]:.3g} ms" for name, key in (("TTFT", "ttft_mean_s"), ("TPOT", "tpot_mean_s"))
+        times = [f"{name} {seconds(row[key])}" for name, key in (("TTFT", "ttft_mean_s"), ("TPOT", "tpot_mean_s"))
                  if row[key] is not None]
         return f"{row['host']}{' (this run)' if row['this_run'] else ''} {', '.join([*times, row['verdict']])}"
 

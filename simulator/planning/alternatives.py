@@ -2,7 +2,8 @@
 
 Both are simulated whole, on the same requests, and count only where every level is met as the fixed fleet meets it: by
 its whole interval, with step times slower by the profile's error. Cost is that of replicas from their order to their
-release, in the time from the first arrival to the last answer.
+release, in the time from the first arrival to the last answer. Where replicas may fail (`survive`), the autoscaled
+fleet also meets the levels after the loss of so many in its busiest time (planning/loss.py).
 """
 
 import math
@@ -12,11 +13,13 @@ from typing import Any, Final
 from simulator.errors import ServecastError
 from simulator.planning.edge import find_edge
 from simulator.planning.flexible import ROOM
+from simulator.planning.loss import lost_of_scaled
 from simulator.planning.passing import by_mean, excess, surely
 from simulator.planning.price import Fleet, price_of
 from simulator.planning.search import Search
 from simulator.planning.statistics import Judgement, level_rows, reason
 from simulator.planning.ways import AUTOSCALED, SPOT, Way
+from simulator.text import bounded
 
 TARGET_STEP: Final = 0.1
 """Targets are searched to this relative accuracy."""
@@ -25,6 +28,8 @@ WIDEST: Final = 64.0
 SAFER: Final = 0.85
 """A target whose interval does not clear every limit is lowered by this factor, TRIES times at most."""
 TRIES: Final = 4
+LOSSES: Final = 10
+"""Targets of which the loss is simulated, each SAFER times the one before."""
 EXTRA: Final = 3
 """A fleet with spot replicas has at most so many more than the fixed one."""
 MOST_SPOT: Final = 8
@@ -46,18 +51,25 @@ class Alternatives:
         asked = spec.autoscale
         if asked is None:
             return None
-        most = max(ROOM * self.fleet.serving, asked.min)
+        most = max(ROOM * self.fleet.serving, self.fleet.replicas, asked.min)
         row: dict[str, Any] = {
             "formula": asked.formula, "metric": asked.metric, "min": asked.min, "most": most,
             "start_s": asked.start.total_s, "holds": False, "target": None, "tried": [], "reason": "",
+            "loss": None,
         }  # fmt: skip
         try:
             target, judged = self._target(most, row["tried"])
+            if self.fleet.spare and surely(judged):
+                row["loss"] = self._surviving(most, target)
+                target = row["loss"]["target"]
+                judged = self._sure(most, target)
         except ServecastError as error:
             return row | {"reason": str(error)}
         row |= {"target": target, "levels": level_rows(judged)}
         if not surely(judged):
             return row | {"reason": reason(judged, self.error)}
+        if row["loss"] and not row["loss"]["holds"]:
+            return row | {"reason": _after(row["loss"])}
         nominal = self._judged(most, (AUTOSCALED, target), 1.0)
         return row | {"holds": True, **self._cost(nominal)}
 
@@ -80,11 +92,28 @@ class Alternatives:
                              first=1.4)  # fmt: skip
             target = edge.passes or start / WIDEST
         for _ in range(TRIES if asked.searched else 1):
-            judged = self.search.verdict(self.fleet.candidate, most, self.rate, slow, way=(AUTOSCALED, target))
+            judged = self._sure(most, target)
             if surely(judged):
                 break
             target *= SAFER
         return target, judged
+
+    def _sure(self, most: int, target: float) -> Judgement:
+        slow = 1 + self.error
+        return self.search.verdict(self.fleet.candidate, most, self.rate, slow, way=(AUTOSCALED, target))
+
+    def _surviving(self, most: int, target: float) -> dict[str, Any]:
+        """The loss at the largest target up to this one with which every level is met after it; at the last one tried
+        if there is none. A target that was given is not lowered."""
+        asked = self.search.spec.autoscale
+        assert asked is not None
+        loss = lost_of_scaled(self.search, self.fleet, self.rate, most, target, 1 + self.error)
+        for _ in range(LOSSES - 1 if asked.searched else 0):
+            if loss["holds"]:
+                break
+            target *= SAFER
+            loss = lost_of_scaled(self.search, self.fleet, self.rate, most, target, 1 + self.error)
+        return loss
 
     def _first_target(self, metric: str) -> float:
         """Where the search begins: what a replica of the fixed fleet has on average."""
@@ -131,7 +160,7 @@ class Alternatives:
 
     def _mixes(self, share: float, spot_price: float) -> list[tuple[int, int, float]]:
         """(owned, spot replicas, USD/h) of every fleet that is cheaper than the fixed one, the cheapest first."""
-        each = self.fleet.candidate.tensor_parallel
+        each = self.fleet.candidate.gpus
         own = price_of(self.search.spec, self.fleet.candidate.gpu).usd_per_hour * each
         found = []
         for size in range(self.fleet.serving, self.fleet.serving + EXTRA + 1):
@@ -156,6 +185,13 @@ class Alternatives:
             "usd_per_hour": usd,
             "saving_pct": 100 * (1 - usd / self.fleet.usd_per_hour),
         }
+
+
+def _after(loss: dict[str, Any]) -> str:
+    """What is over its limit after the loss."""
+    over = ", ".join(f"{level['name']} {bounded(level['value'])} > {bounded(level['limit'])}"
+                     for level in loss["levels"] if not level["holds"])  # fmt: skip
+    return f"in the {loss['after_s']:g} s after the loss of {loss['replicas']}: {over}"
 
 
 def _mean(judged: Judgement, key: str) -> float:

@@ -163,13 +163,13 @@ class Explain:
     def changes(self, wall: float) -> Iterator[dict[str, Any]]:
         """Single changes of the settings, by what they do to requests per dollar at the wall; best first."""
         rows: list[dict[str, Any]] = []
-        price = price_of(self.search.spec, self.candidate.gpu).usd_per_hour * self.candidate.tensor_parallel
+        price = price_of(self.search.spec, self.candidate.gpu).usd_per_hour * self.candidate.gpus
         for name, changed, note in self._single_changes():
             found = self.search.runner.bench.ready(changed)
             if found.setup is None:
                 continue
             moved = wall * self.search.moved(self.candidate, self.serving, wall, changed)
-            cost = price_of(self.search.spec, changed.gpu).usd_per_hour * changed.tensor_parallel
+            cost = price_of(self.search.spec, changed.gpu).usd_per_hour * changed.gpus
             rows.append(
                 {
                     "change": name,
@@ -226,7 +226,7 @@ class Explain:
                 rate = wall * x * self.per_unit
                 yield {
                     "requests_per_s": rate,
-                    "goodput_per_s": rate * record["attained"],
+                    "goodput_per_s": rate * record["attained_every"],
                     "overloaded": record["overloaded"],
                     **{t.name: value_of(record, t) for t in self.search.spec.slo.targets},
                 }
@@ -234,7 +234,7 @@ class Explain:
     def growth(self) -> Iterator[dict[str, Any]]:
         """The same configuration at more traffic."""
         found = self.search.runner.bench.ready(self.candidate)
-        price = price_of(self.search.spec, self.candidate.gpu).usd_per_hour * self.candidate.tensor_parallel
+        price = price_of(self.search.spec, self.candidate.gpu).usd_per_hour * self.candidate.gpus
         for factor in GROWTHS:
             need = self.search.needed(found, self.rate * factor, math.ceil(self.serving * factor))
             got = None if need else self.search.solve(found, self.rate * factor)
@@ -256,7 +256,7 @@ class Explain:
         hourly = hours_of(trace)
         busiest = max(end - start for start, end in hourly)
         need = [self._hour(rows, busiest) for rows in hourly]
-        price = price_of(self.search.spec, self.candidate.gpu).usd_per_hour * self.candidate.tensor_parallel
+        price = price_of(self.search.spec, self.candidate.gpu).usd_per_hour * self.candidate.gpus
         hours = int(trace.span_ns // HOUR_NS) + 1
         sized = [min(n, self.serving) + self.fleet.spare for n in need] + [1 + self.fleet.spare] * (hours - len(need))
         constant = self.fleet.replicas * hours
@@ -275,7 +275,7 @@ class Explain:
         given = {gpu_name(name): price for name, price in self.search.spec.reserved_prices.items()}
         if self.candidate.gpu not in given:
             return None
-        return mixed(sized, given[self.candidate.gpu] * self.candidate.tensor_parallel, on_demand)
+        return mixed(sized, given[self.candidate.gpu] * self.candidate.gpus, on_demand)
 
     def _hour(self, rows: tuple[int, int], busiest: int) -> int:
         """Fewest replicas for one hour, not more than the constant fleet; slower step times, means."""

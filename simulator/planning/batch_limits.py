@@ -175,7 +175,7 @@ def _value(spec: PlanSpec, found: Ready, outcome: Outcome) -> float:
 def _target(search: Search, outcome: Outcome, best: float) -> int | None:
     """The most replicas that would be an improvement on the best fleet and are not far from what it takes now."""
     spec, candidate = search.spec, outcome.candidate
-    counts = spec.candidates.allowed(candidate.tensor_parallel, candidate.prefill_replicas)
+    counts = spec.candidates.allowed(candidate.gpus, candidate.prefill_replicas)
     if outcome.status != "feasible":
         idle = outcome.best_try if outcome.status == "infeasible" else None
         near = outcome.rate_met >= NEAR * spec.growth or (idle is not None and idle.binding.ratio < FAR_OFF)

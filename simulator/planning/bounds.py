@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from simulator.cost.step import FP_BITS, Cost
 from simulator.errors import ServecastError
@@ -85,23 +86,28 @@ def relieved_replica(setup: Setup, resource: str) -> Setup:
     if resource == "slots":
         return _with_seqs(setup, int(limits.max_num_seqs * RELIEF))
     if resource == "scheduler CPU":
-        names = ("cpu_ns", "prep_ns", "cpu_seq_ns", "prep_seq_ns")
-        return replace(setup, cost=cost._replace(**{n: (getattr(cost, n) / RELIEF).astype(np.int64) for n in names}))
+        names = ("cpu_ns", "prep_ns", "cpu_seq_ns", "prep_seq_ns", "plan_ns", "plan_seq_ns")
+        own = {n: (np.asarray(getattr(cost, n)) / RELIEF).astype(np.int64) for n in names}
+        return replace(setup, cost=cost._replace(**own))
     floor = cost.dense_ns[:, min(1, cost.dense_ns.shape[1] - 1)][:, None]
     floor = np.minimum(floor, cost.dense_ns)
     if resource == "bandwidth":
         dense = cost.dense_ns - floor + (floor / RELIEF).astype(np.int64)
         context = np.int64(cost.decode_context_fp / RELIEF)
-        return replace(setup, cost=cost._replace(dense_ns=dense, decode_context_fp=context))
+        return replace(setup, cost=_with_dense(cost, dense)._replace(decode_context_fp=context))
     dense = floor + ((cost.dense_ns - floor) / RELIEF).astype(np.int64)
     return replace(
         setup,
-        cost=cost._replace(
-            dense_ns=dense,
+        cost=_with_dense(cost, dense)._replace(
             slope_fp=np.int64(cost.slope_fp / RELIEF),
             prefill_pair_fp=np.int64(cost.prefill_pair_fp / RELIEF),
         ),
     )
+
+
+def _with_dense(cost: Cost, dense: npt.NDArray[np.int64]) -> Cost:
+    """Another dense time; the part that a pipeline's last stage has alone is as much shorter."""
+    return cost._replace(dense_ns=dense, head_ns=cost.head_ns * dense // np.maximum(1, cost.dense_ns))
 
 
 def can_bind(resource: str, records: Sequence[dict[str, Any]], setup: Setup) -> bool:

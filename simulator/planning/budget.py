@@ -20,7 +20,15 @@ from simulator.planning.points import Runner
 from simulator.planning.price import price_of
 from simulator.planning.search import Search
 from simulator.planning.spec import MAX_REPLICAS, PlanSpec
-from simulator.planning.statistics import Judgement, check_levels, check_prefixes, finite, level_rows, reason
+from simulator.planning.statistics import (
+    Judgement,
+    check_levels,
+    check_prefixes,
+    finite,
+    level_rows,
+    only_overloaded,
+    reason,
+)
 from simulator.planning.traffic import at_rate, mean_rate
 from simulator.planning.walls import LOWEST_RATE, NEARBY
 from simulator.units import NS_PER_S
@@ -169,7 +177,7 @@ def _better(
 
 def affordable(spec: PlanSpec, candidate: Candidate) -> int:
     """Replicas that the budget pays for, spares included."""
-    budget, each = spec.budget, candidate.tensor_parallel
+    budget, each = spec.budget, candidate.gpus
     assert budget is not None
     if budget.replicas is not None:
         return budget.replicas
@@ -185,8 +193,8 @@ def _blank(spec: PlanSpec, found: Ready) -> dict[str, Any]:
     price = price_of(spec, candidate.gpu)
     return {
         "label": candidate.label, "replicas": total, "serving": total - spec.survive,
-        "gpus": total * candidate.tensor_parallel,
-        "usd_per_hour": total * candidate.tensor_parallel * price.usd_per_hour, "price_assumed": price.assumed,
+        "gpus": total * candidate.gpus,
+        "usd_per_hour": total * candidate.gpus * price.usd_per_hour, "price_assumed": price.assumed,
         "carries": None, "low": None, "high": None, "wall": False, "breaks": None, "levels": [], "worst": None,
         "reason": found.reason,
     }  # fmt: skip
@@ -221,7 +229,7 @@ def _row(search: Search, found: Ready, traffic: float) -> dict[str, Any]:
         "carries": wall * traffic,
         "wall": True,
         "span_s": search.runner.bench.traffic.trace(0).span_ns / NS_PER_S / wall,
-        "breaks": {"level": above.binding.name, "words": reason(above)},
+        "breaks": {"level": "overload" if only_overloaded(above) else above.binding.name, "words": reason(above)},
         "low": min(low, wall) * traffic,
         "high": finite(max(high, wall) * traffic),
     }

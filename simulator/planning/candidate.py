@@ -32,6 +32,12 @@ class Candidate:
     draft_tokens: int | None = None
     prefill_replicas: int = 0
     tbt_s: float | None = None
+    pipeline_parallel: int = 1
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of a replica."""
+        return self.tensor_parallel * self.pipeline_parallel
 
     @property
     def label(self) -> str:
@@ -39,6 +45,7 @@ class Candidate:
         parts = [
             self.gpu,
             f"TP{self.tensor_parallel}" if self.tensor_parallel > 1 else "",
+            f"PP{self.pipeline_parallel}" if self.pipeline_parallel > 1 else "",
             self.policy or "",
             f"seqs {self.max_num_seqs}" if self.max_num_seqs else "",
             f"tokens {self.max_num_batched_tokens}" if self.max_num_batched_tokens else "",
@@ -77,6 +84,7 @@ def candidates_of(spec: PlanSpec) -> tuple[Candidate, ...]:
         c.draft_tokens,
         c.prefill_replicas,
         c.tbt_s,
+        c.pipeline_parallel,
     )
     asked = (Candidate(*point) for point in grid)
     return tuple(dict.fromkeys(each if _paced(each) else replace(each, tbt_s=None) for each in asked))
@@ -101,6 +109,8 @@ def scenario_of(spec: PlanSpec, candidate: Candidate, replicas: int = 1) -> Scen
         hardware["step_s"] = spec.step_s
     if candidate.expert_parallel:
         hardware["expert_parallel"] = True
+    if candidate.pipeline_parallel > 1:
+        hardware["pipeline_parallel"] = candidate.pipeline_parallel
     policy = {k: getattr(candidate, k) for k in ("max_num_seqs", "max_num_batched_tokens", "tbt_s")}
     policy = {k: v for k, v in policy.items() if v is not None}
     if candidate.policy:

@@ -3,6 +3,9 @@
 Behind a router that looks at no replica, a survivor's requests are known beforehand: its share of the whole fleet's
 until the loss, its share of the smaller fleet's from then on, and its part of what was lost. So each replica is
 simulated alone, exactly. Clients try again at once; what a lost replica had already sent is sent again.
+
+An autoscaled fleet is simulated whole: its oldest replicas crash, and others take their places as soon as they have
+started (a ReplicaSet replaces pods that are gone; the autoscaler decides meanwhile).
 """
 
 from dataclasses import dataclass, replace
@@ -14,11 +17,14 @@ import numpy.typing as npt
 from policies.routers import ROUND_ROBIN, ROUTERS
 from simulator.metrics.latency import Floats, fates, seconds
 from simulator.metrics.samples import mean, percentile
+from simulator.planning.fleets import stretched
 from simulator.planning.measure import PER_REQUEST
 from simulator.planning.price import Fleet
 from simulator.planning.search import Search
 from simulator.planning.slo import Target
+from simulator.planning.statistics import finite
 from simulator.planning.traffic import at_rate
+from simulator.planning.ways import AUTOSCALED, fleet_setup
 from simulator.run import Result, simulate
 from simulator.scenario.setup import Setup
 from simulator.units import NS_PER_S, to_seconds
@@ -31,6 +37,8 @@ AFTER_S: Final = 300.0
 BIN_S: Final = 10.0
 """[s] recovered is the first such stretch in which every level is met again."""
 PARTS: Final = 20
+SHORTEST_S: Final = 1e-3
+"""[s] after which the gateway submits again what an autoscaled fleet has lost, the least that there is."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,35 @@ def lost(search: Search, fleet: Fleet, rate: float) -> dict[str, Any]:
         "levels": [{"name": t.name, "limit": t.max_s, "value": v, "holds": bool(v <= t.max_s)} for t, v in levels],
         "recovered_s": recovered(seen, after, targets, names),
     }
+
+
+def lost_of_scaled(
+    search: Search, fleet: Fleet, rate: float, most: int, target: float, factor: float
+) -> dict[str, Any]:
+    """Lose `survive` replicas of the autoscaled fleet in the busiest twentieth of the trace; step times `factor` as
+    long, first replication. `holds`: every level was met in the AFTER_S after it, by those who arrived then."""
+    bench, spec = search.runner.bench, search.spec
+    trace = at_rate(bench.traffic.trace(0), rate)
+    at = busiest(trace)
+    setup = stretched(fleet_setup(spec, fleet.candidate, most, (AUTOSCALED, target)), factor)
+    assert spec.autoscale is not None
+    gone = max(spec.autoscale.start.total_s, SHORTEST_S)
+    events = [{"at_s": at / NS_PER_S, "kind": "crash", "replica": r, "for_s": gone} for r in range(spec.survive)]
+    scenario = setup.scenario.updated({"cluster.events": events, "cluster.retry_s": SHORTEST_S})
+    result = simulate(scenario, trace=trace, setup=replace(setup, scenario=scenario))
+    seen = _seen(result, trace, np.arange(len(trace)), None, np.ones(len(trace), dtype=bool))
+    after = seen.arrival - at / NS_PER_S
+    targets = tuple(t for t in spec.slo.targets if t.metric in PER_REQUEST)
+    rows = (after >= 0) & (after < AFTER_S)
+    levels = [(t, _value(seen, rows, t, trace.class_names)) for t in targets]
+    return {
+        "at_s": (at - int(trace.arrival_ns[0])) / NS_PER_S, "replicas": spec.survive, "target": target,
+        "restarted": result.summary["changes"]["requests_failed"], "after_s": AFTER_S,
+        "levels": [{"name": t.name, "limit": t.max_s, "value": finite(v), "holds": bool(v <= t.max_s)}
+                   for t, v in levels],
+        "holds": all(v <= t.max_s for t, v in levels),
+        "recovered_s": recovered(seen, after, targets, trace.class_names),
+    }  # fmt: skip
 
 
 def busiest(trace: Trace) -> int:

@@ -26,7 +26,7 @@ from simulator.units import NS_PER_S, to_seconds
 Asked = tuple[str, str | None, float]
 WINDOWS: Final = (300.0, 3600.0)
 """[s] windows whose worst is always shown."""
-MEASURE_VERSION: Final = 5
+MEASURE_VERSION: Final = 6
 """Raise when a record changes its meaning: cached points of another version are not used."""
 PER_REQUEST: Final = ("ttft", "tpot", "e2e", "queue")
 """Metrics that a request has a time of; gaps between tokens are known as a histogram of all."""
@@ -49,6 +49,7 @@ class Wanted:
     windows: tuple[float, ...] = ()
     level: float = 0.9
     class_limits: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = ()
+    own_limits: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = ()  # by class, of the goodput curve
 
 
 def wanted_of(spec: Asking) -> Wanted:
@@ -62,6 +63,7 @@ def wanted_of(spec: Asking) -> Wanted:
         tuple(windows),
         spec.search.confidence,
         tuple((name, tuple(sorted(asked.limits.items()))) for name, asked in spec.slo.class_attainment.items()),
+        tuple((name, tuple(sorted(limits.items()))) for name, limits in spec.slo.limits_of_classes().items()),
     )
 
 
@@ -161,14 +163,21 @@ def _gap(result: Result, share: float | None) -> float:
 def _goodness(result: Result, times: dict[str, Floats], measured: Bools, wanted: Wanted) -> dict[str, Any]:
     """Shares of the requests within their limits, and how many such there are a second of arrivals."""
 
-    def good(rows: Bools, limits: tuple[tuple[str, float], ...]) -> float:
-        met = np.isfinite(times["e2e"])
+    def met(limits: tuple[tuple[str, float], ...]) -> Bools:
+        found = np.isfinite(times["e2e"])
         for metric, limit in limits:
-            met = met & ~(times[metric] > limit)
-        return float(met[rows].mean()) if rows.any() else math.nan
+            found = found & ~(times[metric] > limit)
+        return found
 
+    def good(rows: Bools, limits: tuple[tuple[str, float], ...]) -> float:
+        return float(met(limits)[rows].mean()) if rows.any() else math.nan
+
+    every = met(wanted.limits)
+    for name, limits in wanted.own_limits:
+        every = every & (met(limits) | ~_rows(result, measured, name))
     return {
         "attained": good(measured, wanted.limits),
+        "attained_every": float(every[measured].mean()) if measured.any() else math.nan,
         "attained_of": {name: good(_rows(result, measured, name), limits) for name, limits in wanted.class_limits},
     }
 
@@ -190,6 +199,7 @@ def _counts(result: Result, fate: Fates) -> dict[str, Any]:
 def _totals(result: Result) -> dict[str, Any]:
     total = Totals(*(int(result.totals[name].sum()) for name in result.totals.dtype.names or ()))
     limits, wall = result.setup.limits, max(1.0, float(total.wall))
+    on_gpus = wall * max(1, limits.stages)  # the stages of a pipeline take turns: shares are the mean of theirs
     floor = float(result.setup.cost.dense_ns[0, min(1, result.setup.cost.dense_ns.shape[1] - 1)]) * total.steps
     weights = min(float(total.dense), floor)
     return {
@@ -198,9 +208,9 @@ def _totals(result: Result) -> dict[str, Any]:
         "wall_s": wall / NS_PER_S,
         "gpu_s": float(total.gpu) / NS_PER_S,
         "prefill_tokens": int(total.prefill),
-        "bandwidth_share": (weights + float(total.decode_attention)) / wall,
-        "compute_share": (float(total.dense) - weights + float(total.prefill_attention)) / wall,
-        "cpu_share": max(0.0, 1.0 - float(total.gpu) / wall),
+        "bandwidth_share": (weights + float(total.decode_attention)) / on_gpus,
+        "compute_share": (float(total.dense) - weights + float(total.prefill_attention)) / on_gpus,
+        "cpu_share": max(0.0, 1.0 - float(total.gpu) / on_gpus),
         "kv_mean": float(total.blocks) * 1024 / wall / limits.num_blocks,
         "kv_peak": float(result.totals["peak_blocks"].max()) / limits.num_blocks,
         "slots_mean": float(total.running) / wall / limits.max_num_seqs,

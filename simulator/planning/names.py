@@ -22,6 +22,7 @@ MOVED: Final = {
     "policy.tbt_s": "candidates.tbt_s",
     "hardware.gpu": "candidates.gpu",
     "hardware.tensor_parallel": "candidates.tensor_parallel",
+    "hardware.pipeline_parallel": "candidates.pipeline_parallel",
     "hardware.weight_dtype": "candidates.weight_dtype",
     "hardware.kv_dtype": "candidates.kv_dtype",
     "hardware.expert_parallel": "candidates.expert_parallel",

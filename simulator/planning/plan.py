@@ -247,7 +247,7 @@ def _rank(search: Search, outcomes: Sequence[Outcome], trace: Trace) -> list[Cho
             per_gpu = 0.0
             if spec.objective == "max_goodput_per_gpu":
                 wall = search.wall(outcome.candidate, outcome.replicas, spec.growth)
-                per_gpu = wall * mean_rate(trace) / (outcome.replicas * outcome.candidate.tensor_parallel)
+                per_gpu = wall * mean_rate(trace) / (outcome.replicas * outcome.candidate.gpus)
             choices.append(Choice(outcome, fleet, per_gpu))
     return sorted(choices, key=lambda c: rank_key(spec, c.fleet, c.goodput_per_gpu))
 
@@ -257,7 +257,7 @@ def _front(search: Search, choices: Sequence[Choice]) -> tuple[dict[str, Any], .
     rows = []
     for choice in choices:
         candidate = choice.outcome.candidate
-        allowed = search.spec.candidates.allowed(candidate.tensor_parallel, candidate.prefill_replicas)
+        allowed = search.spec.candidates.allowed(candidate.gpus, candidate.prefill_replicas)
         price = choice.fleet.usd_per_hour / choice.fleet.replicas
         for n in [n for n in allowed if n >= choice.outcome.replicas][: NEAR + 1]:
             try:

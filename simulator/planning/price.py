@@ -53,7 +53,7 @@ class Fleet:
     @property
     def gpus(self) -> int:
         """GPUs to buy."""
-        return self.replicas * self.candidate.tensor_parallel
+        return self.replicas * self.candidate.gpus
 
     @property
     def usd_per_month(self) -> float:
@@ -82,10 +82,10 @@ class Fleet:
 def fleet_of(spec: PlanSpec, outcome: Outcome, tokens_per_s: tuple[float, float]) -> Fleet:
     """Price a feasible outcome; `tokens_per_s` = (output, all) of the whole traffic."""
     candidate, price = outcome.candidate, price_of(spec, outcome.candidate.gpu).usd_per_hour
-    each = price * candidate.tensor_parallel
+    each = price * candidate.gpus
     low, high = (n + spec.survive for n in outcome.range)
     hourly = each * (outcome.replicas + spec.survive)
-    watts = load_gpu(candidate.gpu).tdp_w * candidate.tensor_parallel * (outcome.replicas + spec.survive)
+    watts = load_gpu(candidate.gpu).tdp_w * candidate.gpus * (outcome.replicas + spec.survive)
     output, total = (max(rate, 1e-12) * 3600 / 1e6 for rate in tokens_per_s)
     return Fleet(
         candidate,
@@ -115,9 +115,9 @@ def bound_key(spec: PlanSpec, candidate: Candidate, bound: int) -> float | None:
     """The objective at the proved lower bound on replicas; None where there is no bound on the objective."""
     replicas = bound + spec.survive
     if spec.objective == "min_cost":
-        return replicas * candidate.tensor_parallel * price_of(spec, candidate.gpu).usd_per_hour
+        return replicas * candidate.gpus * price_of(spec, candidate.gpu).usd_per_hour
     if spec.objective == "min_gpus":
-        return float(replicas * candidate.tensor_parallel)
+        return float(replicas * candidate.gpus)
     if spec.objective == "min_energy":
-        return replicas * candidate.tensor_parallel * load_gpu(candidate.gpu).tdp_w
+        return replicas * candidate.gpus * load_gpu(candidate.gpu).tdp_w
     return None

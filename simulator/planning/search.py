@@ -90,7 +90,7 @@ class Search(Walls):
         """Numbers of replicas that are allowed, the proved least at `rate` times the traffic, and those from it on."""
         trace = self.runner.bench.traffic.trace(0)
         bound = fewest_replicas(setup, trace, mean_rate(trace) * rate)
-        allowed = list(self.spec.candidates.allowed(candidate.tensor_parallel, candidate.prefill_replicas))
+        allowed = list(self.spec.candidates.allowed(candidate.gpus, candidate.prefill_replicas))
         return allowed, bound, [n for n in allowed if n >= bound]
 
     def solve(self, found: Ready, rate: float, near: int | None = None) -> Outcome:

@@ -60,6 +60,8 @@ class Candidates(Section):
                                               "the rest go on from there; 0: each does both")
     tbt_s: tuple[float | None, ...] = Field(default=(None,), description="[s] between tokens, kept by policy sarathi; "
                                             "the other policies go without")
+    pipeline_parallel: tuple[int, ...] = Field(default=(1,), description="stages of tensor_parallel GPUs each that the "
+                                               "model's layers are dealt out to")
     replicas: ReplicaRange | tuple[int, ...] = ReplicaRange()
     total_gpus: tuple[int, ...] | None = Field(default=None, description="only layouts of exactly these sizes")
 
@@ -89,14 +91,14 @@ class Candidates(Section):
                 raise ValueError(f"must not repeat a value, got {list(value)}")
         return value
 
-    def allowed(self, tensor_parallel: int, more_than: int = 0) -> tuple[int, ...]:
-        """Numbers of serving replicas to choose from, rising, those `more_than` some."""
+    def allowed(self, gpus: int, more_than: int = 0) -> tuple[int, ...]:
+        """Numbers of serving replicas of `gpus` each to choose from, rising, those `more_than` some."""
         given = self.replicas
         counts = range(given.min, given.max + 1) if isinstance(given, ReplicaRange) else sorted(given)
         counts = [n for n in counts if n > more_than]
         if self.total_gpus is None:
             return tuple(counts)
-        return tuple(n for n in counts if n * tensor_parallel in self.total_gpus)
+        return tuple(n for n in counts if n * gpus in self.total_gpus)
 
 
 class SearchSpec(Section):
@@ -232,9 +234,16 @@ class PlanSpec(Section):
                 continue
             if self.budget is not None:
                 raise ValueError(f"{key} is not modelled with a budget")
-            if self.survive or max(self.candidates.prefill_replicas):
-                other = "survive" if self.survive else "candidates.prefill_replicas"
-                raise ValueError(f"{key} is not modelled with {other}")
+            if max(self.candidates.prefill_replicas):
+                raise ValueError(f"{key} is not modelled with candidates.prefill_replicas")
+        if self.spot is not None and self.survive:
+            raise ValueError("spot is not modelled with survive: replicas that are taken back are lost already")
+        if self.autoscale is not None and self.survive and self.autoscale.min <= self.survive:
+            raise ValueError(f"autoscale.min must be > survive ({self.survive}), so that somebody is left, got "
+                             f"{self.autoscale.min}")
+        if self.autoscale is not None and self.spot is not None:
+            raise ValueError("spot is not modelled with autoscale: the autoscaler would order replicas in place of "
+                             "those taken back, at the price on demand; ask for each in a plan of its own")
         for gpu in self.spot.prices if self.spot else ():
             if gpu_name(gpu) not in self.candidates.gpu:
                 known = ", ".join(self.candidates.gpu)

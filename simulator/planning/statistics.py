@@ -175,6 +175,11 @@ def check_prefixes(asked: Sequence[bool | None], trace: Trace) -> None:
         )
 
 
+def only_overloaded(judged: Judgement) -> bool:
+    """Whether it is the backlog that does not hold, every level being within its limit as long as the trace is."""
+    return judged.overloaded and judged.binding.interval.mean <= judged.binding.limit
+
+
 def reason(judged: Judgement, error: float = 0.0) -> str:
     """Why a fleet is not taken, in the numbers that it was decided on."""
     def shown(level: Judged, value: float) -> str:
@@ -182,7 +187,7 @@ def reason(judged: Judgement, error: float = 0.0) -> str:
 
     level = judged.binding
     slow = f", with steps {100 * error:.0f} % slower" if error else ""
-    if judged.overloaded and level.interval.mean <= level.limit:
+    if only_overloaded(judged):
         return f"overloaded: the backlog grows as long as requests arrive{slow}"
     mean_text, limit = shown(level, level.interval.mean), shown(level, level.limit)
     if level.interval.mean > level.limit:

@@ -1,7 +1,9 @@
-"""The autoscaling that was simulated as manifests: a HorizontalPodAutoscaler, or KEDA's ScaledObject.
+"""The autoscaling that was simulated as manifests: a HorizontalPodAutoscaler, one with forecasts, a ScaledObject.
 
-Fields are those of autoscaling/v2 (kubernetes.io, HorizontalPodAutoscaler) and keda.sh/v1alpha1 (keda.sh, ScaledObject
-specification; Prometheus and Cron scalers). Metrics are vLLM's; what the manifest cannot say stands in a comment.
+Fields are those of autoscaling/v2 (kubernetes.io, HorizontalPodAutoscaler), keda.sh/v1alpha1 (keda.sh, ScaledObject
+specification; Prometheus and Cron scalers) and jamiethompson.me/v1alpha1 (Predictive Horizontal Pod Autoscaler 0.13,
+api/v1alpha1/predictivehorizontalpodautoscaler_types.go). Metrics are vLLM's; what the manifest cannot say stands in a
+comment.
 """
 
 from typing import Any, Final
@@ -41,7 +43,9 @@ def manifests(result: Result) -> str:
 
 def manifest(name: str, spec: AutoscaleSpec, most: int) -> str:
     """The YAML document of one autoscaler of the Deployment `name`, of at most so many replicas."""
-    notes, body = (_hpa if spec.formula == "hpa" else _scaled_object)(name, spec, most)
+    notes, body = (_hpa if spec.formula == "hpa" or spec.forecast else _scaled_object)(name, spec, most)
+    if spec.forecast is not None:
+        body = _predictive(body, spec)
     text = yaml.safe_dump(body, sort_keys=False, width=120)
     return "".join(f"# {note}\n" for note in [*_notes(spec), *notes]) + text
 
@@ -55,6 +59,8 @@ def _notes(spec: AutoscaleSpec) -> list[str]:
         notes.append(f"the pods need terminationGracePeriodSeconds: {spec.grace_s:.0f}")
     else:
         notes.append("the pods need a terminationGracePeriodSeconds that is longer than any answer")
+    if spec.forecast is not None:
+        return notes
     if spec.sync_s != AutoscaleSpec.model_fields["sync_s"].default:
         notes.append(f"kube-controller-manager --horizontal-pod-autoscaler-sync-period={spec.sync_s:g}s")
     if spec.tolerance != AutoscaleSpec.model_fields["tolerance"].default:
@@ -89,6 +95,10 @@ def _hpa(name: str, spec: AutoscaleSpec, most: int) -> tuple[list[str], dict[str
             notes.append(f"an adapter must give the external metric {adapted}: {query}")
             metrics.append({"type": "External", "external": {
                 "metric": {"name": adapted}, "target": {"type": "Value", "value": _quantity(spec.target)}}})
+        elif spec.formula == "keda":
+            notes.append(f"an adapter must give the external metric {adapted}: {query}, and what waits at the gateway")
+            target = {"type": "AverageValue", "averageValue": _quantity(spec.target)}
+            metrics.append({"type": "External", "external": {"metric": {"name": adapted}, "target": target}})
         else:
             notes.append(f"an adapter must give {adapted} of each pod; over all of them it is {query}")
             target = {"type": "AverageValue", "averageValue": _quantity(spec.target)}
@@ -101,6 +111,17 @@ def _hpa(name: str, spec: AutoscaleSpec, most: int) -> tuple[list[str], dict[str
     if not metrics:
         del body["spec"]["metrics"]  # type: ignore[attr-defined]
     return notes, body
+
+
+def _predictive(body: dict[str, Any], spec: AutoscaleSpec) -> dict[str, Any]:
+    """The HorizontalPodAutoscaler `body` with a forecast; what is the controller's there is its own here."""
+    assert spec.forecast is not None
+    model = {"type": "Linear", "name": "linear", "linear": {"lookAhead": round(1000 * spec.look_ahead_s),
+                                                             "historySize": spec.forecast.history}}
+    own = {"syncPeriod": round(1000 * spec.sync_s), "tolerance": spec.tolerance, "decisionType": "maximum",
+           "models": [model]}
+    return {"apiVersion": "jamiethompson.me/v1alpha1", "kind": "PredictiveHorizontalPodAutoscaler",
+            "metadata": body["metadata"], "spec": body["spec"] | own}
 
 
 def _scaled_object(name: str, spec: AutoscaleSpec, most: int) -> tuple[list[str], dict[str, Any]]:

@@ -6,7 +6,7 @@ from simulator.metrics.readings import few_line
 from simulator.metrics.reuse import reuse_sentences
 from simulator.run import Result
 from simulator.scenario.setup import Setup
-from simulator.text import number, seconds, share
+from simulator.text import gpus_of, number, seconds, share
 
 Rows = list[tuple[str, str, str]]
 """(what, value, what it means)"""
@@ -61,12 +61,6 @@ def _replicas(pool: Setup) -> str:
     return f"{count} x {gpus}" if hardware.gpus == 1 else f"{count} replicas of {gpus}"
 
 
-def gpus_of(name: str, tensor: int, stages: int) -> str:
-    """The GPUs of a replica: `h100-sxm`, `2 x h100-sxm`, `2 stages of 4 x h100-sxm`."""
-    each = f"{tensor} x {name}" if tensor > 1 else name
-    return f"{stages} stages of {each}" if stages > 1 else each
-
-
 def verdict(summary: dict[str, Any]) -> tuple[str, str, str]:
     """(code, sentence, reason)."""
     found = summary["banner"]
@@ -91,9 +85,10 @@ def answer(result: Result) -> list[str]:
         )
         lines.append(f"Half of the requests got their first token within {seconds(ttft['p50'])}{late}.")
     if tpot["p50"] is not None:
+        slowest = "over 1 % never came" if e2e["p99"] is None else f"{seconds(e2e['p99'])} at p99"
         lines.append(
             f"After it, tokens followed every {seconds(tpot['p50'])} (median); whole answers took "
-            f"{seconds(e2e['p50'])} (median), {seconds(e2e['p99'])} at p99."
+            f"{seconds(e2e['p50'])} (median), {slowest}."
         )
     elif result.setup.limits.stream == 0:
         lines.append(

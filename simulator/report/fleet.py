@@ -20,6 +20,7 @@ from simulator.report.timeline import BINS, bin_edges, end_tick, level, start_ti
 from simulator.run import Result
 from simulator.scenario.autoscale import AutoscaleSpec
 from simulator.scenario.changes import autoscaled
+from simulator.scenario.sections import EventSpec
 from simulator.units import NEVER, NS_PER_S
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ METRIC_NAMES: Final = {"waiting": "waiting requests a replica", "running": "runn
 
 def fleet_figure(result: Result) -> "Figure":
     """Replicas by state, the autoscaler's metric, requests waiting and running, targets met, and cost, over time."""
-    specs = list(result.scenario.cluster.autoscales.values())
-    metric = specs[0] if len(specs) == 1 and specs[0].metric else None
+    specs = list(result.scenario.cluster.autoscales.items())
+    metric = specs[0] if len(specs) == 1 and specs[0][1].metric else None
     met = attained(result)
     begin, end = start_tick(result), end_tick(result)
     found = stays(result, begin, end)
@@ -53,7 +54,7 @@ def fleet_figure(result: Result) -> "Figure":
         rest = iter(axes)
         _replicas(next(rest), result, found, unit)
         if metric is not None:
-            _metric(next(rest), result, metric, unit)
+            _metric(next(rest), result, *metric, unit)
         _queue(next(rest), result, unit)
         if met is not None:
             _attained(next(rest), *met, unit)
@@ -110,8 +111,13 @@ def _mark_events(ax: "Axes", result: Result, unit: float) -> None:
     for event in events:
         at = (event.at_s - start_tick(result) / NS_PER_S) / unit
         ax.axvline(at, color=MUTED, linewidth=0.8, linestyle=(0, (1, 2)))
-        ax.annotate(event.kind, (at, 0), xycoords=("data", "axes fraction"), xytext=(2, 2), fontsize=7.5, color=INK,
-                    textcoords="offset points", rotation=90, va="bottom")
+        ax.annotate(_event_name(event), (at, 0), xycoords=("data", "axes fraction"), xytext=(2, 2), fontsize=7.5,
+                    color=INK, textcoords="offset points", rotation=90, va="bottom")
+
+
+def _event_name(event: EventSpec) -> str:
+    """`crash answers 1`: what happens to whom, without a number to all of them."""
+    return " ".join(str(part) for part in (event.kind, event.pool, event.replica) if part is not None)
 
 
 def wanted_over_time(result: Result) -> tuple[Int64s, Int64s]:
@@ -130,7 +136,7 @@ def wanted_over_time(result: Result) -> tuple[Int64s, Int64s]:
     return np.array(ticks, dtype=np.int64), np.array(values, dtype=np.int64)
 
 
-def _metric(ax: "Axes", result: Result, spec: AutoscaleSpec, unit: float) -> None:
+def _metric(ax: "Axes", result: Result, pool: str, spec: AutoscaleSpec, unit: float) -> None:
     assert result.fleet is not None and spec.target is not None and spec.metric is not None
     rows = result.fleet[(result.fleet["replica"] < 0) & (result.fleet["metric"] >= 0)]
     value = rows["metric"] / 1000
@@ -142,7 +148,7 @@ def _metric(ax: "Axes", result: Result, spec: AutoscaleSpec, unit: float) -> Non
                     va="bottom", fontsize=8, color=MUTED, xytext=(-2, 1), textcoords="offset points")
     ax.set_ylim(0, 1.15 * max(float(value.max(initial=0)), 0 if whole else spec.target) or 1)
     name = METRIC_NAMES[spec.metric].replace("a replica", "in all") if whole else METRIC_NAMES[spec.metric]
-    ax.set_title(f"{name}, as the autoscaler read it")
+    ax.set_title(f"{name}, as the autoscaler{f' of pool {pool}' if pool else ''} read it")
 
 
 def _queue(ax: "Axes", result: Result, unit: float) -> None:

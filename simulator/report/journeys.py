@@ -21,7 +21,7 @@ from simulator.units import NEVER, NS_PER_S
 
 ROWS: Final = 40
 """Requests shown."""
-WAITING, PREFILL, ANSWER = REQUESTS[1], REQUESTS[0], REQUESTS[2]
+WAITING, PREFILL, ANSWER, SENDING = REQUESTS[1], REQUESTS[0], REQUESTS[2], REQUESTS[3]
 LEGEND: Final = ((WAITING, "waits for a place"), (PREFILL, "prompt computed"), (ANSWER, "answer, token by token"))
 
 
@@ -43,6 +43,8 @@ def journey_figure(results: Sequence[Result], labels: Sequence[str] | None = Non
         axes[-1].set_xlim((low - 0.01 * (high - low)) / unit, (high + 0.01 * (high - low)) / unit)
         axes[-1].set_xlabel(label)
         handles = [Patch(facecolor=colour, label=what) for colour, what in LEGEND]
+        if any("landed" in own for own in spans):
+            handles.insert(2, Patch(facecolor=SENDING, label="its KV is sent"))
         if whole:
             handles.append(Patch(facecolor=HELD, edgecolor=HELD_LINE, hatch="////", linewidth=0,
                                  label="computed, returned whole at its batch's end"))
@@ -60,7 +62,10 @@ def _parts(result: Result, rows: Any) -> dict[str, Any]:
 
     arrival, scheduled, first, last = (seconds(c) for c in (req.arrival, req.scheduled, req.first, req.last))
     streamed = bool(result.setup.limits.stream)
-    return {"arrival": arrival, "scheduled": np.maximum(scheduled, arrival),
+    sent = {}
+    if len(req.source):
+        sent["landed"] = np.where(req.source[rows] >= 0, np.clip(seconds(req.landed), first, last), first)
+    return sent | {"arrival": arrival, "scheduled": np.maximum(scheduled, arrival),
             "first": first if streamed else np.maximum(scheduled, arrival), "last": last, "end": last,
             "streamed": streamed}
 
@@ -71,7 +76,9 @@ def _panel(ax: Axes, result: Result, name: str, own: dict[str, Any], rows: Any, 
     bars(own["arrival"] / unit, own["scheduled"] / unit, facecolors=WAITING)
     if own["streamed"]:
         bars(own["scheduled"] / unit, own["first"] / unit, facecolors=PREFILL)
-        bars(own["first"] / unit, own["last"] / unit, facecolors=ANSWER)
+        if "landed" in own:
+            bars(own["first"] / unit, own["landed"] / unit, facecolors=SENDING)
+        bars(own.get("landed", own["first"]) / unit, own["last"] / unit, facecolors=ANSWER)
     else:
         bars(own["scheduled"] / unit, own["last"] / unit, facecolors=HELD, edgecolors=HELD_LINE, hatch="////")
     ax.grid(axis="x")

@@ -17,11 +17,13 @@ from matplotlib.ticker import MaxNLocator
 from simulator.report.svg import EMPTY, HELD, HELD_LINE, INK, MUTED, PAPER, REQUESTS, figure, style
 from simulator.report.timeline import Spans, end_tick, slot_spans, start_tick
 from simulator.run import Result
+from simulator.state import Limits
 from simulator.units import NS_PER_S
 
 MAX_SPANS: Final = 260
 """Requests in a slot picture; of more, a window from the middle of the run is shown."""
 MAX_SLOTS: Final = 128
+FEWEST_SLOTS: Final = 16
 LABELLED: Final = 26
 """Up to this many requests are named by letters."""
 
@@ -61,36 +63,66 @@ def slot_figure(results: Sequence[Result], labels: Sequence[str] | None = None) 
     run or many slots a window is shown; the title says so.
     """
     names = list(labels) if labels is not None else labels_of(results)
-    spans = [_shown_slots(result) for result in results]
-    window = _window(results, spans)
-    slots = [_slots_shown(result, own) for result, own in zip(results, spans, strict=True)]
+    shown = [(result, name, r) for result, name in zip(results, names, strict=True) for r in _replicas_shown(result)]
+    spans = [_shown_slots(result, r) for result, _, r in shown]
+    window = _window([result for result, _, _ in shown], spans)
+    slots = [_slots_shown(result, r, own) for (result, _, r), own in zip(shown, spans, strict=True)]
     heights = [float(np.clip(0.36 * n, 1.1, 3.0)) for n in slots]
     with style():
         fig, axes = figure(
-            9.2, sum(heights) + 0.62 * len(results) + 0.55, len(results), sharex=True, height_ratios=heights
+            9.2, sum(heights) + 0.62 * len(shown) + 0.55, len(shown), sharex=True, height_ratios=heights
         )
-        for ax, result, name, own, count in zip(axes, results, names, spans, slots, strict=True):
-            _slot_panel(ax, result, name, own, window, count)
+        for ax, (result, name, r), own, count in zip(axes, shown, spans, slots, strict=True):
+            _slot_panel(ax, result, own, window, count)
+            ax.set_title(_slot_title(result, name, r, own, count))
         axes[-1].set_xlabel(time_unit(results[0])[1])
         _slot_legend(fig, results)
     return fig
 
 
 def crowded(result: Result) -> bool:
-    """Whether the first replica served more requests than a picture of slots can show."""
-    return int(np.count_nonzero((result.requests.slot >= 0) & (result.requests.replica == 0))) > MAX_SPANS
+    """Whether a replica that is shown served more requests than a picture of slots can show."""
+    return any(_served(result, r) > MAX_SPANS for r in _replicas_shown(result))
 
 
-def _shown_slots(result: Result) -> Spans:
-    """Spans of the first replica and the first MAX_SLOTS slots."""
+def _served(result: Result, r: int) -> int:
+    """Requests that held a slot at a replica."""
+    req = result.requests
+    there = (req.replica == r) | (req.source == r) if len(req.source) else req.replica == r
+    return int(np.count_nonzero((req.slot >= 0) & there))
+
+
+def _replicas_shown(result: Result) -> list[int]:
+    """The first; where requests are handed over, the busiest of those with each role."""
+    cluster, busy = result.scenario.cluster, result.totals["wall"]
+    if not len(result.requests.source):
+        return [0]
+    roles = [[r for name, pool in cluster.pools.items() if pool.role == role for r in cluster.ranges[name]]
+             for role in ("prefill", "decode", "both")]
+    return [max(members, key=lambda r: int(busy[r])) for members in roles if members]
+
+
+def _pool_of(result: Result, r: int) -> str:
+    """Name of a replica's pool, "" where there are none."""
+    return next((name for name, own in result.scenario.cluster.ranges.items() if r in own), "")
+
+
+def _limits(result: Result, r: int) -> Limits:
+    pools = result.setup.pools
+    return (pools[_pool_of(result, r)] if pools else result.setup).limits
+
+
+def _shown_slots(result: Result, r: int) -> Spans:
+    """Spans of a replica and its first MAX_SLOTS slots."""
     spans = slot_spans(result)
-    return spans.only((spans.replica == 0) & (spans.slot < MAX_SLOTS))
+    return spans.only((spans.replica == r) & (spans.slot < MAX_SLOTS))
 
 
-def _slots_shown(result: Result, spans: Spans) -> int:
+def _slots_shown(result: Result, r: int, spans: Spans) -> int:
     """All slots, or where few of many are ever used, a tenth more than those: empty capacity stays visible."""
     used = int(spans.slot.max(initial=0)) + 1
-    return min(result.setup.limits.max_num_seqs, MAX_SLOTS, max(16, used + 1 + used // 10))
+    least = FEWEST_SLOTS if len(_replicas_shown(result)) == 1 else FEWEST_SLOTS // 2
+    return min(_limits(result, r).max_num_seqs, MAX_SLOTS, max(least, used + 1 + used // 10))
 
 
 def _window(results: Sequence[Result], spans: Sequence[Spans]) -> tuple[int, int]:
@@ -108,9 +140,7 @@ def _window(results: Sequence[Result], spans: Sequence[Spans]) -> tuple[int, int
     return max(middle - half, 0), middle + half
 
 
-def _slot_panel(
-    ax: Axes, result: Result, name: str, spans: Spans, window: tuple[int, int], count: int
-) -> None:
+def _slot_panel(ax: Axes, result: Result, spans: Spans, window: tuple[int, int], count: int) -> None:
     zero, unit = start_tick(result), time_unit(result)[0] * NS_PER_S
     low, high = window
     spans = spans.only((spans.held - zero > low) & (spans.start - zero < high))
@@ -139,7 +169,6 @@ def _slot_panel(
         ax.set_yticks(range(count))
     else:
         ax.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-    ax.set_title(_slot_title(result, name, spans, count))
 
 
 def add_bars(ax: Axes, slot: Any, left: Any, right: Any, thick: float, **look: Any) -> None:
@@ -158,18 +187,20 @@ def _name_bar(
         ax.text((left + right) / 2, slot, text, ha="center", va="center", fontsize=8.5, color=INK)
 
 
-def _slot_title(result: Result, name: str, spans: Spans, count: int) -> str:
-    summary, limits = result.summary, result.setup.limits
-    use = summary["slot_utilization"]
-    parts = [label_of(name, 32), f"{summary['steps']:,} steps"]
-    if use is not None:
-        parts.append(f"slot use {100 * use:.4g} %")
-    if result.scenario.cluster.size > 1:
-        pool = next((f", pool {name}" for name, own in result.scenario.cluster.ranges.items() if 0 in own), "")
-        parts.append(f"replica 0 of {result.scenario.cluster.size}{pool}")
+def _slot_title(result: Result, name: str, r: int, spans: Spans, count: int) -> str:
+    summary, limits, cluster = result.summary, _limits(result, r), result.scenario.cluster
+    use, pool, replicas = summary["slot_utilization"], _pool_of(result, r), _replicas_shown(result)
+    parts = []
+    if r == replicas[0]:  # of the whole run
+        parts = [label_of(name, 32), f"{summary['steps']:,} steps"]
+        if use is not None:
+            parts.append(f"slot use {100 * use:.4g} %")
+    if cluster.size > 1:
+        busiest = f"busiest {cluster.pools[pool].role} replica, " if len(replicas) > 1 else "replica "
+        parts.append(f"{busiest}{r} of {cluster.size}{f', pool {pool}' if pool else ''}")
     if limits.max_num_seqs > count:
         parts.append(f"first {count} of {limits.max_num_seqs} slots")
-    if len(spans.row) < np.count_nonzero((result.requests.slot >= 0) & (result.requests.replica == 0)):
+    if len(spans.row) < _served(result, r):
         parts.append("part of the run")
     if not spans.exact:
         parts.append("ends inside batches estimated")

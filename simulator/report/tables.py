@@ -9,7 +9,7 @@ from rich.text import Text
 
 from simulator.metrics.readings import few_line
 from simulator.report.compared import DIVERGES, Cell, compared, overloaded
-from simulator.text import MISSING, number, seconds, share
+from simulator.text import MISSING, gpus_of, number, seconds, share
 
 Summary = dict[str, Any]
 
@@ -52,13 +52,19 @@ def _trust(summary: Summary) -> Text:
 
 
 def _fleet(summary: Summary) -> str:
-    """`4 x 1 h100-sxm`: replicas, GPUs of each; of every pool."""
+    """`4 x h100-sxm`, `2 replicas of 4 x h100-sxm`; of every pool."""
     if "pools" in summary:
-        return " + ".join(f"{own['replicas']} x {own['tensor_parallel'] * own['pipeline_parallel']} {own['gpu']}"
-                          for own in summary["pools"].values())
+        return " + ".join(_replicas(own["replicas"], own["gpu"], own) for own in summary["pools"].values())
     made, scenario = summary["provenance"], summary["scenario"]
-    gpus = scenario["hardware"]["tensor_parallel"] * scenario["hardware"]["pipeline_parallel"]
-    return f"{scenario['cluster']['replicas']} x {gpus} {made['gpu']['name']}"
+    return _replicas(scenario["cluster"]["replicas"], made["gpu"]["name"], scenario["hardware"])
+
+
+def _replicas(count: int, gpu: str, split: Summary) -> str:
+    tensor, stages = split["tensor_parallel"], split["pipeline_parallel"]
+    if tensor * stages == 1:
+        return f"{count} x {gpu}"
+    each = gpus_of(gpu, tensor, stages)
+    return each if count == 1 else f"{count} replicas of {each}"
 
 
 def _headline(summary: Summary) -> Text:

@@ -4,7 +4,7 @@ Everything comes from the request columns; where the step log was kept it makes 
 running sequences and KV use exact (`exact` says so). Ticks are int64 nanoseconds, as in `simulator.state`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -27,7 +27,9 @@ class Spans:
 
     The slot is held over [start, held), useful work ends at `useful` <= held: beyond it a static batch holds the
     slot, mostly computing padding. A preempted request is shown in its last slot, from its first admission or
-    from where the one before it left that slot.
+    from where the one before it left that slot. One that is handed over has a row at each of its replicas: at the
+    first until its first token, in the lowest slot that is free (as the engine takes them), at the other from when its
+    KV has come and its slot is free.
     """
 
     row: Int64s  # index into the request columns
@@ -95,7 +97,38 @@ def slot_spans(result: Result) -> Spans:
         held,
         exact,
     )
+    if len(req.source):
+        return _both_halves(result, spans)
     return _apart(spans, req.preempted[row] > 0)
+
+
+def _both_halves(result: Result, spans: Spans) -> Spans:
+    """Spans of where each request was last, with those of the first halves of who is handed over."""
+    req = result.requests
+    row, out = spans.row, req.first - int(result.setup.cost.frontend_out_ns)
+    moved = req.source[row] >= 0
+    begun = ~moved | (req.done[row] > 1) | (req.status[row] == RUNNING)
+    start = np.where(moved, np.minimum(np.maximum(spans.start, req.landed[row]), spans.held), spans.start)
+    last = replace(spans, start=start).only(begun)
+    half = replace(spans, replica=req.source[row].astype(np.int64), useful=out[row], held=out[row]).only(moved)
+    rows, replica, slot, start, useful, held = (
+        np.concatenate([getattr(last, name), getattr(half, name)]) for name in Spans.__annotations__ if name != "exact")
+    for r in np.unique(half.replica):
+        mine = np.flatnonzero(replica == r)
+        slot[mine] = _lowest_free(start[mine], held[mine])
+    late = np.append((moved | (req.preempted[row] > 0))[begun], np.zeros(len(half.row), dtype=bool))
+    return _apart(Spans(rows, replica, slot, start, useful, held, spans.exact), late)
+
+
+def _lowest_free(start: Int64s, held: Int64s) -> Int64s:
+    """Slots of intervals, each the lowest that is free at its start."""
+    slot = np.zeros(len(start), dtype=np.int64)
+    ends: list[int] = []
+    for k in np.lexsort((held, start)):
+        at = next((s for s, end in enumerate(ends) if end <= start[k]), len(ends))
+        ends[at : at + 1] = [int(held[k])]
+        slot[k] = at
+    return slot
 
 
 def _batch_ends(replica: Int64s, start: Int64s, held: Int64s) -> Int64s:
@@ -209,6 +242,8 @@ def _kv_estimate(result: Result, spans: Spans, edges: Int64s) -> Level:
     """Blocks in use without a step log: every held slot grows from its prompt to prompt + done tokens."""
     req, size = result.requests, result.setup.limits.block_size
     prompt, done = req.prompt[spans.row].astype(np.float64), req.done[spans.row]
+    if len(req.source):
+        done = np.where(req.source[spans.row] == spans.replica, 0, done)
     starts, ends, blocks = [], [], []
     for k in range(_PIECES):
         starts.append(spans.start + (spans.held - spans.start) * k // _PIECES)

@@ -5,6 +5,7 @@ from typing import Final, Literal
 from pydantic import Field, model_validator
 
 from simulator.config import Section
+from simulator.engines.forecast import AHEAD, MOST_AHEAD, MOST_HISTORY
 from simulator.engines.scaler import Scaler, Shift
 from simulator.engines.scaling import METRICS as CODES
 from simulator.engines.scaling import MILLI, NOTHING
@@ -63,6 +64,14 @@ class ShiftSpec(Section):
         return self
 
 
+class ForecastSpec(Section):
+    """A line through past decisions: the model Linear of the Predictive Horizontal Pod Autoscaler."""
+
+    history: int = Field(default=6, ge=2, le=MOST_HISTORY, description="decisions that it goes through")
+    look_ahead_s: float | None = Field(default=None, ge=0, le=LONGEST_S, description="default: from a replica's order "
+                                       "until it serves")
+
+
 class AutoscaleSpec(Section):
     """How many of the replicas there are, by Kubernetes' HorizontalPodAutoscaler or by KEDA."""
 
@@ -82,6 +91,8 @@ class AutoscaleSpec(Section):
     grace_s: float | None = Field(default=None, ge=1, le=LONGEST_S, description="for the last requests of a replica "
                                   "that is released, then they are lost; default: as long as they take")
     ttft_window_s: float = Field(default=60.0, ge=1, le=3600, description="of the mean time to first token")
+    forecast: ForecastSpec | None = Field(default=None, description="of replicas, as the Predictive Horizontal Pod "
+                                          "Autoscaler makes it; the larger of it and the formula's counts")
     schedule: list[ShiftSpec] = Field(default=[], max_length=1000)
     polling_s: float | None = Field(default=None, ge=1, le=3600)
     cool_down_s: float | None = Field(default=None, ge=0, le=LONGEST_S)
@@ -102,12 +113,30 @@ class AutoscaleSpec(Section):
         if self.min == 0 and self.grace_s and self.metric == "waiting":
             raise ValueError("autoscale.grace_s with min: 0 and metric: waiting would release the last replica while "
                              "it answers, again and again; use metric: requests")
+        self._check_forecast()
         for key in ("polling_s", "cool_down_s", "activation"):
             if getattr(self, key) is not None and self.min > 0:
                 raise ValueError(f"autoscale.{key} has no effect with min > 0: KEDA uses it from and to zero only")
         if (self.initial if self.initial is not None else self.min) < self.min:
             raise ValueError(f"autoscale.initial must be >= min, got {self.initial}")
         return self
+
+    def _check_forecast(self) -> None:
+        if self.forecast is None:
+            return
+        if self.metric is None or self.min == 0:
+            raise ValueError("autoscale.forecast needs a metric, and min >= 1 (at zero replicas KEDA decides, which "
+                             f"makes none), got {self.metric} and min {self.min}")
+        if self.look_ahead_s > MOST_AHEAD * self.sync_s:
+            raise ValueError(f"autoscale.forecast.look_ahead_s must be <= {MOST_AHEAD} times sync_s "
+                             f"({self.sync_s:g}), got {self.look_ahead_s:g}")
+
+    @property
+    def look_ahead_s(self) -> float:
+        """How far a forecast looks, 0 where none is made."""
+        if self.forecast is None:
+            return 0.0
+        return self.start.total_s if self.forecast.look_ahead_s is None else self.forecast.look_ahead_s
 
     def check_most(self, where: str, replicas: int) -> None:
         """Raise ValueError where min, initial or a shift is above `replicas`, the most there can be."""
@@ -133,7 +162,9 @@ def scaler(spec: AutoscaleSpec, pool: int, first: int, count: int) -> Scaler:
         ttft_window=to_ticks(spec.ttft_window_s),
         polling=to_ticks(POLLING_S if spec.polling_s is None else spec.polling_s) if from_zero else 0,
         cool_down=to_ticks(COOL_DOWN_S if spec.cool_down_s is None else spec.cool_down_s),
-        activation=round(MILLI * (spec.activation or 0.0)), wanted=initial)
+        activation=round(MILLI * (spec.activation or 0.0)),
+        history=spec.forecast.history if spec.forecast else 0, ahead=round(AHEAD * spec.look_ahead_s / spec.sync_s),
+        wanted=initial)
 
 
 def shifts(spec: AutoscaleSpec, k: int) -> list[Shift]:

@@ -59,6 +59,9 @@ def _check(where: str, pool: Kind, role: str) -> None:
         raise ConfigError(f"{where}: prefill and decode pools are modelled for kv.layout: paged, got contiguous")
     if lim.draft_tokens:
         raise ConfigError(f"{where}: drafts (engine.speculation) are not modelled in prefill and decode pools")
+    if lim.stages:
+        raise ConfigError(f"{where}: pipeline stages (hardware.pipeline_parallel) are not modelled in prefill and "
+                          "decode pools")
     if lim.prefix:
         raise ConfigError(f"{where}: a prefix cache beside prefill and decode pools is not modelled; set "
                           "kv.prefix_caching: false")

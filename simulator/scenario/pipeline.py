@@ -50,7 +50,6 @@ def check_pipeline(scenario: Scenario, engine: EngineProfile, model: ModelShape,
     for key, given in (("engine.speculation", scenario.engine.speculation), ("engine.lora", scenario.engine.lora),
                        ("kv.offload", scenario.kv.offload),
                        ("admission.predicted_ttft_s", scenario.admission.predicted_ttft_s),
-                       ("cluster.pools with a role", scenario.cluster.hands_over),
                        ("cost_model: roofline", scenario.cost_model == "roofline")):
         if given:
             raise ConfigError(f"{place}: pipeline stages are not modelled together with {key}")

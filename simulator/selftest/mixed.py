@@ -69,5 +69,6 @@ def some_scaler(more: Choose, tick: int, first: int, count: int, zero: bool, los
         down_period=more.among(1, 3) * sync, pending=more.among(0, 3) * tick, start=more.among(0, 3, 12) * tick,
         grace=grace, ttft_window=more.among(5, 30) * tick,
         polling=more.among(3, 7) * tick if zero else 0, cool_down=more.among(0, 10) * tick,
-        wanted=more.among(low, count),
+        wanted=more.among(low, count), history=0 if zero or metric == NOTHING else more.among(0, 0, 2, 5),
+        ahead=more.among(0, 700, 4000),
     )  # fmt: skip

@@ -29,9 +29,9 @@ def plan_data(s: Settings, prices: dict[str, float]) -> dict[str, Any]:
     start = s.plain(s.rate, REQUESTS)
     if s.policy == "sarathi":
         candidates["tbt_s"] = start["policy"].get("tbt_s", s.tpot_ms / 1000)
-    kv = start["hardware"].get("kv_dtype")
-    if kv is not None:
-        candidates["kv_dtype"] = kv
+    for key in ("kv_dtype", "pipeline_parallel"):
+        if start["hardware"].get(key) is not None:
+            candidates[key] = start["hardware"][key]
     made: dict[str, Any] = {
         "name": "the cheapest fleet", "seed": SEED, "workload": start["workload"], "model": s.model,
         "max_model_len": start["max_model_len"],

@@ -86,7 +86,7 @@ def _view(s: Settings, result: Result, pictures: bool) -> View:
     values = record["values"]
     ttft, tpot = values[key_of("ttft", None, PERCENTILE)], values[key_of("tpot", None, PERCENTILE)]
     price = load_gpu(s.gpu).price_usd_h if s.price is None else s.price
-    hourly = price * s.replicas * s.tensor_parallel
+    hourly = price * s.replicas * s.gpus
     per_million = hourly / max(1e-9, s.rate * s.output * 3600 / 1e6)
     meets = not record["overloaded"] and ttft <= s.ttft_ms / 1000 and tpot <= s.tpot_ms / 1000
     lines = (
@@ -95,6 +95,7 @@ def _view(s: Settings, result: Result, pictures: bool) -> View:
         ("median E2E", bounded(finite(values[key_of("e2e", None, 50.0)]))),
         ("within both limits", share(record["attained"])),
         ("refused", share(record["rejected"] / record["arrived"])),
+        ("prompt tokens from the cache", share(result.summary["kv"]["prefix_cache"]["hit_rate"])),
         ("slots in use", share(record["slots_mean"])),
         ("KV memory in use", share(record["kv_mean"])),
         ("cost", f"{hourly:.2f} USD/h"),

@@ -99,7 +99,7 @@ BUGS = (
         "most = full_blocks(lim, whole)", POOL),
     Bug("prefix: the last token is not computed, real scheduler", PREFIX, "most = full_blocks(lim, whole - 1)",
         "most = full_blocks(lim, whole)", SCHEDULER),
-    Bug("prefix: of twins the newer is found", PREFIX, """            while rep.prefix.nodes[first].twin >= 0:
+    Bug("prefix: of twins the newer is found", PREFIX, """            while rep.prefix.nodes[first].twin > 0:
                 first = rep.prefix.nodes[first].twin
             rep.prefix.nodes[first].twin = at
 """, """            node.twin = first
@@ -107,7 +107,7 @@ BUGS = (
 """, POOL),
     Bug("prefix: no twin stands in for a block that is taken", "simulator/free_queue.py",
         "rep.prefix.found[number] = twin",
-        "rep.prefix.found[number] = -1", POOL),
+        "rep.prefix.found[number] = 0", POOL),
     Bug("prefix: idle blocks found are not counted at admission", PREFIX,
         "return hits - idle_blocks(req, rep, i, hits)", "return hits", SCHEDULER),
     Bug("prefix: blocks that others hold are counted at admission", PREFIX,

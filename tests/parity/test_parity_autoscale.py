@@ -60,7 +60,7 @@ def scaled(seed: int, engine: str) -> Job:
 
 
 @settings(max_examples=160, **COMMON)
-@example(seed=12345)  # a replica that hangs is to be restarted
+@example(seed=665)  # a replica that hangs is to be restarted
 @given(seed=SEEDS)
 def test_engines_agree(seed: int) -> None:
     wanted = outcome(scaled(seed, "reference"))
@@ -68,7 +68,7 @@ def test_engines_agree(seed: int) -> None:
 
 
 @settings(max_examples=160, **COMMON)
-@example(seed=12345)  # a replica that hangs is to be restarted
+@example(seed=665)  # a replica that hangs is to be restarted
 @given(seed=SEEDS)
 def test_nothing_is_lost(seed: int) -> None:
     case, parts = drawn(seed)

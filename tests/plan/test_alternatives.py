@@ -1,5 +1,6 @@
 """Autoscaled and partly spot fleets beside the fixed one, and what the cost hangs on, against worked numbers."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,17 +10,22 @@ import pytest
 import yaml
 
 from simulator.errors import ConfigError
+from simulator.planning.candidate import candidates_of
 from simulator.planning.plan import Plan, plan
+from simulator.planning.points import Bench, Point
 from simulator.planning.sensitivity import Sensitivity
 from simulator.planning.spec import plan_from
-from simulator.planning.ways import BLOCK, changed_trace, fleet_setup
+from simulator.planning.ways import BLOCK, can_share_more, changed_trace, fleet_setup
 from simulator.report.plan.alternatives import alternative_lines, tornado
 from simulator.report.plan.data import plain
 from simulator.report.plan.words import answer_lines
 from simulator.run import simulate
+from simulator.units import NS_PER_S
 from simulator.workload.build import build_trace
+from simulator.workload.extras import Extras
 from simulator.workload.inspect import variation
 from simulator.workload.spec import parse_workload
+from simulator.workload.trace import Trace
 
 SERVER = {"gpu": "unit", "policy": "chunked", "max_num_seqs": 4, "router": "least_outstanding", "replicas": {"max": 12}}
 """Four slots a replica, 0.1 s a step, an answer of 20 tokens: it takes 2 s, so a replica serves 2/s."""
@@ -102,6 +108,40 @@ def test_replicas_that_never_start_keep_no_limits() -> None:
     assert "does not keep the limits" in line and "7200 s to start" in line
 
 
+def test_an_autoscaled_fleet_that_may_lose_a_replica() -> None:
+    """Two hundred seconds until another one serves: the fleet is larger than without the loss, for its target is lower,
+    and so the limit is kept in the five minutes after it, which at the target without the loss it is not. The run as a
+    scenario of its own, with the crash where the plan says, has those numbers."""
+    slow = SCALE | {"min": 2, "start": {"weights_s": 200}}
+    alone, found = planned(autoscale=slow), planned(autoscale=slow, survive=1)
+    assert alone.answer and alone.answer.autoscaled and found.answer and found.answer.autoscaled and found.best
+    without, row = alone.answer.autoscaled, found.answer.autoscaled
+    assert without["holds"] and row["holds"] and without["loss"] is None
+    assert row["target"] < without["target"] and row["replica_hours"] > without["replica_hours"]
+    loss = row["loss"]
+    assert (loss["replicas"], loss["after_s"], loss["target"]) == (1, 300.0, row["target"])
+    fleet = found.best.fleet
+    assert fleet.replicas == fleet.serving + 1 and row["fixed_replica_hours"] > without["fixed_replica_hours"]
+
+    def after(target: float) -> float:
+        """p90 of the TTFT of those who came in the five minutes after the crash."""
+        setup = fleet_setup(found.spec, fleet.candidate, row["most"], ("autoscaled", target))
+        done = simulate(setup.scenario.updated({"cluster.retry_s": 1e-3, "cluster.events": [
+            {"at_s": at_s, "kind": "crash", "replica": 0, "for_s": 200}]}))
+        arrival = done.requests.arrival / NS_PER_S
+        ttft = (done.requests.first - done.requests.arrival)[(arrival >= at_s) & (arrival < at_s + 300)] / NS_PER_S
+        assert done.summary["changes"]["down_s"] == 200
+        return float(np.quantile(ttft, 0.9, method="inverted_cdf"))
+
+    trace = build_trace(parse_workload(asked()["workload"]), 0, 0)
+    at_s = loss["at_s"] + trace.arrival_ns[0] / NS_PER_S
+    value = loss["levels"][0]["value"]
+    assert after(row["target"]) == pytest.approx(value, rel=0.02) and value <= 2
+    assert after(without["target"]) > 2
+    line = alternative_lines(plain(found)["answer"])[0]
+    assert "In the 300 s after the loss of 1 in its busiest time" in line
+
+
 def test_spot_that_is_never_taken_back_is_as_good_and_cheaper_by_arithmetic() -> None:
     """Half of the fixed fleet's replicas, rounded down, at a third of the price."""
     spot = {"share": 0.5, "prices": {"unit": 1 / 3}, "reclaims_per_hour": 1e-9, "replace_s": 60}
@@ -123,7 +163,11 @@ def test_spot_that_is_always_taken_back_is_no_fleet() -> None:
 
 
 @pytest.mark.parametrize(("changes", "words"), [
-    ({"autoscale": SCALE, "survive": 1}, "autoscale is not modelled with survive"),
+    ({"autoscale": SCALE, "survive": 1}, r"autoscale\.min must be > survive \(1\), so that somebody is left, got 1"),
+    ({"spot": {"prices": {"unit": 1}, "reclaims_per_hour": 1, "replace_s": 1}, "survive": 1},
+     "spot is not modelled with survive"),
+    ({"autoscale": SCALE, "spot": {"prices": {"unit": 1}, "reclaims_per_hour": 1, "replace_s": 1}},
+     "spot is not modelled with autoscale: the autoscaler would order replicas in place of those taken back"),
     ({"spot": {"prices": {"unit": 1}, "reclaims_per_hour": 1, "replace_s": 1}, "budget": {"gpus": 4}},
      "spot is not modelled with a budget"),
     ({"spot": {"prices": {"l40s": 1}, "reclaims_per_hour": 1, "replace_s": 1}}, "no such GPU among candidates.gpu"),
@@ -134,6 +178,48 @@ def test_spot_that_is_always_taken_back_is_no_fleet() -> None:
 def test_what_is_not_modelled_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         plan_from(asked(**changes))
+
+
+def numbered(rows: list[list[int]]) -> Trace:
+    """A request a row, its prompt in blocks of 16 with these numbers; the first 100 tokens are a system prompt."""
+    count = np.array([len(row) for row in rows])
+    extras = Extras(hash_ids=np.concatenate([np.array(row) for row in rows]), hash_ends=np.cumsum(count), hash_block=16,
+                    opening=np.zeros(len(rows), dtype=np.int64), opening_tokens=np.full(len(rows), 100))  # fmt: skip
+    columns = {name: np.arange(len(rows)) for name in ("id", "arrival_ns")}
+    tokens = {"prompt": 16 * count, "output": count, "max_tokens": count, "cached": np.full(len(rows), 40)}
+    return Trace(**columns, **tokens, cls=np.zeros(len(rows), dtype=np.int32), extras=extras)
+
+
+def test_more_of_a_prompt_is_known_and_prompts_stay_as_long() -> None:
+    """Five blocks are known of the second prompt and of the third: a fifth more is one block, the same in both. The
+    fourth repeats seven of the second; of those one is changed, and it is still found. 100 and 40 tokens are 120 and
+    48, unless the prompt ends before."""
+    common = [1, 2, 3, 4, 5]
+    trace = numbered([[*common, 6, 7, 8, 9, 10], [*common, 11, 12, 13, 14, 15], [*common, 21, 22, 23, 24, 25],
+                      [*common, 11, 12]])  # fmt: skip
+    more = changed_trace(trace, ("hit rate", 1.2), 0)
+    ids = np.split(more.extras.hash_ids, more.extras.hash_ends[:-1])
+    assert ids[0].tolist() == [*common, 6, 7, 8, 9, 10]
+    assert ids[1].tolist() == [*common, 26, 12, 13, 14, 15] and ids[2].tolist() == [*common, 26, 22, 23, 24, 25]
+    assert ids[3].tolist() == [*common, 26, 12]
+    assert more.extras.opening_tokens.tolist() == [120, 120, 120, 112] and more.cached.tolist() == [48] * 4
+    assert more.prompt.tolist() == trace.prompt.tolist()
+    assert can_share_more(trace)
+    none = np.zeros(4, dtype=np.int64)
+    assert not can_share_more(replace(trace, cached=none, extras=Extras(session=none)))
+
+
+def test_a_higher_hit_rate_carries_more() -> None:
+    """Prompts of 2,150 tokens of which 2,000 are one of four system prompts; of a fifth of the requests nothing is
+    known, of all the 2,000, of all everything."""
+    bench = Bench(plan_from({
+        "name": "t", "workload": {"arrivals": {"kind": "poisson", "rate": 10, "requests": 400}, "prompt": 150,
+                                  "output": 20, "prefix": {"groups": 4, "length": 2000}},
+        "slo": {"ttft_p90_s": 1}, "candidates": {"gpu": "l40s"}, "max_model_len": 4096}))  # fmt: skip
+    (candidate,) = candidates_of(bench.spec)
+    ttft = [bench.run(Point(candidate, 1, full=True, way=way))["values"]["ttft * 90"]
+            for way in (("hit rate", 0.8), None, ("hit rate", 1.2))]  # fmt: skip
+    assert ttft[0] > 1.1 * ttft[1] and ttft[1] > 1.1 * ttft[2]
 
 
 def test_the_cost_follows_the_price_and_the_length_of_answers() -> None:

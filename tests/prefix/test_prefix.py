@@ -60,9 +60,9 @@ def columns(sequences: list[Sequence], block_size: int, num_blocks: int) -> tupl
         prompt=[s.prompt for s in sequences], planned=[0] * n, blocks=[0] * n, known=[0] * n, own=[-1] * n,
         chain_end=[sum(len(chain) for chain in chains[: k + 1]) for k in range(n)],
     )  # fmt: skip
-    nodes = [Node(before=-1, after=-1, count=0, chain=-1, owner=0, refs=0, twin=-1) for _ in range(num_blocks)]
-    found = SimpleNamespace(chain=flat, held=[-1] * len(flat), found=[-1] * (max(flat, default=0) + 1), nodes=nodes)
-    c = SimpleNamespace(free_blocks=num_blocks, kept=0, oldest=-1, newest=-1, spare=-1, n_nodes=0, spared=0)
+    nodes = [Node(before=-1, after=-1, count=0, chain=-1, owner=0, refs=0, twin=0) for _ in range(num_blocks + 1)]
+    found = SimpleNamespace(chain=flat, held=[-1] * len(flat), found=[0] * (max(flat, default=0) + 1), nodes=nodes)
+    c = SimpleNamespace(free_blocks=num_blocks, kept=0, oldest=-1, newest=-1, spare=-1, n_nodes=1, spared=0)
     rep = SimpleNamespace(c=c, prefix=found, stats=SimpleNamespace(peak_spared=0))
     return req, rep, SimpleNamespace(block_size=block_size, rehearse=0, offload_blocks=0, block_bits=0)
 

@@ -1,13 +1,18 @@
 """Autoscaling: Kubernetes' documented examples, timelines worked by hand, what is refused."""
 
+from fractions import Fraction
+from math import ceil
 from typing import Any
 
+import numpy as np
 import pytest
 
 from simulator import Scenario, scenario_from, simulate
+from simulator.engines.forecast import AHEAD, MOST_AHEAD, MOST_ASKED, MOST_HISTORY, foreseen
 from simulator.engines.members import ABSENT, DOWN, DRAINING, STARTING, UP
-from simulator.engines.scaler import Scaler
+from simulator.engines.scaler import Decision, Scaler
 from simulator.engines.scaling import of_pods
+from simulator.engines.world import Scaling
 from simulator.errors import ConfigError
 from simulator.records import Front
 from simulator.run import Result
@@ -109,6 +114,69 @@ def test_kedas_sum_counts_who_waits_at_the_gateway() -> None:
     assert decisions(done)[:2] == [(30, 7000, 1, 1), (45, 7000, 4, 4)]
 
 
+def forecasts(asked: list[int], history: int, ahead: int) -> list[int]:
+    """What is wanted after each of these numbers of the formula; `ahead` [1/AHEAD of a period]."""
+    scaler, found = Scaler(history=history, ahead=ahead), []
+    scaling = Scaling([scaler], [], [Decision() for _ in range(history)], history)
+    for number in asked:
+        found.append(foreseen(scaling, 0, number))
+        scaler.n_past += 1
+    return found
+
+
+@pytest.mark.parametrize(("look_ahead", "wanted"), [(0, 5), (10, 6), (15, 7)])
+def test_forecasts_of_the_predictive_autoscalers_own_tests(look_ahead: int, wanted: int) -> None:
+    """algorithms/linear_regression/test_linear_regression.py: 1 to 4 replicas 10 s apart, asked 9 s after the last."""
+    assert forecasts([1, 2, 3, 4], 6, AHEAD * (9 + look_ahead) // 10)[-1] == wanted
+
+
+def test_forecasts_are_least_squares() -> None:
+    """numpy's fit through the last numbers, and no less than what is asked for now; the longest and steepest line that
+    there may be in exact fractions."""
+    draw = np.random.default_rng(1)
+    for history in (2, 3, 7, 40):
+        asked = draw.integers(0, 60, size=50).tolist()
+        found = forecasts(asked, history, 3500)
+        assert found[0] == asked[0]
+        for k in range(1, 50):
+            last = asked[max(0, k - history + 1) : k + 1]
+            line = float(np.polyval(np.polyfit(np.arange(len(last)), last, 1), len(last) - 1 + 3.5))
+            assert max(asked[k], ceil(line - 1e-6)) <= found[k] <= max(asked[k], ceil(line + 1e-6))
+    n, half = MOST_HISTORY, MOST_HISTORY // 2
+    step = [0] * half + [10**9] * half
+    ys = [0] * half + [MOST_ASKED] * half
+    apart = [2 * k - n + 1 for k in range(n)]
+    slope = 2 * Fraction(sum(x * y for x, y in zip(apart, ys, strict=True)), sum(x * x for x in apart))
+    exact = Fraction(sum(ys), n) + slope * (MOST_AHEAD + Fraction(n - 1, 2))
+    assert forecasts(step, n, AHEAD * MOST_AHEAD)[-1] == max(10**9, ceil(exact))
+    s1, s2 = n * (n - 1) // 2, n * (n - 1) * (2 * n - 1) // 6
+    assert AHEAD * n * MOST_ASKED * (s2 + s1 * MOST_AHEAD) < 2**63, "larger than any number on the way"
+
+
+RAMP = {"arrival_s": [1 + 5 * k for k in range(14)], "prompt": [1] * 14, "output": [90] * 14}
+"""One more every 5 s, nobody ends: 2 are there at 10 s, 4 at 20 s, and so on."""
+
+
+@pytest.mark.parametrize(("forecast", "wanted", "ready_s"), [
+    (None, [1, 1, 2, 2, 3, 3], {1: 60, 2: 80}),
+    ({}, [1, 1, 4, 4, 5, 5], {1: 60, 2: 60, 3: 60, 4: 80}),
+])
+def test_on_a_ramp_a_forecast_has_replicas_ready_earlier(forecast: dict[str, Any] | None, wanted: list[int],
+                                                         ready_s: dict[int, int]) -> None:
+    """A replica for every 4: 1, 1, 2, 2, 3, 3 are asked for, at 10 to 60 s, and each takes 30 s, 3 periods, to start.
+
+    Lines: at 30 s through 1, 1, 2 (mean 4/3, slope 1/2): 4/3 + 4/2 = 3.3; at 40 s 3/2 + 4.5 x 2/5 = 3.3; at 50 s
+    9/5 + 5 x 1/2 = 4.3; at 60 s 2 + 5.5 x 16/35 = 4.5, the 18 of 90 s over 4.
+    """
+    auto = {"formula": "keda", "metric": "requests", "target": 4, "sync_s": 10, "tolerance": 0,
+            "start": {"weights_s": 30}} | ({} if forecast is None else {"forecast": forecast})
+    scenario = fleet(auto, RAMP, 6).updated({"horizon_s": 85, "policy.max_num_seqs": 50})
+    done = simulate(scenario, "reference")
+    assert [row[3] for row in decisions(done)][:6] == wanted
+    up = {r: tick for r in range(1, 6) for tick, state in states(done, r) if state == UP}
+    assert up == ready_s
+
+
 def test_a_schedule_by_hand() -> None:
     """Three from 10 to 30 s of every 100 s, else one; a window of 10 s holds one decision."""
     auto = {"schedule": [{"from_s": 10, "to_s": 30, "every_s": 100, "replicas": 3}], "sync_s": 10,
@@ -169,6 +237,11 @@ AUTO = {"metric": "waiting", "target": 1, "start": {"weights_s": 1}}
     ({"polling_s": 5}, "no effect with min > 0"),
     ({"min": 2, "initial": 1}, "initial must be >= min, got 1"),
     ({"formula": "keda", "min": 0, "grace_s": 5}, "again and again"),
+    ({"forecast": {"history": 1}}, r"forecast\.history must be >= 2, got 1"),
+    ({"forecast": {}, "formula": "keda", "min": 0}, "forecast needs a metric, and min >= 1"),
+    ({"forecast": {}, "metric": None, "target": None, "schedule": [{"from_s": 0, "to_s": 9, "replicas": 1}]},
+     "forecast needs a metric"),
+    ({"forecast": {"look_ahead_s": 15001}}, r"look_ahead_s must be <= 1000 times sync_s \(15\), got 15001"),
     ({"scale_down_window_s": 3600, "sync_s": 0.1}, None),
     ({"schedule": [{"from_s": 5, "to_s": 4, "replicas": 1}]}, "to_s must be > from_s"),
     ({"formula": "keda", "min": 0, "activation": 3}, "needs horizon_s"),

@@ -53,6 +53,29 @@ def test_the_other_replica_takes_over() -> None:
     assert seconds(done.requests.last) == [5, 10]
 
 
+def test_the_gateway_is_first_come_first_served() -> None:
+    """Lost at 2.5 s, the first request comes to the gateway at 5.5 s, behind those of 3 and 4 s and before that of 6 s;
+    from 12.5 s on each has the replica for 4 s."""
+    requests = {"arrival_s": [0.0, 3.0, 4.0, 6.0], "prompt": [1] * 4, "output": [4] * 4}
+    done = simulate(fleet(1, [CRASHED], requests, retry_s=3), "reference")
+    assert seconds(done.requests.last) == [24.5, 16.5, 20.5, 28.5]
+
+
+def test_who_finds_nobody_keeps_the_place_in_the_queue() -> None:
+    """Prompts of 2 tokens are for a pool that comes back at 10 s, longer ones for one that is back at 20 s: who was
+    lost there comes again at 4.5 s, behind the one of 3 s, and is behind it still when the other pool has been
+    back."""
+    requests = {"arrival_s": [0.0, 3.0, 4.0, 6.0], "prompt": [5, 5, 2, 2], "output": [2] * 4}
+    pools = {"short": {"serves": {"max_prompt_tokens": 2}}, "long": {"serves": {"min_prompt_tokens": 3}}}
+    events = [{"at_s": 1.5, "kind": "crash", "pool": name, "for_s": back - 1.5}
+              for name, back in (("short", 10), ("long", 20))]
+    done = simulate(scenario_from({
+        "workload": {"requests": requests}, "hardware": "unit", "max_model_len": 99,
+        "policy": {"name": "chunked", "max_num_seqs": 1}, "cluster": {"pools": pools, "events": events, "retry_s": 3}},
+    ), "reference")
+    assert seconds(done.requests.last) == [24, 22, 12, 14]
+
+
 def test_a_drained_replica_finishes_what_it_has() -> None:
     """Drained at 2.5 s it answers until 5 s and is away until 8 s; what came at 4 s waits until then."""
     two = {"arrival_s": [0.0, 4.0], "prompt": [1, 1], "output": [5, 2]}

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import kubernetes_validate  # type: ignore[import-untyped]
 import numpy as np
 import pyarrow.parquet as pq
@@ -14,7 +15,7 @@ from simulator.cli.run import print_result
 from simulator.engines.members import DOWN, DRAINING, STARTING, UP
 from simulator.metrics.fleet import stays
 from simulator.report.autoscaler import manifests
-from simulator.report.fleet import attained, wanted_over_time
+from simulator.report.fleet import attained, fleet_figure, wanted_over_time
 from simulator.report.page import render_report
 from simulator.report.timeline import end_tick, start_tick
 from simulator.report.write import write_result
@@ -74,6 +75,21 @@ def test_the_page_says_what_the_fleet_was_and_cost() -> None:
         assert title in page
 
 
+def test_pictures_say_whose_crash_and_whose_metric_it_is() -> None:
+    """Two pools, one of them autoscaled: a crash of one replica, a restart of a whole pool."""
+    auto = {"metric": "requests", "target": 1, "start": START}
+    pools = {"short": {"replicas": 2, "serves": {"max_prompt_tokens": 5}},
+             "long": {"replicas": 2, "serves": {"min_prompt_tokens": 6}, "autoscale": auto}}
+    events = [{"at_s": 5, "kind": "crash", "pool": "long", "replica": 1, "for_s": 7},
+              {"at_s": 9, "kind": "drain", "pool": "short", "for_s": 7}]
+    done = simulate(scenario_from({
+        "workload": {"requests": {"arrival_s": [0, 20, 40], "prompt": [1, 9, 9], "output": [4, 4, 4]}},
+        "hardware": "unit", "max_model_len": 99, "cluster": {"pools": pools, "events": events}}), "reference")
+    replicas, metric, *_ = fleet_figure(done).axes
+    assert {text.get_text() for text in replicas.texts} >= {"crash long 1", "drain short"}
+    assert metric.get_title("left") == "requests a replica, as the autoscaler of pool long read it"
+
+
 def test_the_terminal_says_what_the_fleet_was_and_cost(capsys: pytest.CaptureFixture[str]) -> None:
     print_result(result())
     assert "The fleet had 1 to 3 replicas" in capsys.readouterr().out
@@ -125,6 +141,62 @@ def test_hpa_manifest_is_valid_and_says_what_was_simulated(auto: dict[str, Any])
     pods = {"type": "Pods", "value": 2 if "scale_up" in auto else 4, "periodSeconds": 15}
     assert up["policies"][0] == pods and len(up["policies"]) == (1 if "scale_up" in auto else 2)
     assert ("sync-period=30s" in manifests(result(auto))) == ("sync_s" in auto)
+
+
+@pytest.mark.parametrize("formula", ["hpa", "keda"])
+def test_forecast_manifest_says_what_was_simulated(formula: str) -> None:
+    """Field names of jthomperoo/predictive-horizontal-pod-autoscaler 0.13, api/v1alpha1; what is not of a model is what
+    a HorizontalPodAutoscaler has. KEDA's sum is an external metric there."""
+    text = manifests(result({"formula": formula, "sync_s": 10, "forecast": {"history": 12}}))
+    body = yaml.safe_load(text)
+    assert (body["apiVersion"], body["kind"]) == ("jamiethompson.me/v1alpha1", "PredictiveHorizontalPodAutoscaler")
+    spec = body["spec"]
+    own = {key: spec.pop(key) for key in ("models", "syncPeriod", "tolerance", "decisionType")}
+    assert own == {"models": [{"type": "Linear", "name": "linear", "linear": {"lookAhead": 30_000, "historySize": 12}}],
+                   "syncPeriod": 10_000, "tolerance": 0.1, "decisionType": "maximum"}
+    plain = body | {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler"}
+    kubernetes_validate.validate(plain, "1.30", strict=True)
+    (metric,) = spec["metrics"]
+    kind = "pods" if formula == "hpa" else "external"
+    assert metric[kind]["target"] == {"type": "AverageValue", "averageValue": "1"}
+    assert "kube-controller-manager" not in text
+
+
+def only(required: str = "", **properties: Any) -> dict[str, Any]:
+    """An object of these properties and no others."""
+    return {"type": "object", "additionalProperties": False, "properties": properties, "required": required.split()}
+
+
+WHOLE, TEXT = {"type": "integer", "minimum": 0}, {"type": "string"}
+SCALED_OBJECT = only(
+    "apiVersion kind metadata spec", apiVersion={"const": "keda.sh/v1alpha1"}, kind={"const": "ScaledObject"},
+    metadata=only("name", name=TEXT),
+    spec=only(
+        "scaleTargetRef triggers", pollingInterval=WHOLE, cooldownPeriod=WHOLE, initialCooldownPeriod=WHOLE,
+        idleReplicaCount=WHOLE, minReplicaCount=WHOLE, maxReplicaCount=WHOLE, fallback={"type": "object"},
+        scaleTargetRef=only("name", apiVersion=TEXT, kind=TEXT, name=TEXT, envSourceContainerName=TEXT),
+        advanced=only(restoreToOriginalReplicaCount={"type": "boolean"},
+                      horizontalPodAutoscalerConfig=only(name=TEXT, behavior={"type": "object"})),
+        triggers={"type": "array", "items": only(
+            "type metadata", type=TEXT, name=TEXT, metricType={"enum": ["AverageValue", "Value", "Utilization"]},
+            useCachedMetrics={"type": "boolean"}, authenticationRef={"type": "object"},
+            metadata={"type": "object", "additionalProperties": TEXT})}))  # fmt: skip
+"""ScaledObject of KEDA 2 (keda.sh, its custom resource definition): every value of a trigger is text."""
+
+
+@pytest.mark.parametrize("auto", [
+    {}, {"min": 0, "metric": "waiting", "polling_s": 5, "cool_down_s": 60}, {"metric": "ttft", "target": 1.5},
+    {"schedule": [{"from_s": 3600, "to_s": 7200, "replicas": 2}], "scale_down": {"percent": 10, "period_s": 60}},
+])
+def test_keda_manifest_is_a_scaled_object(auto: dict[str, Any]) -> None:
+    """Its behaviour is that of a HorizontalPodAutoscaler, which Kubernetes' own schema is asked about."""
+    body = yaml.safe_load(manifests(result({"formula": "keda"} | auto)))
+    jsonschema.Draft202012Validator(SCALED_OBJECT).validate(body)
+    spec, target = body["spec"], {"apiVersion": "apps/v1", "kind": "Deployment", "name": "x"}
+    scaler = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "x"},
+              "spec": {"scaleTargetRef": target, "maxReplicas": spec["maxReplicaCount"],
+                       "behavior": spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]}}  # fmt: skip
+    kubernetes_validate.validate(scaler, "1.30", strict=True)
 
 
 def test_keda_manifest_says_what_was_simulated() -> None:

@@ -7,6 +7,8 @@ import pytest
 
 from simulator import Scenario, scenario_from, simulate
 from simulator.errors import ConfigError
+from simulator.report.slots import slot_figure
+from simulator.report.timeline import slot_spans
 from simulator.state import FINISHED, LOST
 from simulator.units import NS_PER_S
 
@@ -60,6 +62,39 @@ def test_a_full_decode_replica_holds_up_prefill() -> None:
     # C: begins when B is admitted at 6, first at 7, admitted at 8, last at 10. Sending takes nanoseconds.
     assert np.round(done.requests.first / NS_PER_S).tolist() == [1, 2, 7]
     assert np.round(done.requests.last / NS_PER_S).tolist() == [6, 8, 10]
+
+
+def test_the_slot_picture_has_both_halves() -> None:
+    """The case above, a second later: A is at the first from 1 to 2 s and at the other to 7, B from 2 to 3 and, when
+    A's slot is free, from 7 to 9, C from 7 to 8 and from 9 to 11. Those replicas are drawn that did it all."""
+    requests = {"arrival_s": [1.0, 1.0, 1.0], "prompt": [4, 4, 4], "output": [6, 3, 3]}
+    one = {"policy": {"max_num_seqs": 1}, "replicas": 2}
+    done = simulate(split({"kv": {"num_gpu_blocks": 8}, **one}, one, FAST, workload={"requests": requests}).updated(
+        {"cluster.events": [{"at_s": 0, "kind": "drain", "pool": pool, "replica": 0, "for_s": 1000}
+                            for pool in ("p", "d")]}), "reference")
+    spans = slot_spans(done)
+    seen = {(int(r), int(row)): (round(a / NS_PER_S), round(b / NS_PER_S)) for r, row, a, b
+            in zip(spans.replica, spans.row, spans.start, spans.held, strict=True)}
+    assert seen == {(1, 0): (1, 2), (1, 1): (2, 3), (1, 2): (7, 8), (3, 0): (2, 7), (3, 1): (7, 9), (3, 2): (9, 11)}
+    assert not spans.slot.any()
+    first, second = (ax.get_title("left") for ax in slot_figure([done]).axes)
+    assert "busiest prefill replica, 1 of 4, pool p" in first and "busiest decode replica, 3 of 4, pool d" in second
+
+
+def test_slots_of_first_halves_are_those_of_the_engine() -> None:
+    """Answers of one token end where they began, in the slot that the engine gave them; as many first halves as there
+    are tokens to come never share one."""
+    requests = {"arrival_s": [0.3 * k for k in range(40)], "prompt": [4 + 3 * (k % 4) for k in range(40)],
+                "output": [1 + k % 2 for k in range(40)]}
+    done = simulate(split({"policy": {"max_num_seqs": 8, "max_num_batched_tokens": 8}}, {}, FAST,
+                          workload={"requests": requests}), "reference")
+    spans = slot_spans(done)
+    there = spans.replica == 0
+    one = there & (done.requests.output[spans.row] == 1)
+    assert one.sum() == 20 and (spans.slot[one] == done.requests.slot[spans.row[one]]).all()
+    assert len(np.unique(spans.slot[there])) > 2
+    same = (spans.slot[1:] == spans.slot[:-1]) & (spans.replica[1:] == spans.replica[:-1])
+    assert (spans.start[1:][same] >= spans.held[:-1][same]).all()
 
 
 def test_a_free_link_and_one_request_is_one_replica() -> None:

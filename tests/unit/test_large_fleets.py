@@ -2,14 +2,19 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from simulator import scenario_from
 from simulator.memory import LARGE, zeros_as_used
+from simulator.prefix import forget_all
+from simulator.records import Counters
 from simulator.run import build_job, build_trace, in_submission_order
 from simulator.scenario.setup import prepare
+from simulator.state import Prefix
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
 
@@ -39,3 +44,19 @@ def test_a_thousand_replicas_begin_with_what_their_slots_take() -> None:
     job = build_job(prepare(scenario), trace, True, False)
     job.reps.prefix.nodes["owner"][:, 0] = 1
     assert job.reps.prefix.nodes.nbytes > 1.4e9 and resident() - before < 0.25e9
+
+
+def test_a_thousand_prefix_caches_begin_empty() -> None:
+    """What each replica knows of every shared block is a table of over 1 GB for all of them; before anything has run it
+    is empty, and emptying the cache of a replica that comes back takes no memory either."""
+    scenario = scenario_from({
+        "workload": {"arrivals": {"kind": "poisson", "rate": 100, "requests": 20_000}, "prompt": 100, "output": 10,
+                     "prefix": {"groups": 2000, "length": 1600}},
+        "engine": "vllm-0.24", "max_model_len": 4096, "cluster": {"replicas": 1024}})
+    trace = in_submission_order(build_trace(scenario.parsed_workload(), 1), "open")
+    before = resident()
+    job = build_job(prepare(scenario), trace, True, False)
+    found = job.reps.prefix.found
+    rep: Any = SimpleNamespace(prefix=Prefix((), (), found[0], (), ()), c=Counters())
+    forget_all(rep)
+    assert found.nbytes > 1e9 and resident() - before < 0.25e9 and not found.any()

@@ -31,7 +31,16 @@ def _scaled(row: Data | None) -> str:
             else f"{-row['saving_pct']:.0f} % more than the fixed fleet, which is the cheaper")  # fmt: skip
     return (f"Autoscaled by {name} to {number(row['target'])} {UNITS[row['metric']]}, {row['min']} to "
             f"{row['most']} replicas that take {row['start_s']:g} s to start, it keeps every limit too: {hours}, "
-            f"{rest}.")  # fmt: skip
+            f"{rest}.{_loss(row['loss'])}")  # fmt: skip
+
+
+def _loss(lost: Data | None) -> str:
+    """The loss of replicas that an autoscaled fleet stands."""
+    if lost is None:
+        return ""
+    seen = ", ".join(f"{level['name']} {level_value(level, 'value')}" for level in lost["levels"])
+    return (f" In the {lost['after_s']:g} s after the loss of {lost['replicas']} in its busiest time, when "
+            f"{lost['restarted']} requests start again: {seen}.")  # fmt: skip
 
 
 def _spot(row: Data | None) -> str:
@@ -57,6 +66,8 @@ def alternative_rows(data: Data) -> list[dict[str, str]]:
         what = f"autoscaled: {row['min']} to {row['most']} replicas" if name == "autoscaled" else (
             f"{row['owned']} on demand, {row['spot']} spot" if row["holds"] else "partly spot")  # fmt: skip
         if row["holds"]:
+            if row.get("loss"):
+                what += f", {row['loss']['replicas']} may fail"
             rows.append({"fleet": what, "usd": f"{row['usd_per_hour']:.2f}", "saving": f"{row['saving_pct']:.0f} %",
                          "levels": _levels(row)})  # fmt: skip
         else:

@@ -25,7 +25,7 @@ NOT_MODELLED = (
     "network and load-balancer latency between client and replica; time to start a replica, but in autoscale and spot",
     "prefix hits that the traffic does not show (sessions, prefix hashes, cached tokens)",
     "failures other than replicas missing (survive) and spot: no retries, no slow GPUs, no restarts under load",
-    "LoRA adapters loaded in turn, pipeline parallelism, multi-node tensor parallelism, mixed GPU types in one fleet",
+    "LoRA adapters loaded in turn, replicas spread over a network, mixed GPU types in one fleet",
     "quality of the answers: lower precision is counted as faster, never as worse",
     "host, storage, network and staff costs; power is GPUs times their rated maximum",
 )
@@ -194,7 +194,7 @@ def nearest(plan: Plan) -> dict[str, Any] | None:
         "limit": binding.limit,
         "value": binding.shown,
         "overloaded": judged.overloaded,
-        "replicas": plan.spec.candidates.allowed(o.candidate.tensor_parallel, o.candidate.prefill_replicas)[-1],
+        "replicas": plan.spec.candidates.allowed(o.candidate.gpus, o.candidate.prefill_replicas)[-1],
         "traffic_share": o.rate_met / plan.spec.growth if o.rate_met else None,
         "reason": o.reason,
     }

@@ -110,6 +110,8 @@ def vllm_flags(spec: PlanSpec, setup: Setup) -> list[str]:
         flags.append(f"--long-prefill-token-threshold={limits.long_prefill_token_threshold}")
     if scenario.kv.num_gpu_blocks:
         flags.append(f"--num-gpu-blocks-override={scenario.kv.num_gpu_blocks}")
+    if hardware.pipeline_parallel > 1:
+        flags.append(f"--pipeline-parallel-size={hardware.pipeline_parallel}")
     if hardware.expert_parallel:
         flags.append("--enable-expert-parallel")
     if scenario.kv.prefix_caching is not None:
@@ -208,7 +210,7 @@ def kubernetes(spec: PlanSpec, setup: Setup, fleet: Fleet) -> str:
         "image": f"vllm/vllm-openai:v{version if version.count('.') > 1 else version + '.0'}",
         "args": [f"--model={flags[0]}", *flags[1:]],
         "ports": [{"containerPort": PORT}],
-        "resources": {"limits": {"nvidia.com/gpu": fleet.candidate.tensor_parallel}},
+        "resources": {"limits": {"nvidia.com/gpu": fleet.candidate.gpus}},
         "readinessProbe": {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": 5},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }
