@@ -29,7 +29,7 @@ from simulator.uncollected import uncollected
 F = TypeVar("F", bound=Callable[..., object])
 
 _ROOT = Path(__file__).resolve().parent.parent
-_JITABLE_SOURCES = ("policies/*.py", "simulator/engines/*.py", "simulator/cost/step.py", "simulator/kv.py",
+JITABLE_SOURCES = ("policies/*.py", "simulator/engines/*.py", "simulator/cost/step.py", "simulator/kv.py",
                     "simulator/prefix.py", "simulator/free_queue.py", "simulator/offload.py", "simulator/windows.py",
                     "simulator/records.py", "simulator/state.py", "simulator/units.py", "simulator/jit.py")
 waits_for_others = True
@@ -94,7 +94,7 @@ def _teach_bit_length() -> None:
 def source_hash(root: Path = _ROOT) -> str:
     """Hash over the text of every jitable source, the numba version and the package's place (16 hex digits)."""
     digest = hashlib.sha256(f"{version('numba')} {root}".encode())
-    for pattern in _JITABLE_SOURCES:
+    for pattern in JITABLE_SOURCES:
         for path in sorted(root.glob(pattern)):
             digest.update(path.name.encode())
             digest.update(path.read_bytes())

@@ -25,6 +25,15 @@ def seconds(value: float | None, missing: str = MISSING) -> str:
     return f"{value:.3g} s" if abs(value) < 999.5 else f"{value:,.0f} s"
 
 
+def moment(value: float) -> str:
+    """A time [s] into a trace: 41 s, 12 min 5 s, 13 h 47 min."""
+    whole = round(value)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
+    minutes = round(value / 60)
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
 def number(value: float | None, missing: str = MISSING) -> str:
     """A count whole, with thousands apart; anything else with three significant digits, whole from 100 on."""
     if value is None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from simulator.cli.common import QuietOption, console, find_scenario, note, show
+from simulator.cli.common import JsonOption, QuietOption, console, find_scenario, note, print_json, show
 from simulator.cli.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -83,11 +83,13 @@ def _closing_line(outcome: "SweepOutcome") -> str:
 
 
 def show_sweep(folder: FolderArgument, metric: MetricOption = "ttft_s.p99", keys: KeysOption = None,
-               top: TopOption = 10, plot: PlotOption = None, quiet: QuietOption = False) -> None:
-    """List the best points, draw a metric over two of the keys, and write both as a page."""
+               top: TopOption = 10, plot: PlotOption = None, as_json: JsonOption = False,
+               quiet: QuietOption = False) -> None:
+    """List the best points, draw a metric over two of the keys, and write both as a page and as sweep.json."""
     from rich.text import Text
 
     from simulator.sweep import show as table
+    from simulator.sweep.data import plain, write_json
     from simulator.sweep.page import answer, write_page
 
     swept = table.sweep_keys(folder)
@@ -95,24 +97,30 @@ def show_sweep(folder: FolderArgument, metric: MetricOption = "ttft_s.p99", keys
     frame = table.load_table(folder)
     means = table.point_means(frame, swept, metric)
     said = table.unfinished(folder, frame)
-    show(*(Text(line) for line in [*answer(means, swept, metric), *said]))
-    show(table.best_table(table.best_points(means, metric, top), swept, metric))
+    if not as_json:
+        show(*(Text(line) for line in [*answer(means, swept, metric), *said]))
+        show(table.best_table(table.best_points(means, metric, top), swept, metric))
     failed = table.errors_table(frame)
     if failed is not None:
         console(stderr=True).print(failed)
-    figure = None
+    figure = grid = None
+    folded: list[str] = []
     if pair is not None and keys is None and not table.fits(means, *pair):
         note(f"no heat map: {pair[0]} and {pair[1]} have too many values; --keys X,Y names others", quiet)
     elif pair is not None:
         grid, folded = table.grid_of(means, pair[0], pair[1], metric), table.folded_keys(means, *pair)
-        if grid.shape[1] <= 16 and grid.shape[0] <= 40:
+        if grid.shape[1] <= 16 and grid.shape[0] <= 40 and not as_json:
             show(table.grid_table(grid, metric, folded))
         path = plot or folder / "heatmap.png"
         figure = table.heat_map(grid, metric, folded)
         table.save_heat_map(figure, path)
         note(f"heat map in {path}", quiet)
-    page = folder / "report.html"
-    write_page(page, folder.resolve().name, frame, means, swept, metric, figure, max(top, 20), said)
+    page, name = folder / "report.html", folder.resolve().name
+    write_page(page, name, frame, means, swept, metric, figure, max(top, 20), said)
+    data = plain(name, frame, means, swept, metric, grid, folded, max(top, 20), said)
+    write_json(folder / "sweep.json", data)
+    if as_json:
+        print_json(data)
     note(f"open {page}", quiet)
 
 

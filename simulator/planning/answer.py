@@ -226,7 +226,7 @@ class Explain:
                 rate = wall * x * self.per_unit
                 yield {
                     "requests_per_s": rate,
-                    "goodput_per_s": rate * record["attained"],
+                    "goodput_per_s": rate * record["attained_every"],
                     "overloaded": record["overloaded"],
                     **{t.name: value_of(record, t) for t in self.search.spec.slo.targets},
                 }

@@ -26,7 +26,7 @@ from simulator.units import NS_PER_S, to_seconds
 Asked = tuple[str, str | None, float]
 WINDOWS: Final = (300.0, 3600.0)
 """[s] windows whose worst is always shown."""
-MEASURE_VERSION: Final = 5
+MEASURE_VERSION: Final = 6
 """Raise when a record changes its meaning: cached points of another version are not used."""
 PER_REQUEST: Final = ("ttft", "tpot", "e2e", "queue")
 """Metrics that a request has a time of; gaps between tokens are known as a histogram of all."""
@@ -49,6 +49,7 @@ class Wanted:
     windows: tuple[float, ...] = ()
     level: float = 0.9
     class_limits: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = ()
+    own_limits: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = ()  # by class, of the goodput curve
 
 
 def wanted_of(spec: Asking) -> Wanted:
@@ -62,6 +63,7 @@ def wanted_of(spec: Asking) -> Wanted:
         tuple(windows),
         spec.search.confidence,
         tuple((name, tuple(sorted(asked.limits.items()))) for name, asked in spec.slo.class_attainment.items()),
+        tuple((name, tuple(sorted(limits.items()))) for name, limits in spec.slo.limits_of_classes().items()),
     )
 
 
@@ -161,14 +163,21 @@ def _gap(result: Result, share: float | None) -> float:
 def _goodness(result: Result, times: dict[str, Floats], measured: Bools, wanted: Wanted) -> dict[str, Any]:
     """Shares of the requests within their limits, and how many such there are a second of arrivals."""
 
-    def good(rows: Bools, limits: tuple[tuple[str, float], ...]) -> float:
-        met = np.isfinite(times["e2e"])
+    def met(limits: tuple[tuple[str, float], ...]) -> Bools:
+        found = np.isfinite(times["e2e"])
         for metric, limit in limits:
-            met = met & ~(times[metric] > limit)
-        return float(met[rows].mean()) if rows.any() else math.nan
+            found = found & ~(times[metric] > limit)
+        return found
 
+    def good(rows: Bools, limits: tuple[tuple[str, float], ...]) -> float:
+        return float(met(limits)[rows].mean()) if rows.any() else math.nan
+
+    every = met(wanted.limits)
+    for name, limits in wanted.own_limits:
+        every = every & (met(limits) | ~_rows(result, measured, name))
     return {
         "attained": good(measured, wanted.limits),
+        "attained_every": float(every[measured].mean()) if measured.any() else math.nan,
         "attained_of": {name: good(_rows(result, measured, name), limits) for name, limits in wanted.class_limits},
     }
 

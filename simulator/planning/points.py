@@ -121,7 +121,7 @@ class Bench:
     def wanted_at(self, point: Point) -> Wanted:
         """What to record of a point: its limits only where they are used, so that others keep their key."""
         needed = point.goodput or self.spec.slo.counts
-        return self.wanted if needed else replace(self.wanted, limits=())
+        return self.wanted if needed else replace(self.wanted, limits=(), own_limits=())
 
     def trace_number(self, point: Point) -> int:
         """Replication of the trace; of a plain file there is one."""

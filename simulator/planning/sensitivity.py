@@ -15,7 +15,7 @@ import numpy as np
 from simulator.planning.price import Fleet
 from simulator.planning.search import Search
 from simulator.planning.statistics import finite
-from simulator.planning.ways import Way
+from simulator.planning.ways import Way, can_share_more
 from simulator.workload.inspect import variation
 
 RANGES: Final = {
@@ -27,7 +27,8 @@ WORDS: Final = {
     "price": "USD per GPU and hour", "prompt length": "prompt tokens of every request",
     "output length": "answer tokens of every request",
     "burstiness": "coefficient of variation of the gaps between arrivals", "acceptance": "chance that drafts are right",
-    "hit rate": "requests whose prefixes the cache can know", "host time": "CPU and front-end time of a step",
+    "hit rate": "requests whose prefixes the cache can know; upwards how much of a prompt it can know",
+    "host time": "CPU and front-end time of a step",
     "step time": "GPU and CPU time of a step, by the profile's error",
 }
 EVEN: Final = 0.05
@@ -62,11 +63,15 @@ class Sensitivity:
             yield "step time", self.error
 
     def _row(self, name: str, size: float) -> dict[str, Any]:
-        ends = [self._end(name, 1 - size), self._end(name, 1 + size) if name != "hit rate" else None]
+        ends = [self._end(name, 1 - size), self._end(name, 1 + size) if self._goes_up(name) else None]
         costs = [end["cost"] for end in ends if end and end["cost"]]  # not where there is no rate, or no wall
         spread = max((abs(math.log(cost)) for cost in costs), default=0.0)
         return {"input": name, "what": WORDS[name], "size_pct": 100 * size, "down": ends[0], "up": ends[1],
                 "spread": max(spread, math.log(max(costs, default=1.0) / min(costs, default=1.0)))}  # fmt: skip
+
+    def _goes_up(self, name: str) -> bool:
+        """Whether there can be more of an input."""
+        return name != "hit rate" or can_share_more(self.search.runner.bench.traffic.trace(0))
 
     def _end(self, name: str, factor: float) -> dict[str, Any]:
         """Cost a unit of traffic as a factor (null: no rate meets the limits), and about how many replicas it takes."""

@@ -125,9 +125,18 @@ class SloSpec(Section):
         the percentile targets for all classes."""
         if self.attainment:
             return self.attainment.limits
+        return self._tightest(None)
+
+    def limits_of_classes(self) -> dict[str, dict[str, float]]:
+        """Class -> metric -> limit [s] that one of its requests must meet besides, likewise."""
+        names = dict.fromkeys([*(t.cls for t in self.targets if t.cls is not None), *self.class_attainment])
+        return {name: self.class_attainment[name].limits if name in self.class_attainment else self._tightest(name)
+                for name in names}  # fmt: skip
+
+    def _tightest(self, cls: str | None) -> dict[str, float]:
         limits: dict[str, float] = {}
         for target in self.targets:
-            if target.cls is None and target.metric != "itl":
+            if target.cls == cls and target.metric != "itl":
                 limits[target.metric] = min(target.max_s, limits.get(target.metric, target.max_s))
         return limits
 

@@ -241,6 +241,9 @@ class PlanSpec(Section):
         if self.autoscale is not None and self.survive and self.autoscale.min <= self.survive:
             raise ValueError(f"autoscale.min must be > survive ({self.survive}), so that somebody is left, got "
                              f"{self.autoscale.min}")
+        if self.autoscale is not None and self.spot is not None:
+            raise ValueError("spot is not modelled with autoscale: the autoscaler would order replicas in place of "
+                             "those taken back, at the price on demand; ask for each in a plan of its own")
         for gpu in self.spot.prices if self.spot else ():
             if gpu_name(gpu) not in self.candidates.gpu:
                 known = ", ".join(self.candidates.gpu)

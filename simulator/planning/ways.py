@@ -8,7 +8,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from simulator.errors import ConfigError
 from simulator.planning.candidate import Candidate, scenario_of
 from simulator.planning.spec import PlanSpec
 from simulator.scenario.setup import Setup, prepare
@@ -110,9 +109,10 @@ def _bent(gaps: npt.NDArray[np.float64], power: float) -> npt.NDArray[np.float64
 
 
 def _prefixes(trace: Trace, factor: float, seed: int) -> Trace:
-    """Of a share 1 - factor of the requests, drawn, nothing is known to a cache."""
-    if factor >= 1:
-        raise ConfigError(f"a share of prefixes above what the traffic shows cannot be made, got {factor:g}")
+    """Less: of a share 1 - factor of the requests, drawn, nothing is known to a cache. More: what prompts begin with
+    in common is `factor` times as long, in prompts as long as before."""
+    if factor > 1:
+        return _longer_prefixes(trace, factor)
     lone = stream(seed, "prefixes", 0).random(len(trace)) >= factor
     extras, own = trace.extras, np.arange(len(trace), dtype=np.int64)
     changes: dict[str, Any] = {}
@@ -124,6 +124,39 @@ def _prefixes(trace: Trace, factor: float, seed: int) -> Trace:
     if extras.opening is not None:
         changes["opening"] = np.where(lone, int(extras.opening.max()) + 1 + own, extras.opening)
     return replace(trace, cached=freeze(np.where(lone, 0, trace.cached)), extras=replace(extras, **changes))
+
+
+def can_share_more(trace: Trace) -> bool:
+    """Whether prompts can have more in common at the same length: conversations repeat all that was said already."""
+    return bool(trace.cached.any()) or trace.extras.opening is not None or trace.extras.hash_ids is not None
+
+
+def _longer_prefixes(trace: Trace, factor: float) -> Trace:
+    """System prompts, blocks known from earlier requests and tokens that the trace calls cached: each longer."""
+    extras, changes = trace.extras, dict[str, Any]()
+    if extras.hash_ids is not None and extras.hash_ends is not None:
+        changes["hash_ids"] = freeze(_known_further(extras.hash_ids, extras.hash_ends, factor))
+    if extras.opening_tokens is not None:
+        changes["opening_tokens"] = freeze(np.minimum(_lengths(extras.opening_tokens, factor), trace.prompt)
+                                           * (extras.opening_tokens > 0))
+    cached = np.minimum(np.rint(trace.cached * factor).astype(np.int64), trace.prompt)
+    return replace(trace, cached=freeze(cached), extras=replace(extras, **changes))
+
+
+def _known_further(ids: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], factor: float) -> npt.NDArray[np.int64]:
+    """Behind the blocks that an earlier request has had (the first k of a prompt), (factor - 1) k more are the same in
+    all prompts that go on from there, and in those that repeat one of them."""
+    made, fresh, start = ids.copy(), int(ids.max(initial=0)) + 1, 0
+    seen, same, now = set[int](), dict[tuple[int, int], int](), dict[int, int]()
+    for end in ends.tolist():
+        own = ids[start:end].tolist()
+        known = next((k for k, block in enumerate(own) if block not in seen), len(own))
+        for j in range(min(round(known * (factor - 1)), len(own) - known)):
+            now[own[known + j]] = same.setdefault((own[known - 1], j), fresh + len(same))
+        made[start:end] = [now.get(block, block) for block in own]
+        seen.update(own)
+        start = end
+    return made
 
 
 CHANGES: Final[dict[str, Callable[[Trace, float, int], Trace]]] = {

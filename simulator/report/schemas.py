@@ -12,7 +12,7 @@ KINDS: Final = tuple(SCHEMAS)
 """summary.json (comparison.json is a list of such), plan.json, budget.json, ..."""
 WORDS: Final[dict[str, dict[str, Any]]] = {
     "count": {"type": "integer"}, "number": {"type": ["number", "null"]}, "text": {"type": "string"},
-    "flag": {"type": "boolean"}, "object": {"type": "object"},
+    "flag": {"type": "boolean"}, "object": {"type": "object"}, "value": {},
 }  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def _of(node: Any, name: str) -> dict[str, Any]:
     if isinstance(node, str):
         if node == "schema":
             return {"const": name}
-        return WORDS.get(node) or {"$ref": f"#/$defs/{node}"}
+        return WORDS.get(node, {"$ref": f"#/$defs/{node}"})
     keys = {key.rstrip("?~"): key for key in node if key != "*"}
     made: dict[str, Any] = {"type": "object", "required": [key for key, marked in keys.items() if "?" not in marked],
                             "properties": {key: _maybe(marked, _of(node[marked], name))

@@ -95,6 +95,7 @@ def _view(s: Settings, result: Result, pictures: bool) -> View:
         ("median E2E", bounded(finite(values[key_of("e2e", None, 50.0)]))),
         ("within both limits", share(record["attained"])),
         ("refused", share(record["rejected"] / record["arrived"])),
+        ("prompt tokens from the cache", share(result.summary["kv"]["prefix_cache"]["hit_rate"])),
         ("slots in use", share(record["slots_mean"])),
         ("KV memory in use", share(record["kv_mean"])),
         ("cost", f"{hourly:.2f} USD/h"),

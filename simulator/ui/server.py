@@ -4,6 +4,8 @@ It listens on 127.0.0.1 alone and answers only requests addressed to this comput
 other machine, and no page of another site, can reach it.
 """
 
+import socket
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +30,7 @@ SLIDERS: Final = (
     ("max_num_seqs", "max_num_seqs", 1, 256, 1),
     ("max_num_batched_tokens", "max_num_batched_tokens (0: the engine's)", 0, 16_384, 512),
     ("prompt", "prompt tokens, mean", 50, 6000, 50),
+    ("prefix", "system prompt before it, tokens (0: none)", 0, 8000, 50),
     ("output", "output tokens, mean", 10, 1500, 10),
 )
 """Setting, label, least, most, step."""
@@ -41,8 +44,10 @@ body { background: var(--page); color: var(--ink); } .q-card { background: var(-
 """
 
 
-WHOLE: Final = ("replicas", "max_num_seqs", "max_num_batched_tokens", "prompt", "output", "tensor_parallel")
+WHOLE: Final = ("replicas", "max_num_seqs", "max_num_batched_tokens", "prompt", "prefix", "output", "tensor_parallel")
 """Settings that are whole numbers."""
+MAY_BE_ZERO: Final = ("prefix", "max_num_batched_tokens")
+"""Settings for which 0 stands for none, or the engine's own."""
 
 
 def serve(file: Path | None, port: int, open_browser: bool) -> None:
@@ -55,8 +60,10 @@ def serve(file: Path | None, port: int, open_browser: bool) -> None:
         raise ConfigError(f"the local page needs the extra `ui`: pip install '.[ui]' in a clone, "
                           f"or pip install 'servecast[ui]' ({error})") from error
     start, prices = settings_from(file)
+    _check_free(port)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(NAMES))
     app.add_middleware(OwnOrigin)
+    app.on_startup(lambda: print(f"the page is at http://{HOST}:{port}; Ctrl-C ends it", file=sys.stderr, flush=True))
 
     @ui.page("/")
     def page() -> None:
@@ -72,6 +79,17 @@ def serve(file: Path | None, port: int, open_browser: bool) -> None:
         dark=None,
         show_welcome_message=False,
     )
+
+
+def _check_free(port: int) -> None:
+    """Raise ConfigError for a port that somebody else listens on."""
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((HOST, port))
+        except OSError as error:
+            free = "accepted: a port that is free on this computer"
+            raise ConfigError(f"--port {port}: {error.strerror}; {free}") from error
 
 
 class OwnOrigin:
@@ -104,6 +122,12 @@ def is_own(origin: str, scope: Any) -> bool:
         return parts.scheme == "http" and parts.hostname in NAMES and (parts.port or 80) == server[1]
     except ValueError:
         return False
+
+
+def _widen(slider: Any, value: float) -> None:
+    """Let a slider go as far as a value."""
+    slider.props["min"], slider.props["max"] = min(slider.props["min"], value), max(slider.props["max"], value)
+    slider.update()
 
 
 class Page:
@@ -168,8 +192,8 @@ class Page:
         self.settings = chosen
         for name, control in self._parts["controls"].items():
             value = getattr(chosen, name)
-            if hasattr(control, "max"):
-                control.props(f"max={max(control.max, value)}")
+            if "max" in control.props:
+                _widen(control, value)
             control.value = value
         await self.refresh()
 
@@ -209,11 +233,34 @@ class Page:
                 self._parts["controls"][name] = select
             for name, label, least, most, step in SLIDERS:
                 value = getattr(self.settings, name)
-                shown = ui.label(f"{label}: {value:g}").props(f'data-testid="{name}-label"')
-                top = max(most, value)
-                slider = ui.slider(min=least, max=top, step=step, value=value,
-                                   on_change=self._setter(name, shown, label))  # fmt: skip
-                self._parts["controls"][name] = slider.props(f'data-testid="{name}" aria-label="{label}"')
+                self._number(ui, name, label, (min(least, value), max(most, value), step), value)
+            ui.switch("prefix caching", value=self.settings.prefix_caching, on_change=self._setter("prefix_caching")
+                      ).props('data-testid="prefix_caching"')  # fmt: skip
+
+    def _number(self, ui: Any, name: str, label: str, span: tuple[float, float, float], value: float) -> None:
+        """A slider with a field beside it that takes any number; what one is set to the other shows."""
+        shown = ui.label(f"{label}: {value:g}").props(f'data-testid="{name}-label"')
+        with ui.row().classes("w-full items-center no-wrap"):
+            slider = ui.slider(min=span[0], max=span[1], step=span[2], value=value).classes("grow")
+            entry = ui.number(value=value, min=0).classes("w-24 shrink-0")
+        slider.props(f'data-testid="{name}" aria-label="{label}"')
+        entry.props(f'data-testid="{name}-number" aria-label="{label}, as a number" dense debounce=400')
+        set_value = self._setter(name, shown, label)
+
+        async def slid(event: Any) -> None:
+            entry.value = event.value
+            await set_value(event.value)
+
+        async def typed(event: Any) -> None:
+            number = event.value
+            if number is None or number < 0 or (number == 0 and name not in MAY_BE_ZERO):
+                return  # half typed
+            _widen(slider, number)
+            slider.value = int(number) if name in WHOLE else number
+
+        slider.on_value_change(slid)
+        entry.on_value_change(typed)
+        self._parts["controls"][name] = slider
 
     def _results(self, ui: Any) -> None:
         with ui.column().classes("grow min-w-0 w-full"):
@@ -228,13 +275,16 @@ class Page:
 
     def _setter(self, name: str, shown: Any = None, label: str = "") -> Any:
         async def changed(event: Any) -> None:
-            value: Any = int(event.value) if name in WHOLE else event.value
+            value: Any = getattr(event, "value", event)
+            value = int(value) if name in WHOLE else value
+            if shown is not None:
+                shown.text = f"{label}: {value:g}"
+            if value == getattr(self.settings, name):
+                return
             changes: dict[str, Any] = {name: value}
             if name == "gpu":
                 changes["price"] = self.prices.get(value)
             self.settings = replace(self.settings, **changes)
-            if shown is not None:
-                shown.text = f"{label}: {value:g}"
             await self.refresh()
 
         return changed

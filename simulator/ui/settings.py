@@ -33,7 +33,8 @@ DRAWN: Final = ("Requests are drawn with the mean and the spread of those of the
 @dataclass(frozen=True)
 class Settings:
     """What can be set on the page. `start` are the other settings of the file it was opened with, `folder` where that
-    file is, `lengths` and `arrivals` its distributions, whose mean is set here."""
+    file is, `lengths` and `arrivals` its distributions, whose mean is set here, `prefixes` how many system prompts
+    there are and how popular."""
 
     rate: float = 20.0  # [requests/s] over the fleet
     ttft_ms: float = 500.0  # limit on p99
@@ -45,6 +46,8 @@ class Settings:
     max_num_batched_tokens: int = 0  # 0: the engine's own
     prompt: int = 1150  # [tokens] mean
     output: int = 210  # [tokens] mean
+    prefix: int = 0  # [tokens] of the system prompt that comes before the prompt, 0: none
+    prefix_caching: bool = True
     model: str = "llama-3.1-8b"
     tensor_parallel: int = 1
     weight_dtype: str = "bf16"
@@ -53,6 +56,8 @@ class Settings:
     folder: Path = Path()
     lengths: Mapping[str, Any] = field(default_factory=dict)
     arrivals: Mapping[str, Any] = field(default_factory=dict)
+    prefixes: Mapping[str, Any] = field(default_factory=lambda: {"groups": 1})
+    caches: bool | None = True  # whether the engine keeps a prefix cache unasked; None: the file asks
     note: str = ""
 
     def workload(self, rate: float, requests: int) -> dict[str, Any]:
@@ -62,7 +67,14 @@ class Settings:
         for name, mean, cv in (("prompt", self.prompt, 1.0), ("output", self.output, 0.9)):
             own = self.lengths.get(name) or {"kind": "lognormal", "cv": cv, "max": LONGEST[name]}
             drawn[name] = {**own, "mean": float(mean)}
+        if self.prefix:
+            drawn["prefix"] = {**self.prefixes, "length": self.prefix}
         return drawn
+
+    def kv(self) -> dict[str, Any]:
+        """The file's, with or without a prefix cache; nothing is said where the engine has it so by itself."""
+        own = {key: value for key, value in self.start.get("kv", {}).items() if key != "prefix_caching"}
+        return own if self.prefix_caching == self.caches else {**own, "prefix_caching": self.prefix_caching}
 
     def plain(self, rate: float, requests: int) -> dict[str, Any]:
         """The scenario as plain data: one replica at `rate`."""
@@ -80,6 +92,7 @@ class Settings:
             **start,
             "model": self.model,
             "hardware": hardware,
+            "kv": self.kv(),
             "workload": self.workload(rate, requests),
             "policy": policy,
             "cluster": {"replicas": 1, "router": self.router},
@@ -138,6 +151,8 @@ def _of_scenario(scenario: Scenario, start: Settings) -> Settings:
     lengths = {name: part for name in ("prompt", "output") if _has_mean(part := workload.get(name))}
     arrivals = dict(workload.get("arrivals", {}))
     drawn = len(lengths) == 2 and arrivals.get("kind") in ("poisson", "gamma") and arrivals.get("rate") is not None
+    prefix = _prefix(trace) if drawn and "prefix" in workload else 0
+    given = scenario.kv.prefix_caching
     limits = {name: 1000 * value for name, value in scenario.slo.model_dump(exclude_none=True).items()}
     return replace(
         start,
@@ -149,8 +164,12 @@ def _of_scenario(scenario: Scenario, start: Settings) -> Settings:
         replicas=scenario.cluster.size,
         max_num_seqs=setup.limits.max_num_seqs,
         max_num_batched_tokens=scenario.policy.max_num_batched_tokens or 0,
-        prompt=max(1, round(float(trace.prompt.mean()))),
+        prompt=max(1, round(float(trace.prompt.mean())) - prefix),
         output=max(1, round(float(trace.output.mean()))),
+        prefix=prefix,
+        prefix_caching=bool(setup.limits.prefix),
+        prefixes={k: v for k, v in workload["prefix"].items() if k != "length"} if prefix else start.prefixes,
+        caches=bool(setup.limits.prefix) if given is None else None,
         model=scenario.model,
         tensor_parallel=hardware.tensor_parallel,
         weight_dtype=hardware.weight_dtype,
@@ -164,6 +183,12 @@ def _of_scenario(scenario: Scenario, start: Settings) -> Settings:
 
 def _has_mean(part: Any) -> bool:
     return isinstance(part, Mapping) and "mean" in part
+
+
+def _prefix(trace: Trace) -> int:
+    """[tokens] that the prompts begin with, on average."""
+    length = trace.extras.opening_tokens
+    return 0 if length is None else round(float(length.mean()))
 
 
 def _like(trace: Trace) -> dict[str, Any]:

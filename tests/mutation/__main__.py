@@ -3,20 +3,23 @@
     python -m tests.mutation [WORD ...] [--jobs N]
 
 tries the bugs whose name or file holds one of the words, all without any, N at a time (default: the cores there
-are). First the same tests must pass without a bug. The compiled engine is run by the interpreter
-(simulator/engines/interpreted.py), which spares a minute of compiling a bug; tests that do not pass so are run with
-compiled code, from a compile cache of each of the N copies, and so are those of a bug that was not caught. Exit status:
-the number of bugs that survived, whose text was not found, or whose tests do not pass without them.
+are). The test that fails must pass without the bug. For bugs in what is compiled, the compiled engine is run by the
+interpreter (simulator/engines/interpreted.py), which spares a minute of compiling a bug; those that are not caught so
+are tried with compiled code. Each of the N copies has its own compile cache. Exit status: the number of bugs that
+survived or whose text was not found.
 """
 
 import argparse
 import os
 import queue
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -27,11 +30,21 @@ from mutation.bug import Bug
 from mutation.fleets import BUGS as FLEETS
 from mutation.planted import BUGS
 
+from simulator.jit import JITABLE_SOURCES
+
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("simulator", "policies", "hwprofiles", "scenarios", "tests", "calibration", "docs")
 SECONDS = 900
-"""A run that takes longer hangs, which is noticed too."""
+"""[s] of computing; a run that takes longer hangs, which is noticed too, unless it is the interpreter's."""
+LIMITED = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_CPU, (int(sys.argv[1]), resource.RLIM_INFINITY))
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+TOO_LONG = -signal.SIGXCPU
 INTERPRETED, COMPILED = "interpreted", "compiled"
+NO_TESTS = 5
+"""pytest's exit status where none was left to run."""
 Copies = queue.SimpleQueue[Path]
 
 
@@ -43,20 +56,20 @@ def copy_of_tree(place: Path) -> Path:
     return place
 
 
-def run_tests(place: Path, tests: tuple[str, ...], engine: str) -> tuple[int, str]:
-    """pytest's exit status in a copy (1: a test failed; 124: too long) and its last line."""
+def run_tests(place: Path, tests: Iterable[str], engine: str) -> tuple[int, str]:
+    """pytest's exit status in a copy (1: a test failed) or TOO_LONG, and its last line, or that of what failed."""
     env = os.environ | {"SERVECAST_CACHE": str(place / "cache"), "PYTHONPATH": str(place)}
     env["PYTHONDONTWRITEBYTECODE"] = "1"
     env["NUMBA_DISABLE_JIT"] = str(int(engine == INTERPRETED))
     options = ("-x", "--tb=no", "-rf", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--hypothesis-profile=found")
-    command = [sys.executable, "-m", "pytest", *options, "-m", "not nightly", *tests]
-    try:
-        done = subprocess.run(command, cwd=place, env=env, capture_output=True, text=True, timeout=SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        return 124, f"no end within {SECONDS} s"
+    pytest = [sys.executable, "-m", "pytest", *options, "-m", "not nightly", *tests]
+    command = [sys.executable, "-c", LIMITED, str(SECONDS), *pytest]
+    done = subprocess.run(command, cwd=place, env=env, capture_output=True, text=True, check=False)
+    if done.returncode == TOO_LONG:
+        return TOO_LONG, f"no end within {SECONDS} s of computing"
     lines = done.stdout.strip().splitlines() or [done.stderr[-200:]]
     failed = [line for line in lines if line.startswith("FAILED")]
-    return done.returncode, (failed or lines)[-1][:160]
+    return done.returncode, (failed or lines)[-1]
 
 
 def imports_itself(place: Path) -> bool:
@@ -67,45 +80,55 @@ def imports_itself(place: Path) -> bool:
     return all(str(path).startswith(str(place)) for path in done.stdout.split())
 
 
-def plant(bug: Bug, engines: tuple[str, ...], copies: Copies) -> tuple[str, str]:
-    """(verdict, pytest's last line) of one bug in a free copy; verdict: caught, SURVIVED, ABSENT or BROKEN."""
-    place = copies.get()
+def engines_of(bug: Bug) -> tuple[str, ...]:
+    """How its tests run the compiled engine, one after the other until it is caught."""
+    in_machine_code = any(Path(bug.file).match(pattern) for pattern in JITABLE_SOURCES)
+    return (INTERPRETED, COMPILED) if in_machine_code else (COMPILED,)
+
+
+@contextmanager
+def planted(bug: Bug, place: Path) -> Iterator[None]:
+    """The bug is in the copy meanwhile."""
     path = place / bug.file
     text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace(bug.old, bug.new), encoding="utf-8")
     try:
-        if text.count(bug.old) != 1:
-            return "ABSENT", f"{bug.file} holds {bug.old!r} {text.count(bug.old)} times, not once"
-        path.write_text(text.replace(bug.old, bug.new), encoding="utf-8")
-        for engine in engines:
-            status, line = run_tests(place, bug.tests, engine)
-            if status != 0:
-                break
+        yield
     finally:
         path.write_text(text, encoding="utf-8")
-        copies.put(place)
-    return {0: "SURVIVED", 1: "caught", 124: "caught"}.get(status, "BROKEN"), line
 
 
-def engines_of(tests: tuple[str, ...], copies: Copies) -> tuple[tuple[str, ...], str]:
-    """Engines with which the tests pass in a copy without a bug, the quicker one first, and pytest's last line."""
+def verdict_of(bug: Bug, engine: str, place: Path, sound: dict[tuple[str, str], bool]) -> tuple[str, str]:
+    """(caught, SURVIVED or BROKEN, pytest's last line) in a copy; `sound` remembers which tests pass without a bug."""
+    ill: list[str] = []
+    while True:
+        with planted(bug, place):
+            status, line = run_tests(place, (*bug.tests, *(f"--deselect={test}" for test in ill)), engine)
+        if status != 1:
+            late = "caught" if engine == COMPILED else "SURVIVED"
+            return {0: "SURVIVED", NO_TESTS: "SURVIVED", TOO_LONG: late}.get(status, "BROKEN"), line
+        test = line.removeprefix("FAILED ").split(" - ")[0]
+        if (test, engine) not in sound:
+            sound[test, engine] = run_tests(place, [test], engine)[0] == 0
+        if sound[test, engine]:
+            return "caught", line
+        ill.append(test)
+
+
+def try_out(bug: Bug, copies: Copies, sound: dict[tuple[str, str], bool]) -> tuple[str, str]:
+    """(verdict, pytest's last line) of one bug in a free copy; verdict: caught, SURVIVED, ABSENT or BROKEN."""
     place = copies.get()
     try:
-        status, line = run_tests(place, tests, INTERPRETED)
-        if status == 0:
-            return (INTERPRETED, COMPILED), line
-        status, line = run_tests(place, tests, COMPILED)
+        found = (place / bug.file).read_text(encoding="utf-8").count(bug.old)
+        if found != 1:
+            return "ABSENT", f"{bug.file} holds {bug.old!r} {found} times, not once"
+        for engine in engines_of(bug):
+            verdict, line = verdict_of(bug, engine, place, sound)
+            if verdict == "caught":
+                break
     finally:
         copies.put(place)
-    return (COMPILED,) if status == 0 else (), line
-
-
-def healthy(bugs: list[Bug], copies: Copies, pool: ThreadPoolExecutor) -> dict[tuple[str, ...], tuple[str, ...]]:
-    """{tests: engines with which they pass without a bug} of these bugs."""
-    each, well = list(dict.fromkeys(bug.tests for bug in bugs)), {}
-    for tests, (engines, line) in zip(each, pool.map(partial(engines_of, copies=copies), each), strict=True):
-        well[tests] = engines
-        print(f"{'passes ' + engines[0] if engines else 'FAILS':20}{' '.join(tests)}: {line}", flush=True)
-    return well
+    return verdict, line[:160]
 
 
 def main() -> int:
@@ -125,11 +148,8 @@ def main() -> int:
         if not imports_itself(place):
             print("the copy is not what Python imports there: run without an installed tree in the way")
             return 255
-        well = healthy(bugs, copies, pool)
-        verdicts += [("UNTRIED", bug.name) for bug in bugs if not well[bug.tests]]
-        sound = [bug for bug in bugs if well[bug.tests]]
-        tried = pool.map(partial(plant, copies=copies), sound, [well[bug.tests] for bug in sound])
-        for bug, (verdict, line) in zip(sound, tried, strict=True):
+        tried = pool.map(partial(try_out, copies=copies, sound={}), bugs)
+        for bug, (verdict, line) in zip(bugs, tried, strict=True):
             verdicts.append((verdict, bug.name))
             print(f"{verdict:9}{bug.name} [{bug.file}]: {line}", flush=True)
     missed = [name for verdict, name in verdicts if verdict != "caught"]

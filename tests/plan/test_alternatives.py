@@ -1,5 +1,6 @@
 """Autoscaled and partly spot fleets beside the fixed one, and what the cost hangs on, against worked numbers."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,18 +10,22 @@ import pytest
 import yaml
 
 from simulator.errors import ConfigError
+from simulator.planning.candidate import candidates_of
 from simulator.planning.plan import Plan, plan
+from simulator.planning.points import Bench, Point
 from simulator.planning.sensitivity import Sensitivity
 from simulator.planning.spec import plan_from
-from simulator.planning.ways import BLOCK, changed_trace, fleet_setup
+from simulator.planning.ways import BLOCK, can_share_more, changed_trace, fleet_setup
 from simulator.report.plan.alternatives import alternative_lines, tornado
 from simulator.report.plan.data import plain
 from simulator.report.plan.words import answer_lines
 from simulator.run import simulate
 from simulator.units import NS_PER_S
 from simulator.workload.build import build_trace
+from simulator.workload.extras import Extras
 from simulator.workload.inspect import variation
 from simulator.workload.spec import parse_workload
+from simulator.workload.trace import Trace
 
 SERVER = {"gpu": "unit", "policy": "chunked", "max_num_seqs": 4, "router": "least_outstanding", "replicas": {"max": 12}}
 """Four slots a replica, 0.1 s a step, an answer of 20 tokens: it takes 2 s, so a replica serves 2/s."""
@@ -161,6 +166,8 @@ def test_spot_that_is_always_taken_back_is_no_fleet() -> None:
     ({"autoscale": SCALE, "survive": 1}, r"autoscale\.min must be > survive \(1\), so that somebody is left, got 1"),
     ({"spot": {"prices": {"unit": 1}, "reclaims_per_hour": 1, "replace_s": 1}, "survive": 1},
      "spot is not modelled with survive"),
+    ({"autoscale": SCALE, "spot": {"prices": {"unit": 1}, "reclaims_per_hour": 1, "replace_s": 1}},
+     "spot is not modelled with autoscale: the autoscaler would order replicas in place of those taken back"),
     ({"spot": {"prices": {"unit": 1}, "reclaims_per_hour": 1, "replace_s": 1}, "budget": {"gpus": 4}},
      "spot is not modelled with a budget"),
     ({"spot": {"prices": {"l40s": 1}, "reclaims_per_hour": 1, "replace_s": 1}}, "no such GPU among candidates.gpu"),
@@ -171,6 +178,48 @@ def test_spot_that_is_always_taken_back_is_no_fleet() -> None:
 def test_what_is_not_modelled_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         plan_from(asked(**changes))
+
+
+def numbered(rows: list[list[int]]) -> Trace:
+    """A request a row, its prompt in blocks of 16 with these numbers; the first 100 tokens are a system prompt."""
+    count = np.array([len(row) for row in rows])
+    extras = Extras(hash_ids=np.concatenate([np.array(row) for row in rows]), hash_ends=np.cumsum(count), hash_block=16,
+                    opening=np.zeros(len(rows), dtype=np.int64), opening_tokens=np.full(len(rows), 100))  # fmt: skip
+    columns = {name: np.arange(len(rows)) for name in ("id", "arrival_ns")}
+    tokens = {"prompt": 16 * count, "output": count, "max_tokens": count, "cached": np.full(len(rows), 40)}
+    return Trace(**columns, **tokens, cls=np.zeros(len(rows), dtype=np.int32), extras=extras)
+
+
+def test_more_of_a_prompt_is_known_and_prompts_stay_as_long() -> None:
+    """Five blocks are known of the second prompt and of the third: a fifth more is one block, the same in both. The
+    fourth repeats seven of the second; of those one is changed, and it is still found. 100 and 40 tokens are 120 and
+    48, unless the prompt ends before."""
+    common = [1, 2, 3, 4, 5]
+    trace = numbered([[*common, 6, 7, 8, 9, 10], [*common, 11, 12, 13, 14, 15], [*common, 21, 22, 23, 24, 25],
+                      [*common, 11, 12]])  # fmt: skip
+    more = changed_trace(trace, ("hit rate", 1.2), 0)
+    ids = np.split(more.extras.hash_ids, more.extras.hash_ends[:-1])
+    assert ids[0].tolist() == [*common, 6, 7, 8, 9, 10]
+    assert ids[1].tolist() == [*common, 26, 12, 13, 14, 15] and ids[2].tolist() == [*common, 26, 22, 23, 24, 25]
+    assert ids[3].tolist() == [*common, 26, 12]
+    assert more.extras.opening_tokens.tolist() == [120, 120, 120, 112] and more.cached.tolist() == [48] * 4
+    assert more.prompt.tolist() == trace.prompt.tolist()
+    assert can_share_more(trace)
+    none = np.zeros(4, dtype=np.int64)
+    assert not can_share_more(replace(trace, cached=none, extras=Extras(session=none)))
+
+
+def test_a_higher_hit_rate_carries_more() -> None:
+    """Prompts of 2,150 tokens of which 2,000 are one of four system prompts; of a fifth of the requests nothing is
+    known, of all the 2,000, of all everything."""
+    bench = Bench(plan_from({
+        "name": "t", "workload": {"arrivals": {"kind": "poisson", "rate": 10, "requests": 400}, "prompt": 150,
+                                  "output": 20, "prefix": {"groups": 4, "length": 2000}},
+        "slo": {"ttft_p90_s": 1}, "candidates": {"gpu": "l40s"}, "max_model_len": 4096}))  # fmt: skip
+    (candidate,) = candidates_of(bench.spec)
+    ttft = [bench.run(Point(candidate, 1, full=True, way=way))["values"]["ttft * 90"]
+            for way in (("hit rate", 0.8), None, ("hit rate", 1.2))]  # fmt: skip
+    assert ttft[0] > 1.1 * ttft[1] and ttft[1] > 1.1 * ttft[2]
 
 
 def test_the_cost_follows_the_price_and_the_length_of_answers() -> None:

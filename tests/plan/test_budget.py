@@ -161,9 +161,22 @@ def test_gaps_and_shares_by_hand() -> None:
         "engine": {"name": "vllm-0.24", "schedule_ahead": 0}})  # fmt: skip
     limits = (("ttft", 0.005),)
     wanted = Wanted((("itl", None, 99.0), ("ttft", None, 50.0)), limits, class_limits=(("a", limits), ("b", limits)))
-    record = measure(simulate(scenario, "reference"), wanted)
+    result = simulate(scenario, "reference")
+    record = measure(result, wanted)
     assert record["values"][key_of("itl", None, 99.0)] == pytest.approx(STEP)
     assert record["attained"] == 0.5 and record["attained_of"] == {"a": 1.0, "b": 0.0}
+    for b_within, good in ((0.02, 1.0), (0.005, 0.5)):  # the goodput curve holds each class to its own limits
+        own = Wanted((), (), own_limits=(("a", limits), ("b", (("ttft", b_within),))))
+        assert measure(result, own)["attained_every"] == good
+
+
+def test_a_class_is_held_to_its_own_limits() -> None:
+    """A share's limits where one is asked for, else those of its levels; gaps between tokens are not a request's."""
+    spec = plan_from({"workload": CHAT, "slo": {"e2e_p90_s": 9, "itl_p99_s": 0.2, "classes": {
+        "a": {"ttft_p95_s": 0.5, "ttft_p50_s": 0.2},
+        "b": {"attainment": {"share": 0.9, "tpot_s": 0.04}, "ttft_p95_s": 3}}}})  # fmt: skip
+    assert spec.slo.request_limits() == {"e2e": 9}
+    assert spec.slo.limits_of_classes() == {"a": {"ttft": 0.2}, "b": {"tpot": 0.04}}
 
 
 def test_good_requests_a_second() -> None:

@@ -10,12 +10,15 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from simulator.cli.main import main
 from simulator.errors import ConfigError
+from simulator.profiles.gpu import load_gpu
 from simulator.run import simulate
 from simulator.scenario.spec import load_scenario
 from simulator.ui.cheapest import cheapest
@@ -88,6 +91,28 @@ slo: {ttft_s: 0.7, tpot_s: 0.08}
     assert made.workload["prompt"] == {"kind": "lognormal", "cv": 0.4, "max": 3000, "mean": float(start.prompt)}
 
 
+def test_a_system_prompt_is_found_in_the_cache_unless_that_is_off(tmp_path: Path) -> None:
+    """Prompts of 1,150 tokens on average behind the same 800: without the 800 of the first, 800 / 1,950 = 41 % are
+    found, in blocks of 16. A file's own system prompts stay as many and as popular, and its switch is where it says."""
+    def found(settings: Settings) -> float:
+        result = simulate(settings.scenario(10, 1500))
+        return float(result.summary["kv"]["prefix_cache"]["hit_rate"] or 0)
+
+    start = Settings(prefix=800)
+    assert found(start) == pytest.approx(0.41, abs=0.015) and found(replace(start, prefix_caching=False)) == 0
+    with_file = settings_from(SCENARIOS / "prefix_system_prompts.yaml")[0]
+    assert 1500 < with_file.prefix < 2000 and with_file.prompt == pytest.approx(150, rel=0.2)
+    made = with_file.plain(3, 100)
+    assert made["workload"]["prefix"] == {"groups": 40, "skew": 1.0, "length": with_file.prefix}
+    assert with_file.prefix_caching and made["kv"] == {"num_gpu_blocks": 3000}
+    path = tmp_path / "off.yaml"
+    path.write_text("workload: {arrivals: {kind: poisson, rate: 1, requests: 50}, prompt: 100, output: 10}\n"
+                    "kv: {prefix_caching: false}\n")
+    off = settings_from(path)[0]
+    assert not off.prefix_caching and off.kv() == {"prefix_caching": False}
+    assert replace(off, prefix_caching=True).kv() == {"prefix_caching": True}
+
+
 def test_what_the_page_does_not_show_is_refused_or_said() -> None:
     for name, key in (("fleet_autoscale", "cluster.autoscale"), ("fleet_length_split", "cluster.pools"),
                       ("agents", "load.kind")):  # fmt: skip
@@ -135,6 +160,8 @@ def page() -> Iterator[str]:
     )
     try:
         _wait_for(port, server)
+        assert server.stdout is not None
+        assert server.stdout.readline().decode() == f"the page is at http://127.0.0.1:{port}; Ctrl-C ends it\n"
         yield f"http://127.0.0.1:{port}"
     finally:
         server.terminate()
@@ -170,6 +197,12 @@ def test_only_this_computer_is_served(page: str) -> None:
         if not str(address).startswith("127."):
             with pytest.raises(OSError):
                 socket.create_connection((str(address), port), 1)
+
+
+def test_a_port_that_is_taken_is_refused(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    port = page.rsplit(":", 1)[1]
+    assert main(["ui", "--no-open", "--port", port]) == 2
+    assert f"--port {port}: Address already in use; accepted: a port that is free" in capsys.readouterr().err
 
 
 def answer_to(page: str, path: str, **headers: str) -> int:
@@ -222,6 +255,15 @@ def _find(browser: Any, test_id: str) -> Any:
     return browser.find_element("css selector", f'[data-testid="{test_id}"]')
 
 
+def _type(browser: Any, name: str, text: str) -> None:
+    """Put a number into the field beside a slider."""
+    from selenium.webdriver.common.keys import Keys
+
+    entry = _find(browser, f"{name}-number")
+    entry.send_keys(Keys.CONTROL, "a")
+    entry.send_keys(text or Keys.DELETE)
+
+
 def _until(condition: Any) -> None:
     end = time.monotonic() + WAIT_S
     while time.monotonic() < end:
@@ -246,6 +288,16 @@ def test_clicking_through_the_page(page: str, browser: Any) -> None:
     ActionChains(browser).click(slider).perform()  # its middle: half of 64 replicas
     _until(lambda: 28 <= int(_text(browser, "replicas-label").split(": ")[1]) <= 36)
     _until(lambda: _text(browser, "cost") != cost)
+    _type(browser, "replicas", "3")
+    usd = 3 * load_gpu("h100-sxm").price_usd_h
+    _until(lambda: float(_text(browser, "cost").split()[0]) == pytest.approx(usd, abs=0.006))
+    _type(browser, "rate", "")  # half typed: nothing changes
+    _type(browser, "rate", "250")  # beyond the slider's 200
+    _until(lambda: _text(browser, "rate-label").endswith(": 250"))
+    _type(browser, "prefix", "800")
+    _until(lambda: _text(browser, "prompt-tokens-from-the-cache") not in ("–", "0.0 %"))
+    _find(browser, "prefix_caching").click()
+    _until(lambda: _text(browser, "prompt-tokens-from-the-cache") == "–")
     browser.find_element("css selector", '[data-testid="policy"]').click()
     _until(lambda: [o for o in browser.find_elements("css selector", ".q-item") if o.text == "static"])
     next(o for o in browser.find_elements("css selector", ".q-item") if o.text == "static").click()

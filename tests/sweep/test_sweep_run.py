@@ -4,6 +4,8 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
@@ -256,3 +258,30 @@ def test_equal_sweeps_leave_equal_bytes(tmp_path: Path) -> None:
         go(spec, folder)
         files.append({p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()})
     assert files[0] == files[1] and len(files[0]) == 3
+
+
+LIMITED = """
+import resource, sys
+sys.path.insert(0, "tests/sweep")
+from sweep_cases import base_of, make
+from simulator.run import simulate
+from simulator.sweep.task import Row, Work, run_rows
+
+work = Work(base_of(make([{"grid": {"policy.max_num_seqs": [64]}}])).model_dump(mode="json", exclude_unset=True), ".")
+rows = [Row(k, 0, {"workload.arrivals.requests": n}) for k, n in enumerate((20, 20_000_000, 30))]
+run_rows(work, rows[:1])  # everything is loaded
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**29, used + 2**29))
+for record in run_rows(work, rows)[0]:
+    print(record.error or record.metrics["requests.completed"])
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc to know what is in use")
+def test_a_point_beyond_the_memory_that_is_left_is_one_point_lost() -> None:
+    env = os.environ | {"SERVECAST_COMPILE": "off"}
+    done = subprocess.run([sys.executable, "-c", LIMITED], cwd=Path(__file__).parents[2], env=env, capture_output=True,
+                          text=True, check=True)
+    first, second, third = done.stdout.strip().splitlines()
+    assert (first, third) == ("20", "30")
+    assert "memory" in second.lower()

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,6 +14,7 @@ from sweep_cases import make
 
 from simulator.cli.main import main
 from simulator.errors import ConfigError, UnknownNameError
+from simulator.report.schemas import schema_for
 from simulator.sweep.show import (
     best_points,
     errors_table,
@@ -145,6 +147,31 @@ def test_sweep_and_show_on_the_command_line(tmp_path: Path, capsys: pytest.Captu
     assert "policy.max_num_seqs must be >= 1, got 0" in captured.err
     assert (tmp_path / "out" / "heatmap.png").exists()
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["points"] == 6
+
+
+def test_what_is_shown_is_there_as_json_and_keeps_to_its_schema(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Six points of which two fail: the numbers are those of the table of rows, the grid has null where they failed."""
+    file = write(tmp_path, [{"grid": {"policy.max_num_seqs": [2, 64, 0], "workload.arrivals.rate": [2, 8]}}])
+    out = str(tmp_path / "out")
+    assert main(["sweep", file, "--out", out, "--jobs", "1"]) == 0
+    capsys.readouterr()
+    assert main(["sweep", "show", out, "--json", "--quiet"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data == json.loads((tmp_path / "out" / "sweep.json").read_text())
+    jsonschema.Draft202012Validator(schema_for("sweep")).validate(data)
+    frame = load_table(out)
+    assert (data["points"], data["rows"], data["failed"], data["complete"]) == (6, 6, 2, True)
+    assert sum(data["verdicts"].values()) == 6 and data["verdicts"]["failed"] == 2
+    lowest = frame[P99].min()
+    assert data["top"][0]["mean"] == lowest == min(v for line in data["grid"]["values"] for v in line if v is not None)
+    where = data["top"][0]["values"]
+    grid = data["grid"]
+    column, line = (grid[name].index(where[grid[key]]) for name, key in (("columns", "across"), ("lines", "down")))
+    assert grid["values"][line][column] == lowest
+    assert grid["values"][grid["lines"].index(0)] == [None, None]
+    assert [error["point"] for error in data["errors"]] == frame[frame["error"].notna()]["point"].tolist()
 
 
 @pytest.mark.parametrize(("more", "says"), [

@@ -175,3 +175,15 @@ def test_code_of_versions_not_used_for_a_month_is_removed(tmp_path: Path) -> Non
     assert CodeCache(used).load("engine-x", "key") == b"code"  # that is a use
     CodeCache(tmp_path / "compiled" / f"{'c' * 16}-{'0' * 8}").save("engine-x", "key", b"code")
     assert not old.exists() and used.exists() and foreign.exists()
+
+
+def test_a_clock_set_back_loses_nothing(tmp_path: Path) -> None:
+    versions = [CodeCache(tmp_path / "compiled" / f"{letter * 16}-{'0' * 8}") for letter in "ab"]
+    for cache in versions:
+        cache.save("engine-x", "key", CONTENT)
+        assert cache.folder is not None
+        for path in (*cache.folder.iterdir(), cache.folder):
+            os.utime(path, (time.time() + 1e8, time.time() + 1e8))  # all of it was written in years to come
+    versions[0].save("engine-y", "key", CONTENT)
+    assert [cache.load("engine-x", "key") for cache in versions] == [CONTENT, CONTENT]
+    assert versions[0].load("engine-y", "key") == CONTENT

@@ -4,13 +4,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
 from rich.table import Table
 from rich.text import Text
 
+from simulator.planning.price import HOURS_PER_MONTH
 from simulator.report.folder import new_folder
 from simulator.report.load.words import csv_text, first_relief, growths_shown, step_rows, steps_table
+from simulator.report.plan.forest import Bar, forest
 from simulator.report.plan.limits import limit_lines, limit_rows
-from simulator.report.plan.words import example_price, fleet_words, replica_words
+from simulator.report.plan.words import example_price, fleet_words, gpu_words, replica_words
 from simulator.report.render import render
 from simulator.report.write import json_text
 from simulator.text import gain, level_value, number, stopped_lines
@@ -87,13 +90,11 @@ def budget_tables(data: Data) -> Iterator[Any]:
     table = Table(title="Candidates", title_justify="left", box=None, padding=(0, 2, 0, 0))
     for column in ("candidate", "replicas", "GPUs", "USD/h", "carries [1/s]", "of best", "breaks first, or why not"):
         table.add_column(column, justify="left" if column.startswith(("candidate", "breaks")) else "right")
-    best = max((row["carries"] or 0.0 for row in data["rows"]), default=0.0)
     for row in data["rows"]:
         reason = row["breaks"]["level"] if row["breaks"] else row["reason"]
         carried = "-" if row["carries"] is None else number(row["carries"])
         count = (str(row["replicas"]), str(row["gpus"]), f"{row['usd_per_hour']:.2f}")
-        of_best = f"{100 * row['carries'] / best:.0f} %" if row["carries"] and best else "-"
-        table.add_row(row["label"], *count, carried, of_best, reason)
+        table.add_row(row["label"], *count, carried, of_best(row, data), reason)
     yield table
     if data["steps"]:
         yield steps_table(data)
@@ -109,6 +110,45 @@ def write_budget(data: Data, out: Path) -> None:
         (folder / "report.html").write_text(page, encoding="utf-8")
 
 
+def of_best(row: Data, data: Data) -> str:
+    """What a fleet carries in per cent of what the best one does."""
+    most = max((each["carries"] or 0.0 for each in data["rows"]), default=0.0)
+    return f"{100 * row['carries'] / most:.0f} %" if row["carries"] and most else "–"
+
+
+def _cards(data: Data) -> list[tuple[str, str, str]]:
+    """What to buy, its cost, what it carries, what breaks first and what holds it back."""
+    best = data["best"]
+    if best is None:
+        return []
+    cost, month = best["usd_per_hour"], HOURS_PER_MONTH * best["usd_per_hour"]
+    cards = [("fleet", gpu_words(best["gpus"]), replica_words(best | {"spare": data["survive"]})),
+             ("cost", f"{cost:,.2f} USD/h", f"{month:,.0f} USD a month{example_price(best)}"),
+             ("carries", f"{number(best['carries'])} requests/s", "and more: no limit breaks")]
+    if best["wall"]:
+        cards[-1] = (*cards[-1][:2], f"{number(best['low'], 'less')} to {number(best['high'], 'more')}")
+    if best["breaks"]:
+        cards.append(("breaks first", best["breaks"]["level"], "just above what it carries"))
+    if first_relief(data["relief"]):
+        moved = data["relief"][0]
+        cards.append(("bottleneck", moved["resource"], f"25 % more of it: {gain(moved['gain_pct'])}"))
+    return cards
+
+
+def _picture(data: Data) -> str:
+    """What every fleet carries, with its range, against the best."""
+    rows = [row for row in data["rows"] if row["carries"]]
+    most = max((row["carries"] for row in rows), default=1.0)
+    parts = [row["label"].split(", ") for row in rows]
+    shared = set.intersection(*map(set, parts)) if parts else set()
+    names = [", ".join(part for part in own if part not in shared) or ", ".join(own) for own in parts]
+    best = data["best"] and data["best"]["label"]
+    bars = [Bar(name, (row["low"] or row["carries"]) / most, (row["high"] or row["carries"]) / most,
+                row["carries"] / most, carries_text(row), "var(--good)" if row["label"] == best else "var(--muted)")
+            for name, row in zip(names, rows, strict=True)]  # fmt: skip
+    return forest(bars, "what each fleet carries", "requests/s carried, against the best") if len(bars) > 1 else ""
+
+
 def render_budget(data: Data) -> str:
     """The page of a budget."""
     return render(
@@ -116,9 +156,12 @@ def render_budget(data: Data) -> str:
         title=f"{data['name']}: what {_budget(data, 'buy', 'buys')}",
         data=data,
         answer=budget_lines(data),
+        cards=_cards(data),
+        picture=Markup(_picture(data)),
         steps=step_rows(data),
         growths=growths_shown(data),
         carries_text=carries_text,
+        of_best=of_best,
         gain=gain,
         level_words=level_words,
         limits=limit_rows(data["batch_limits"]),

@@ -10,7 +10,7 @@ from html import escape
 from typing import Final
 
 WIDTH: Final = 500
-LABEL, RIGHT, ROW, TOP, BOTTOM = 176, 16, 24, 6, 34
+LABEL, RIGHT, ROW, TOP, BOTTOM = 196, 16, 24, 6, 34
 LETTERS: Final = 27
 """Letters of a label that fit beside the picture; its hover text has all."""
 MOST: Final = 32.0

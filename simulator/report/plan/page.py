@@ -15,9 +15,9 @@ from markupsafe import Markup
 from simulator.report.plan.alternatives import alternative_rows, end_text, tornado
 from simulator.report.plan.charts import Series, chart, columns
 from simulator.report.plan.limits import limit_rows
-from simulator.report.plan.words import answer_lines, example_price, fleet_words, mix_words
+from simulator.report.plan.words import answer_lines, example_price, fleet_words, gpu_words, mix_words, replica_words
 from simulator.report.render import markdown_cell, render
-from simulator.text import bounded, gain, level_value
+from simulator.text import bounded, gain, level_value, moment
 
 Data = Mapping[str, Any]
 
@@ -36,6 +36,7 @@ def render_plan(data: Data) -> str:
         end_text=end_text,
         level_value=level_value,
         duration=bounded,
+        moment=moment,
         gain=gain,
         fleet_words=fleet_words,
     )
@@ -81,8 +82,8 @@ def _cards(data: Data) -> list[tuple[str, str, str]]:
     cards = [
         (
             "fleet",
-            f"{best['replicas']} × {best['candidate']['gpu']}",
-            f"{best['gpus']} GPUs" + (f", {best['spare']} replicas spare" if best["spare"] else ""),
+            gpu_words(best["gpus"]),
+            replica_words(best),
         ),
         (
             "cost",

@@ -15,8 +15,12 @@ Data = Mapping[str, Any]
 
 def fleet_words(fleet: Data) -> str:
     """`16 GPUs: 8 replicas of h100-sxm, TP2, 1 replica of them spare`."""
-    gpus = f"{fleet['gpus']} GPUs" if fleet["gpus"] > 1 else "1 GPU"
-    return f"{gpus}: {replica_words(fleet)}"
+    return f"{gpu_words(fleet['gpus'])}: {replica_words(fleet)}"
+
+
+def gpu_words(count: int) -> str:
+    """`16 GPUs`, `1 GPU`."""
+    return f"{count} GPUs" if count > 1 else "1 GPU"
 
 
 def replica_words(fleet: Data) -> str:
