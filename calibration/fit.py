@@ -55,8 +55,10 @@ FIT_RUNS: Final = (
     "qwen3-30b-a3b-h200-tp2ep/prefill_*",
 )
 FEATURE_RUNS: Final = ("llama8b-h200-sampling/batch_*", "llama8b-h200-lora/batch_*", "llama8b-h200-lora/pre*",
-                       "llama8b-h200-pp2/batch_*", "llama8b-h200-pp2/pre*")
-"""Behind what sampling, adapters and pipeline stages add to a step; the intervals are those of the plain engine."""
+                       "llama8b-h200-pp2/batch_*", "llama8b-h200-pp2/pre*", "qwen3-30b-a3b-h200-b/batch_*",
+                       "qwen3-30b-a3b-h200-b/pre_*")
+"""Behind what sampling, adapters, pipeline stages and the launch of experts add to a step; the intervals are those of
+the plain engine."""
 H100_RUNS: Final = FIT_RUNS[:4]
 COLD_RUNS: Final = ("llama8b-h100-sync/pre_*",)
 """First runs of a prompt size: one-off kernel selection in them."""

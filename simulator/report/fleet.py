@@ -36,6 +36,8 @@ SHOWN: Final = ((UP, "serving", REQUESTS[0]), (STARTING, "starting", REQUESTS[1]
 MARKED: Final = 12
 """Events up to which each is marked."""
 ATTAINED_BINS: Final = 80
+SAME_COST: Final = 0.005
+"""A fleet that costs less than this share below all of it all the time is one that did not change."""
 METRIC_NAMES: Final = {"waiting": "waiting requests a replica", "running": "running requests a replica",
                        "requests": "requests a replica", "kv": "share of KV blocks held", "ttft": "mean TTFT [s]"}
 
@@ -180,7 +182,7 @@ def _attained(ax: "Axes", edges: Floats, share: Floats, unit: float) -> None:
 
 
 def _cost(ax: "Axes", result: Result, unit: float) -> None:
-    """USD spent so far, beside what all replicas all the time would have cost."""
+    """USD spent so far, beside what all replicas all the time would have cost, where that is more."""
     edges = bin_edges(result, 200)
     spent, fixed = np.zeros(len(edges) - 1), 0.0
     for part in parts(result).values() or [result]:
@@ -195,9 +197,12 @@ def _cost(ax: "Axes", result: Result, unit: float) -> None:
     whole = fixed * (edges - edges[0]) / HOUR_NS
     ax.plot(left, total, color=LINES[2])
     ax.fill_between(left, total, color=EMPTY, linewidth=0)
-    ax.plot(left, whole, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
     ax.set_ylim(0, 1.2 * float(whole[-1]) or 1)
-    for value, text in ((total[-1], f"{total[-1]:,.2f} USD"), (whole[-1], f"all the time: {whole[-1]:,.2f} USD")):
+    ends = [(total[-1], f"{total[-1]:,.2f} USD")]
+    if whole[-1] > total[-1] * (1 + SAME_COST):
+        ax.plot(left, whole, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
+        ends.append((whole[-1], f"all the time: {whole[-1]:,.2f} USD"))
+    for value, text in ends:
         ax.annotate(text, (1, value), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8,
                     color=MUTED, xytext=(-2, 1), textcoords="offset points")
     ax.set_title("cost so far, at the example price of the GPU's profile")

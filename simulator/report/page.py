@@ -31,8 +31,8 @@ from simulator.run import Result
 from simulator.text import seconds
 
 CAPTIONS: Final = {
-    "fleet": "The fleet over time: replicas ordered, serving, ending their last requests and down; what the autoscaler "
-    "read; who waited; targets met; cost.",
+    "fleet": "The fleet over time: replicas ordered, serving, ending their last requests and down; what an autoscaler "
+    "read, if there is one; who waited; targets met; cost.",
     "slots": "Who held which slot when. Time runs to the right, a row is a slot, a colour a request; grey is "
     "capacity nobody used. Of prefill and decode pools the busiest replica each, a request in one colour at both.",
     "journeys": "Requests on their way. Time runs to the right, a row is a request: where it waited, had its prompt "

@@ -193,8 +193,6 @@ def nobody_is_overtaken(case: Case, done: Job) -> Holds:
         return
     if done.stats["failed"].any():  # those start again at the end of a queue, with the time of their first
         return
-    if done.ctl["n_parked"][0] and (done.req.sent.size or case.talk):
-        return  # those who wait at the gateway go on in order of their numbers
     req = done.req
     begun = np.where(req.source >= 0, req.source, req.replica) if case.link else req.replica
     for r in range(done.replicas):

@@ -4,6 +4,8 @@ It listens on 127.0.0.1 alone and answers only requests addressed to this comput
 other machine, and no page of another site, can reach it.
 """
 
+import socket
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -58,8 +60,10 @@ def serve(file: Path | None, port: int, open_browser: bool) -> None:
         raise ConfigError(f"the local page needs the extra `ui`: pip install '.[ui]' in a clone, "
                           f"or pip install 'servecast[ui]' ({error})") from error
     start, prices = settings_from(file)
+    _check_free(port)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(NAMES))
     app.add_middleware(OwnOrigin)
+    app.on_startup(lambda: print(f"the page is at http://{HOST}:{port}; Ctrl-C ends it", file=sys.stderr, flush=True))
 
     @ui.page("/")
     def page() -> None:
@@ -75,6 +79,17 @@ def serve(file: Path | None, port: int, open_browser: bool) -> None:
         dark=None,
         show_welcome_message=False,
     )
+
+
+def _check_free(port: int) -> None:
+    """Raise ConfigError for a port that somebody else listens on."""
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((HOST, port))
+        except OSError as error:
+            free = "accepted: a port that is free on this computer"
+            raise ConfigError(f"--port {port}: {error.strerror}; {free}") from error
 
 
 class OwnOrigin:

@@ -39,8 +39,10 @@ def result() -> dict[str, Any]:
 def test_mean_error_over_unused_runs_meets_the_goal(result: dict[str, Any], metric: str) -> None:
     """Sessions, whose TTFT hangs on prefix hits, and the priority run, whose host launches faster, are apart:
     docs/calibration.md says how far they are off. So are lone prompts on an idle engine, on which two engines of one
-    host differ by 40 %. Experts over two GPUs and tensor parallelism over PCIe have bars of their own, below."""
-    apart = ("/sessions", "-priority/", "-tp2ep/", "-lone/", "-pcie/")
+    host differ by 40 %. Experts over two GPUs, tensor parallelism over PCIe, experts and drafts under traffic have bars
+    of their own, below; what a run's own launches make of 8-bit weights and experts is in test_launches."""
+    apart = ("/sessions", "-priority/", "-tp2ep/", "-lone/", "-pcie/", "-fp8-traffic/", "-fp8-b/", "-ngram-traffic/",
+             "qwen3-30b-a3b-h200-traffic/", "qwen3-30b-a3b-h200-b/")
     unused = [run for run in result["runs"] if not run["used_for_fit"] and not any(a in run["run"] for a in apart)]
     errors = [abs(run["metrics"][metric]["error_pct"]) for run in unused if metric in run["metrics"]]
     assert len(errors) >= 18 and sum(errors) / len(errors) <= GOALS[metric]
@@ -49,7 +51,7 @@ def test_mean_error_over_unused_runs_meets_the_goal(result: dict[str, Any], metr
 def test_means_leave_out_the_runs_used_for_fitting(result: dict[str, Any]) -> None:
     unused = [run for run in result["runs"] if not run["used_for_fit"]]
     errors = [abs(run["metrics"]["ttft_mean_s"]["error_pct"]) for run in unused]
-    assert len(unused) == 48
+    assert len(unused) == 83
     assert result["mean_abs_error_pct"]["ttft_mean_s"] == pytest.approx(sum(errors) / len(errors), abs=0.01)
 
 
@@ -60,17 +62,21 @@ def test_intervals_hold_as_often_as_they_say(result: dict[str, Any]) -> None:
 
 def test_every_kv_block_count_is_within_one_percent(result: dict[str, Any]) -> None:
     cells = [run["metrics"]["num_gpu_blocks"] for run in result["runs"] if "num_gpu_blocks" in run["metrics"]]
-    assert len(cells) == 199
+    assert len(cells) == 239
     assert max(abs(cell["error_pct"]) for cell in cells) <= 1.0
 
 
 TRAFFIC = ("conv_", "code_")
+MOE_TRAFFIC = ("qwen3-30b-a3b-h200-traffic/conv", "qwen3-30b-a3b-h200-b/conv")
 CLASSES = {
     "one GPU": (
-        ("llama8b-h100/", "llama8b-h100-repeat/", "llama8b-h200-prefix/", "qwen14b-h100/"),
+        ("llama8b-h100/", "llama8b-h100-repeat/", "llama8b-h200-prefix/", "qwen14b-h100/", "llama8b-h200-traffic/",
+         "llama8b-h200-b/"),
         (1.5, 2.0, 2.0, 5.0, 8.0),
     ),
-    "limits": (("llama8b-h100-seqs32/", "llama8b-h100-smallkv/", "llama8b-h200-8192x256/"), (4.0, 4.0, 4.0, 8.0, 8.0)),
+    "limits": (("llama8b-h100-seqs32/", "llama8b-h100-smallkv/", "llama8b-h200-8192x256"), (4.0, 4.0, 4.0, 8.0, 8.0)),
+    "8-bit KV": (("llama8b-h200-fp8kv-traffic/",), (3.0, 4.0, 4.0, 8.0, 12.0)),
+    "EAGLE drafts": (("llama8b-h200-eagle-traffic/",), (3.0, 6.0, 6.0, 8.0, 12.0)),
     "two GPUs": (("llama8b-h200-tp2/", "llama8b-h200-tp2-b/"), (3.0, 5.0, 5.0, 8.0, 12.0)),
     "two stages": (("llama8b-h200-pp2/",), (3.0, 5.0, 5.0, 8.0, 12.0)),
 }
@@ -90,12 +96,21 @@ def test_traffic_runs_of_each_class_meet_its_bars(result: dict[str, Any], name: 
         assert sum(errors) / len(errors) <= bar, metric
 
 
-def test_mixture_of_experts_meets_its_bars(result: dict[str, Any]) -> None:
-    """6 % in TPOT and E2E. The experts' times are public operator data; of this series one launch was used, of TTFT."""
-    runs = [run for run in result["runs"] if run["run"].startswith("qwen3-30b-a3b-h200/")]
-    assert len(runs) == 5
+def test_batches_of_experts_meet_their_bars_on_two_hosts(result: dict[str, Any]) -> None:
+    """6 % in TPOT and E2E. The experts' times are public operator data; of these series the launch is fitted, which
+    TTFT hangs on, and from run to run it differs by more than that."""
+    chosen = ("qwen3-30b-a3b-h200/batch", "qwen3-30b-a3b-h200-b/batch")
+    runs = [run for run in result["runs"] if run["run"].startswith(chosen)]
+    assert len(runs) == 7
     for metric in ("tpot_mean_s", "e2e_mean_s"):
-        assert sum(abs(run["metrics"][metric]["error_pct"]) for run in runs) / 5 <= 6.0, metric
+        assert sum(abs(run["metrics"][metric]["error_pct"]) for run in runs) / 7 <= 6.0, metric
+
+
+def test_first_tokens_of_experts_under_traffic_meet_their_bar(result: dict[str, Any]) -> None:
+    """12 % in TTFT, over two hosts and four loads each; the bars of TPOT and E2E: test_launches."""
+    runs = [run for run in result["runs"] if run["run"].startswith(MOE_TRAFFIC)]
+    assert len(runs) == 8 and not any(run["used_for_fit"] for run in runs)
+    assert sum(abs(run["metrics"]["ttft_mean_s"]["error_pct"]) for run in runs) / 8 <= 12.0
 
 
 def test_experts_dealt_out_to_two_gpus_meet_the_same_bars(result: dict[str, Any]) -> None:

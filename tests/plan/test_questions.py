@@ -108,6 +108,14 @@ def test_experts_split_over_gpus_or_dealt_out(rows: Any) -> None:
     assert found["h200-sxm, TP4"]["carries"] != found["h200-sxm, TP4, expert parallel"]["carries"]
 
 
+def test_layers_dealt_out_without_nvlink(rows: Any) -> None:
+    """An all-reduce over PCIe costs more than handing hidden states on, where a token may take as long as all stages do
+    (Huang et al., GPipe, NeurIPS 2019, section 5: what is sent between stages is little)."""
+    found = rows("14_stages_over_pcie")
+    assert {row["gpus"] for row in found.values()} == {8}
+    assert found["l40s, TP2, PP2, fp8"]["carries"] > found["l40s, TP4, fp8"]["carries"]
+
+
 def test_a_day_with_one_replica_more(capsys: pytest.CaptureFixture[str]) -> None:
     data = answer("10_a_day_with_n_plus_1", capsys)
     best = data["recommended"]

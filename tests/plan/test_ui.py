@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from simulator.cli.main import main
 from simulator.errors import ConfigError
 from simulator.profiles.gpu import load_gpu
 from simulator.run import simulate
@@ -159,6 +160,8 @@ def page() -> Iterator[str]:
     )
     try:
         _wait_for(port, server)
+        assert server.stdout is not None
+        assert server.stdout.readline().decode() == f"the page is at http://127.0.0.1:{port}; Ctrl-C ends it\n"
         yield f"http://127.0.0.1:{port}"
     finally:
         server.terminate()
@@ -194,6 +197,12 @@ def test_only_this_computer_is_served(page: str) -> None:
         if not str(address).startswith("127."):
             with pytest.raises(OSError):
                 socket.create_connection((str(address), port), 1)
+
+
+def test_a_port_that_is_taken_is_refused(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    port = page.rsplit(":", 1)[1]
+    assert main(["ui", "--no-open", "--port", port]) == 2
+    assert f"--port {port}: Address already in use; accepted: a port that is free" in capsys.readouterr().err
 
 
 def answer_to(page: str, path: str, **headers: str) -> int:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import kubernetes_validate  # type: ignore[import-untyped]
 import numpy as np
 import pyarrow.parquet as pq
@@ -161,6 +162,43 @@ def test_forecast_manifest_says_what_was_simulated(formula: str) -> None:
     assert "kube-controller-manager" not in text
 
 
+def only(required: str = "", **properties: Any) -> dict[str, Any]:
+    """An object of these properties and no others."""
+    return {"type": "object", "additionalProperties": False, "properties": properties, "required": required.split()}
+
+
+WHOLE, TEXT = {"type": "integer", "minimum": 0}, {"type": "string"}
+SCALED_OBJECT = only(
+    "apiVersion kind metadata spec", apiVersion={"const": "keda.sh/v1alpha1"}, kind={"const": "ScaledObject"},
+    metadata=only("name", name=TEXT),
+    spec=only(
+        "scaleTargetRef triggers", pollingInterval=WHOLE, cooldownPeriod=WHOLE, initialCooldownPeriod=WHOLE,
+        idleReplicaCount=WHOLE, minReplicaCount=WHOLE, maxReplicaCount=WHOLE, fallback={"type": "object"},
+        scaleTargetRef=only("name", apiVersion=TEXT, kind=TEXT, name=TEXT, envSourceContainerName=TEXT),
+        advanced=only(restoreToOriginalReplicaCount={"type": "boolean"},
+                      horizontalPodAutoscalerConfig=only(name=TEXT, behavior={"type": "object"})),
+        triggers={"type": "array", "items": only(
+            "type metadata", type=TEXT, name=TEXT, metricType={"enum": ["AverageValue", "Value", "Utilization"]},
+            useCachedMetrics={"type": "boolean"}, authenticationRef={"type": "object"},
+            metadata={"type": "object", "additionalProperties": TEXT})}))  # fmt: skip
+"""ScaledObject of KEDA 2 (keda.sh, its custom resource definition): every value of a trigger is text."""
+
+
+@pytest.mark.parametrize("auto", [
+    {}, {"min": 0, "metric": "waiting", "polling_s": 5, "cool_down_s": 60}, {"metric": "ttft", "target": 1.5},
+    {"schedule": [{"from_s": 3600, "to_s": 7200, "replicas": 2}], "scale_down": {"percent": 10, "period_s": 60}},
+])
+def test_keda_manifest_is_a_scaled_object(auto: dict[str, Any]) -> None:
+    """Its behaviour is that of a HorizontalPodAutoscaler, which Kubernetes' own schema is asked about."""
+    body = yaml.safe_load(manifests(result({"formula": "keda"} | auto)))
+    jsonschema.Draft202012Validator(SCALED_OBJECT).validate(body)
+    spec, target = body["spec"], {"apiVersion": "apps/v1", "kind": "Deployment", "name": "x"}
+    scaler = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "x"},
+              "spec": {"scaleTargetRef": target, "maxReplicas": spec["maxReplicaCount"],
+                       "behavior": spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]}}  # fmt: skip
+    kubernetes_validate.validate(scaler, "1.30", strict=True)
+
+
 def test_keda_manifest_says_what_was_simulated() -> None:
     """Field names of keda.sh: ScaledObject specification, Prometheus and Cron scalers."""
     auto = {"formula": "keda", "min": 0, "polling_s": 10, "cool_down_s": 60,
@@ -175,3 +213,13 @@ def test_keda_manifest_says_what_was_simulated() -> None:
     assert "vllm:num_requests_waiting" in prometheus["metadata"]["query"]
     assert cron["metadata"] == {"timezone": "Etc/UTC", "start": "30 7 * * *", "end": "0 20 * * *",
                                 "desiredReplicas": "2"}
+
+
+def test_cost_is_drawn_once_where_the_fleet_stays() -> None:
+    """A crash keeps every replica paid for: no second line of what all of them all the time would cost."""
+    crash = [{"at_s": 20, "kind": "crash", "replica": 0, "for_s": 7}]
+    changed = result(events=crash)
+    fixed = simulate(changed.scenario.updated({"cluster.autoscale": None}), "reference")
+    for done, lines in ((changed, 2), (fixed, 1)):
+        cost = fleet_figure(done).axes[-1]
+        assert len(cost.lines) == lines and len(cost.texts) == lines

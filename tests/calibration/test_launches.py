@@ -1,0 +1,89 @@
+"""Launches above the largest graph, read from step logs: what the profile has of them, and predictions on the host
+that a run had."""
+
+from dataclasses import replace
+from functools import cache
+
+import pandas as pd
+import pytest
+
+from calibration.fit import MEASUREMENTS
+from calibration.launches import launch_scale, mean_launch
+from calibration.measured import MeasuredRun, load_run, measured_metrics
+from calibration.predict import predict, setup_of
+from simulator.errors import CalibrationError
+from simulator.profiles.engine import load_engine
+from simulator.profiles.host import host_times, load_host
+
+
+@cache
+def run_of(name: str) -> MeasuredRun:
+    return load_run(MEASUREMENTS / name)
+
+
+def with_steps(*rows: tuple[float, int, int, float]) -> MeasuredRun:
+    """A run whose log has these steps: scheduled, sequences in decode, prompt tokens, output."""
+    run = run_of("llama8b-h200-traffic/conv_r10")
+    assert run.steps is not None
+    made = pd.DataFrame([{
+        "t_schedule_s": at, "n_decode": decode, "prefill_tokens": prompt, "t_output_s": out,
+        "n_prefill": int(prompt > 0), "decode_context_tokens": 100 * decode,
+        "prefill_attention_pairs": prompt * (prompt + 1) // 2} for at, decode, prompt, out in rows])
+    return replace(run, steps=made.reindex(columns=run.steps.columns, fill_value=0))
+
+
+LOG = (
+    (0.000, 0, 600, 0.040),   # finds the engine idle: 30 ms, until the next is scheduled
+    (0.030, 1, 0, 0.046),     # a decode step
+    (0.041, 1, 900, 0.070),   # behind a step in a graph: its output, 0.046, waited 5 ms for this
+    (0.047, 2, 1000, 0.100),  # behind another launch: 0.070 - 0.047
+    (0.071, 3, 200, 0.110),   # piecewise graphs: none of these
+)
+
+
+def test_launches_of_a_log_by_hand() -> None:
+    """(30 + 5 + 23) / 3 ms; the scale is of the one behind a graph alone, of 29.93 ms and 0.0303 a sequence."""
+    run = with_steps(*LOG)
+    assert mean_launch([run]) == pytest.approx(0.058 / 3)
+    assert mean_launch([run, with_steps(*LOG[:2])]) == pytest.approx((0.058 / 3 + 0.030) / 2)
+    assert launch_scale(run) == pytest.approx(5.0 / (29.9258 + 2 * 0.0303), rel=1e-3)
+
+
+def test_logs_without_such_launches_are_refused() -> None:
+    with pytest.raises(CalibrationError, match="no launch above the largest graph"):
+        launch_scale(with_steps(*LOG[3:]))
+    with pytest.raises(CalibrationError, match="plans one step ahead"):
+        launch_scale(run_of("llama8b-h100-sync/conv_r10"))
+
+
+def test_launch_of_experts_is_that_of_batches_and_prompts_on_two_hosts() -> None:
+    """Ten runs; the dense part is that of 48 layers, 29.93 ms and 0.31 for each above 32."""
+    batches = ("batch_b8", "batch_b32", "batch_b128")
+    names = [f"qwen3-30b-a3b-h200/{run}" for run in ("batch_b1", *batches, "prefill_b1_p8k")]
+    names += [f"qwen3-30b-a3b-h200-b/{run}" for run in (*batches, "pre_p512", "pre_p1024")]
+    times = host_times(load_host(), load_engine("vllm-0.24"))
+    mine = times.eager_cpu_s + 16 * times.eager_layer_s + 48 * times.eager_expert_layer_s
+    assert mine == pytest.approx(mean_launch([run_of(name) for name in names]), rel=0.005)
+
+
+LOADS = ("conv_burst300", "conv_r5", "conv_r10", "conv_r16")
+EXPERT_LOADS = ("conv_burst200", "conv_r3", "conv_r6", "conv_r10")
+JUDGED = {
+    "8-bit weights": ([f"llama8b-h200-fp8-{s}/{load}" for s in ("traffic", "b") for load in LOADS], (4.0, 4.0, 8.0)),
+    "experts": ([f"qwen3-30b-a3b-h200-{s}/{load}" for s in ("traffic", "b") for load in EXPERT_LOADS],
+                (6.0, 6.0, 12.0)),
+}
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_traffic_meets_its_bars_on_the_host_that_the_run_had(name: str) -> None:
+    """TPOT, E2E and TTFT over two hosts and four loads each, CPU times as the run's launches were (0.6 to 1.14 of the
+    profile's): what is not the host is right. Of the run's times nothing but its launches is used."""
+    names, bars = JUDGED[name]
+    errors = []
+    for run in map(run_of, names):
+        found = predict(run, setup_of(run, load_host().scaled(launch_scale(run)))).metrics
+        measured = measured_metrics(run)
+        errors.append([100 * abs(found[m] / measured[m] - 1) for m in ("tpot_mean_s", "e2e_mean_s", "ttft_mean_s")])
+    means = [sum(column) / len(errors) for column in zip(*errors, strict=True)]
+    assert all(mean <= bar for mean, bar in zip(means, bars, strict=True)), means
