@@ -13,7 +13,6 @@ EVENTS = ("tests/unit/test_changes.py",)
 REPORT = ("tests/unit/test_fleet_report.py",)
 SPLIT = ("tests/unit/test_handover.py",)
 LOSS = ("tests/plan/test_alternatives.py", "-k", "may_lose")
-DRAWN = ("tests/parity/test_parity_autoscale.py", "-k", "nothing_is_lost")
 
 BUGS = (
     Bug("desired replicas rounded down", SCALING, "return -(-above // below)", "return above // below", HAND),
@@ -48,7 +47,7 @@ BUGS = (
         "-fronts[r].since) >= (_rank(fronts[best].state)", HAND),
     Bug("a replica starts in no time", MEMBERS, "tick + scaler.start, event_code", "tick, event_code", HAND),
     Bug("released in the middle of answers", MEMBERS, "front.outstanding > 0 or c.free_blocks < front.blocks",
-        "c.free_blocks < 0", DRAWN),
+        "c.free_blocks < 0", HAND),
     Bug("released ones stay members", SCALING, "        scaler.members -= 1\n", "        pass\n", HAND),
     Bug("a hanging replica goes on", CHANGES, "    front.hung = tick\n", "    front.hung = NEVER\n", EVENTS),
     Bug("slow steps as fast as others", BOOKING, "slowed(rep.c.slow, dense, decode, prefill, head)",

@@ -51,11 +51,11 @@ def test_a_point_with_a_missing_replication_has_no_mean_and_comes_last() -> None
     assert means["failed"].tolist() == [0, 0, 1]
 
 
-def test_latency_is_best_low_and_throughput_best_high() -> None:
-    frame = table((0, 1, 1, 1.0, None), (1, 2, 1, 2.0, None)).assign(**{"goodput.attained": [0.2, 0.9]})
+@pytest.mark.parametrize("more", ["goodput.attained", "throughput.requests_per_s", "requests.completed"])
+def test_latency_is_best_low_and_what_is_served_best_high(more: str) -> None:
+    frame = table((0, 1, 1, 1.0, None), (1, 2, 1, 2.0, None)).assign(**{more: [20.0, 90.0]})
     assert best_points(point_means(frame, ["a"], P99), P99, 1)["point"].tolist() == [0]
-    goodput = point_means(frame, ["a"], "goodput.attained")
-    assert best_points(goodput, "goodput.attained", 1)["point"].tolist() == [1]
+    assert best_points(point_means(frame, ["a"], more), more, 1)["point"].tolist() == [1]
 
 
 def test_the_grid_takes_the_best_over_the_other_keys() -> None:

@@ -106,6 +106,13 @@ def test_from_zero_and_back_by_hand() -> None:
     assert done.summary["fleet"]["replica_hours"] == (30 + 14) / 3600
 
 
+def test_the_last_replica_stays_for_the_cool_down() -> None:
+    """There is something at 30 s, nothing at 60 s: 30 s later, which is within 40; at 90 s it goes."""
+    auto = {"formula": "keda", "metric": "waiting", "target": 1, "min": 0, "cool_down_s": 40, "start": {"image_s": 10}}
+    done = simulate(fleet(auto, {"arrival_s": [5, 100], "prompt": [1, 1], "output": [4, 4]}), "reference")
+    assert states(done, 0)[:5] == [(0, ABSENT), (30, STARTING), (40, UP), (90, DRAINING), (90, ABSENT)]
+
+
 def test_kedas_sum_counts_who_waits_at_the_gateway() -> None:
     """Seven at the gateway, two a replica: one at 30 s, then 7 / 2 = 4 at 45 s, though nobody serves yet."""
     auto = {"formula": "keda", "metric": "requests", "target": 2, "min": 0, "start": {"image_s": 60}}
@@ -203,6 +210,24 @@ def test_time_to_first_token_by_hand() -> None:
     done = simulate(fleet(auto, requests), "reference")
     assert (done.requests.first / NS_PER_S).tolist() == [1, 5, 10, 18]
     assert decisions(done)[:2] == [(10, 2666, 2, 2), (20, 3000, 3, 3)]
+
+
+def test_a_first_token_before_the_window_does_not_count_while_its_answer_lasts() -> None:
+    """At 10 s the 5 s before hold the first token of 9 s, after 1.5 s, and not that of 1 s, whose answer goes on."""
+    requests = {"arrival_s": [0, 7.5], "prompt": [1, 1], "output": [30, 1]}
+    auto = {"metric": "ttft", "target": 2, "sync_s": 10, "ttft_window_s": 5, "start": {"weights_s": 1}}
+    done = simulate(fleet(auto, requests).updated({"policy.max_num_seqs": 2}), "reference")
+    assert (done.requests.first / NS_PER_S).tolist() == [1, 9]
+    assert decisions(done)[0] == (10, 1500, 1, 1)
+
+
+def test_a_released_replica_ends_its_answers() -> None:
+    """Two from the start with an answer each until 30 s: one is released at 15 s and is gone at 30 s."""
+    requests = {"arrival_s": [10, 10], "prompt": [1, 1], "output": [20, 20]}
+    auto = {"metric": "waiting", "target": 1, "initial": 2, "scale_down_window_s": 0, "start": {"weights_s": 1}}
+    done = simulate(fleet(auto, requests, 2), "reference")
+    assert states(done, 1)[:3] == [(15, DRAINING), (30, ABSENT)]
+    assert (done.requests.last / NS_PER_S).tolist() == [30, 30]
 
 
 def test_grace_ends_what_is_not_done() -> None:
