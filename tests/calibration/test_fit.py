@@ -20,6 +20,7 @@ from calibration.fit import (
     Calibration,
     calibrate,
     engine_values,
+    entry,
     host_values,
     measured_block,
     operator_block,
@@ -245,3 +246,7 @@ def test_operators_alone_make_a_profile_block() -> None:
         assert ours[key]["value"] == pytest.approx(library[key]["value"], rel=0.1), key
     assert 1.5 < ours["fp8_gain"]["value"] < 2.0
     assert "fp8_gain" not in library
+
+
+def test_errors_of_components_are_in_per_cent() -> None:
+    assert entry(1.0, "sample_seq", "here", "fitted", 0.0123, "")["error_pct"] == 1.23

@@ -28,7 +28,7 @@ SLIDERS = ("tests/plan/test_ui.py", "tests/plan/test_plan_levels.py")
 TRACES = ("tests/unit/test_workload_trace.py", "tests/unit/test_workload_readers.py",
           "tests/unit/test_workload_refusals.py")
 DRAWN = ("tests/unit/test_workload_generated.py",)
-FITTED = ("tests/calibration/test_fit.py", "-k", "shipped_engine or operators_alone or writing")
+FITTED = ("tests/calibration/test_fit.py", "-k", "shipped_engine or operators_alone or writing or per_cent")
 
 BUGS = (
     Bug("paged block not kept back", SETUP, "else blocks - 1", "else blocks", LIMITS),

@@ -21,6 +21,7 @@ from simulator.errors import ConfigError
 from simulator.profiles.gpu import load_gpu
 from simulator.run import simulate
 from simulator.scenario.spec import load_scenario
+from simulator.ui import model
 from simulator.ui.cheapest import cheapest
 from simulator.ui.model import REQUESTS, evaluate, shared
 from simulator.ui.server import SLIDERS
@@ -52,6 +53,19 @@ def test_pictures_are_there_and_a_setting_that_cannot_run_is_a_message() -> None
     assert view.curve.startswith("<svg") and view.slots.startswith("<svg")
     assert "needs at least" in evaluate(Settings(model="llama-3.1-70b")).error
     assert "rate must be" in evaluate(Settings(rate=0)).error
+
+
+def test_the_curve_is_in_per_cent_of_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The 99th percentile of the same requests at the same rate, in milliseconds as the limits are."""
+    drawn: list[Any] = []
+    monkeypatch.setattr(model, "chart", lambda series, *_args, **_more: drawn.append(series) or "")
+    monkeypatch.setattr(model, "CURVE", (1.0,))
+    settings = Settings(ttft_ms=700, tpot_ms=40)
+    evaluate(settings)
+    shown = {one.name: one.points[0][1] for series in drawn for one in series}
+    found = simulate(settings.scenario(settings.rate / settings.replicas, model.CURVE_REQUESTS)).summary
+    assert shown["p99 TTFT"] == pytest.approx(found["ttft_s"]["p99"] * 1e3 / 700 * 100)
+    assert shown["p99 TPOT"] == pytest.approx(found["tpot_s"]["p99"] * 1e3 / 40 * 100)
 
 
 def test_sliders_cover_settings_and_a_plan_sets_them() -> None:

@@ -110,6 +110,12 @@ def test_little_by_hand() -> None:
     assert got["arrival_rate"] == pytest.approx(0.51) and got["relative_gap"] == pytest.approx(0.02)
 
 
+def test_little_counts_arrivals_that_never_end() -> None:
+    """Twice the capacity up to a horizon at the last of 51 arrivals, 25 s after the first: 51 / 25 a second arrived."""
+    got = little(run(queue(2.0, 51, kind="constant", horizon_s=25.5)))
+    assert got["arrival_rate"] == pytest.approx(51 / 25)
+
+
 def test_little_gap_is_small_when_stable_and_large_under_overload() -> None:
     """At twice the capacity request k waits k/2 s: W = n/4, lambda W = n/2; N(t) = t until n/2 s: L = n/4."""
     stable, over = little(run(queue(0.8))), little(run(queue(2.0)))
@@ -124,6 +130,13 @@ def test_mser_cuts_the_transient() -> None:
     noise = np.random.default_rng(1).normal(size=1000)
     assert 45 <= mser(noise + np.where(np.arange(1000) < 50, 20.0, 0.0)) <= 60
     assert mser(np.ones(100)) == 0 and mser([1.0, 2.0]) == 0
+
+
+def test_mser_by_hand() -> None:
+    """0, 0, 1, 3: squares about the mean 6, 14/3 and 2 over 4^2, 3^2 and 2^2: 0.375, 0.519, 0.5, so nothing is cut.
+    Variances alone, over 4, 3 and 2, would be least for the last two."""
+    assert mser([0, 0, 1, 3], batch=1) == 0
+    assert mser([9, 1, 0, 2], batch=1) == 1  # 50 / 16, 2 / 9, 2 / 4
 
 
 # Intervals.

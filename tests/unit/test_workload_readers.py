@@ -143,6 +143,12 @@ def test_unit_from_the_column_name_or_asked_for(tmp_path: Path) -> None:
         load_trace(write(tmp_path, "arrival,prompt,output\n1,2,3\n"))
 
 
+def test_a_fraction_that_binary_numbers_miss_is_rounded_to_its_nanosecond(tmp_path: Path) -> None:
+    """1.001 s is 1000999999.9999999 ns in doubles."""
+    path = write(tmp_path, "arrival_s,prompt,output\n0,1,1\n1.001,1,1\n")
+    assert load_trace(path).arrival_ns.tolist() == [0, 1_001_000_000]
+
+
 def test_epoch_nanoseconds_keep_every_digit(tmp_path: Path) -> None:
     start = 1_700_000_000_123_456_789
     path = write(tmp_path, f"time_ns,prompt,output\n{start},1,1\n{start + 1},1,1\n")
