@@ -127,11 +127,11 @@ def test_shipped_gpus_are_what_the_fit_gives(fits: tuple[Calibration, H200Fit], 
     block = measured_block(fits[0]) if gpu == "h100-sxm" else h200_block(fits[1])
     shipped = load_gpu(gpu).measured
     assert set(block) == set(shipped)
-    for key, entry in block.items():
-        if "value" in entry:
-            assert shipped[key]["value"] == pytest.approx(entry["value"], rel=1e-3, abs=1e-9), key  # type: ignore[index]
+    for key, one in block.items():
+        if "value" in one:
+            assert shipped[key]["value"] == pytest.approx(one["value"], rel=1e-3, abs=1e-9), key  # type: ignore[index]
         else:
-            assert np.allclose(shipped[key]["points"], entry["points"], rtol=1e-3, atol=0.02), key  # type: ignore[index]
+            assert np.allclose(shipped[key]["points"], one["points"], rtol=1e-3, atol=0.02), key  # type: ignore[index]
 
 
 def test_shipped_engine_and_host_are_what_the_fit_gives(fits: tuple[Calibration, H200Fit]) -> None:
@@ -249,4 +249,4 @@ def test_operators_alone_make_a_profile_block() -> None:
 
 
 def test_errors_of_components_are_in_per_cent() -> None:
-    assert entry(1.0, "sample_seq", "here", "fitted", 0.0123, "")["error_pct"] == 1.23
+    assert entry(1.0, "gemm_rate", "here", "fitted", 0.0123, "")["error_pct"] == 1.23
