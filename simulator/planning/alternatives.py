@@ -53,8 +53,8 @@ class Alternatives:
             return None
         most = max(ROOM * self.fleet.serving, self.fleet.replicas, asked.min)
         row: dict[str, Any] = {
-            "formula": asked.formula, "metric": asked.metric, "min": asked.min, "most": most,
-            "start_s": asked.start.total_s, "holds": False, "target": None, "tried": [], "reason": "",
+            "formula": asked.formula, "forecast": asked.forecast is not None, "metric": asked.metric,
+            "min": asked.min, "most": most, "start_s": asked.start.total_s, "holds": False, "target": None, "tried": [], "reason": "",
             "loss": None,
         }  # fmt: skip
         try:

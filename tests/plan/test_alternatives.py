@@ -104,8 +104,11 @@ def test_replicas_that_never_start_keep_no_limits() -> None:
     found = planned(autoscale=SCALE | {"initial": 1, "start": {"weights_s": 7200}})
     assert found.answer and found.answer.autoscaled
     assert not found.answer.autoscaled["holds"]
-    line = alternative_lines(plain(found)["answer"])[0]
-    assert "does not keep the limits" in line and "7200 s to start" in line
+    told = plain(found)["answer"]
+    line = alternative_lines(told)[0]
+    assert "does not keep the limits" in line and "7200 s to start" in line and "Predictive" not in line
+    foreseen = told | {"autoscaled": told["autoscaled"] | {"forecast": True}}
+    assert alternative_lines(foreseen)[0].startswith("Autoscaled by the Predictive Horizontal Pod Autoscaler with")
 
 
 def test_an_autoscaled_fleet_that_may_lose_a_replica() -> None:

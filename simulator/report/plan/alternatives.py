@@ -23,6 +23,8 @@ def _scaled(row: Data | None) -> str:
     if row is None:
         return ""
     name = NAMES[row["formula"]]
+    if row["forecast"]:
+        name = f"the Predictive Horizontal Pod Autoscaler with the formula of {name}"
     if not row["holds"]:
         return (f"Autoscaled by {name} it does not keep the limits at any target that was tried, with "
                 f"{row['start_s']:g} s to start a replica: {row['reason']}.")  # fmt: skip
