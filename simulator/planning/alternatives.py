@@ -54,8 +54,8 @@ class Alternatives:
         most = max(ROOM * self.fleet.serving, self.fleet.replicas, asked.min)
         row: dict[str, Any] = {
             "formula": asked.formula, "forecast": asked.forecast is not None, "metric": asked.metric,
-            "min": asked.min, "most": most, "start_s": asked.start.total_s, "holds": False, "target": None, "tried": [], "reason": "",
-            "loss": None,
+            "min": asked.min, "most": most, "start_s": asked.start.total_s, "holds": False, "target": None,
+            "tried": [], "reason": "", "loss": None,
         }  # fmt: skip
         try:
             target, judged = self._target(most, row["tried"])
