@@ -2,8 +2,8 @@
 
 Half-width of a metric = 1.645 x sqrt(fit^2 + repeat^2), where `fit` is the robust standard deviation
 (1.4826 x median absolute value) of the log errors over the runs used for fitting, first runs of a prompt
-size left out, and `repeat` the standard deviation of one run against its repetition on another card or another host.
-Both are about the simulator's own means and the engine's, so nothing of the test runs' errors enters.
+size left out, and `repeat` the standard deviation of one run against its repetition on another card. Both
+are about the simulator's own means, so nothing of the test runs' errors enters.
 
 `python -m calibration.intervals` writes hwprofiles/uncertainty.yaml from the shipped measurements.
 """
@@ -26,8 +26,6 @@ Z90: Final = 1.645
 MAD_TO_SD: Final = 1.4826
 BLOCKS_HALF_WIDTH: Final = 0.01
 """The memory parts are solved from two block counts, so they leave no residual: 1 % is assumed."""
-AGAIN: Final = (("-repeat/", "/"), ("-b/", "-traffic/"))
-"""How names of series end that hold runs of another once more: on another card, on another host."""
 FACTORS: Final = {"measured": 1.0, "extrapolated": 1.5, "fitted": 1.5, "scaled": 2.0, "datasheet": 3.0, "textbook": 0.0}
 """Widening by profile mark; assumed, not measured."""
 
@@ -54,10 +52,13 @@ def log_errors(runs: Sequence[MeasuredRun]) -> dict[str, list[float]]:
 
 
 def repeat_spread(runs: Sequence[MeasuredRun]) -> dict[str, float]:
-    """Standard deviation of ln(metric) between runs of a series and the same ones on another card or host (AGAIN)."""
+    """Standard deviation of ln(metric) between runs of a series and of `SERIES-repeat`."""
     by_name = {run.name: measured_metrics(run) for run in runs}
-    pairs = [(by_name[first], metrics) for name, metrics in by_name.items() for again, before in AGAIN
-             if again in name and (first := name.replace(again, before, 1)) in by_name]
+    pairs = [
+        (by_name[name.replace("-repeat/", "/", 1)], metrics)
+        for name, metrics in by_name.items()
+        if "-repeat/" in name and name.replace("-repeat/", "/", 1) in by_name
+    ]
     return {
         name: float(np.sqrt(np.mean([np.log(b[name] / a[name]) ** 2 / 2 for a, b in pairs])))
         for name in METRICS
@@ -84,7 +85,7 @@ def write_uncertainty(path: Path, widths: Mapping[str, float]) -> None:
         lines.append(
             f"  {name}: {{value: {100 * widths[name]:.1f}, unit: '%', mark: {mark}, source: '{text}'}}"
         )
-    lines.append("factor:  # by mark of the GPU profile, or of the run (simulator.metrics.trust)")
+    lines.append("factor:  # by mark of the GPU profile")
     lines += [
         f"  {mark}: {{value: {factor}, unit: '1', mark: assumed, source: 'not measured'}}"
         for mark, factor in FACTORS.items()
