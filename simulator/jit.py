@@ -147,12 +147,11 @@ class Compiled:
         entry = self._entries.get(kinds)
         if entry is not None:
             return entry(*arguments)
+        if is_interpreted():
+            return self._function(*arguments)
         if self._dispatcher is None:
             self._dispatcher = _numba().njit(_nrt=self._allocates)(self._function)
-            if hasattr(self._dispatcher, "compile"):  # not so under NUMBA_DISABLE_JIT
-                self._dispatcher._cache = _Files(self.name, self._function)
-        if not hasattr(self._dispatcher, "compile"):
-            return self._dispatcher(*arguments)
+            self._dispatcher._cache = _Files(self.name, self._function)
         self._entries[kinds] = self._compile(arguments)
         return self._entries[kinds](*arguments)
 

@@ -233,7 +233,12 @@ def _build(policy: Policy) -> Callable[..., int]:
                 if todo == END:
                     break
 
-    return compiled(run, code_name(policy))
+    return _runnable(compiled(run, code_name(policy)))
+
+
+def _runnable(function: Callable[..., int]) -> Callable[..., int]:
+    """The function as the interpreter can run it too, where it has to."""
+    return on_lists(function) if is_interpreted() else function
 
 
 def code_name(policy: Policy) -> str:
@@ -247,15 +252,13 @@ _engines: dict[str, Callable[..., int]] = {}
 def _engine(policy: Policy) -> Callable[..., int]:
     name = code_name(policy)
     if name not in _engines:
-        made = _build(policy)
-        _engines[name] = on_lists(made) if is_interpreted() else made
+        _engines[name] = _build(policy)
     return _engines[name]
 
 
 @functools.cache
 def _control() -> Callable[..., int]:
-    made = control_function(*_row_readers())
-    return on_lists(made) if is_interpreted() else made
+    return _runnable(control_function(*_row_readers()))
 
 
 def run_fast(job: Job, policy: Policy, leaps: bool = True, progress: Callable[[int], None] | None = None) -> None:
