@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from calibration.measured import MeasuredRun
 from calibration.predict import cost_of, setup_of
-from calibration.steplog import step_times
+from calibration.steplog import step_times, with_kinds
 from simulator.errors import CalibrationError
 
 Array = npt.NDArray[np.float64]
@@ -40,8 +40,7 @@ def _launches(run: MeasuredRun) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
     setup = setup_of(run)
     if run.steps is None or setup.engine.schedule_ahead != 1:
         raise CalibrationError(f"{run.name}: launches are read from the log of an engine that plans one step ahead")
-    steps = run.steps.assign(kind=(run.steps.n_prefill > 0).astype(np.int64),
-                             tokens=run.steps.n_decode + run.steps.prefill_tokens)
+    steps = with_kinds(run.steps)
     _, _, modelled, eager = step_times(cost_of(run, setup), steps)
     scheduled, output = (steps[name].to_numpy(dtype=np.float64) for name in ("t_schedule_s", "t_output_s"))
     before, after = np.concatenate([[-np.inf], output[:-1]]), np.concatenate([scheduled[1:], [np.inf]])

@@ -47,8 +47,7 @@ class StepMeans:
         windowed attention."""
         self.name = path.name
         steps = read_table(path, STEP_COLUMNS).head(MOST_STEPS)
-        self._steps = steps.assign(kind=(steps.n_prefill > 0).astype(np.int64),
-                                   tokens=steps.n_decode + steps.prefill_tokens)
+        self._steps = with_kinds(steps)
         longest = int(max(steps.decode_context_tokens.max() / max(steps.n_decode.max(), 1), 2))
         self._run = given.run(Served(path, "open", 0, _one(longest)))
         self._setup = setup_of(self._run)
@@ -113,6 +112,11 @@ class StepMeans:
             seen[k] = max(done, launched)
             free = launched if ahead and fresh else free if ahead else seen[k]
         return seen
+
+
+def with_kinds(steps: pd.DataFrame) -> pd.DataFrame:
+    """A step log with what `step_times` asks of its rows: kind (1 = with prefill) and tokens."""
+    return steps.assign(kind=(steps.n_prefill > 0).astype(np.int64), tokens=steps.n_decode + steps.prefill_tokens)
 
 
 def step_times(cost: Cost, steps: pd.DataFrame) -> tuple[Array, Array, Array, npt.NDArray[np.bool_]]:
