@@ -191,7 +191,8 @@ def reason(judged: Judgement, error: float = 0.0) -> str:
         return f"overloaded: the backlog grows as long as requests arrive{slow}"
     mean_text, limit = shown(level, level.interval.mean), shown(level, level.limit)
     if level.interval.mean > level.limit:
-        above = f" ({level.ratio:.6g} of it)" if mean_text == limit else ""
+        far = f"{100 * (level.ratio - 1):.2g} % above it" if level.ratio < 1.1 else "just above it"
+        above = f" ({far})" if mean_text == limit else ""
         text = f"{level.name} {mean_text} against a limit of {limit}{above}"
     else:
         high = shown(level, level.interval.high)
