@@ -129,23 +129,24 @@ def heading(metric: str) -> str:
 
 
 def table(result: Report) -> Table:
-    """Signed errors, one row a run; runs used for fitting are marked."""
-    grid = Table(title="predicted against measured: error in %")
-    grid.add_column("run")
-    for name in METRICS:
-        grid.add_column(heading(name), justify="right")
-    grid.add_column("preemptions", justify="right")
-    for entry in result["runs"]:
-        cells = [f"{entry['metrics'][n]['error_pct']:+.1f}" if n in entry["metrics"] else "" for n in METRICS]
+    """Signed errors, one row a run; runs used for fitting are marked. Metrics that no run has are left out."""
+    runs = result["runs"]
+    metrics = [name for name in METRICS if any(name in entry["metrics"] for entry in runs)]
+    counted = any(entry["preemptions"]["measured"] is not None for entry in runs)
+    grid = Table(title="predicted against measured: error in %", title_justify="left", box=None, padding=(0, 1, 0, 0))
+    grid.add_column("run", overflow="fold")
+    for name in metrics:
+        grid.add_column(heading(name), justify="right", min_width=6)
+    if counted:
+        grid.add_column("preemptions", justify="right", no_wrap=True)
+    for entry in runs:
+        cells = [f"{entry['metrics'][n]['error_pct']:+.1f}" if n in entry["metrics"] else "" for n in metrics]
         count = entry["preemptions"]
         shown = "" if count["measured"] is None else f"{count['predicted']} / {count['measured']}"
-        grid.add_row(entry["run"] + (" (fit)" if entry["used_for_fit"] else ""), *cells, shown)
+        grid.add_row(entry["run"] + (" (fit)" if entry["used_for_fit"] else ""), *cells, *([shown] if counted else []))
     means = result["mean_abs_error_pct"]
-    grid.add_section()
-    grid.add_row(
-        "mean absolute, runs not used for fitting",
-        *[f"{means[n]:.2f}" if n in means else "" for n in METRICS],
-    )
+    judged = " of runs without (fit)" if any(entry["used_for_fit"] for entry in runs) else ""
+    grid.add_row(f"mean absolute error{judged}", *[f"{means[n]:.1f}" if n in means else "" for n in metrics])
     return grid
 
 

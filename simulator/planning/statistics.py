@@ -180,6 +180,11 @@ def only_overloaded(judged: Judgement) -> bool:
     return judged.overloaded and judged.binding.interval.mean <= judged.binding.limit
 
 
+def first_broken(above: Judgement) -> str:
+    """Name of what breaks, of a fleet just above its wall."""
+    return "overload" if only_overloaded(above) else above.binding.name
+
+
 def reason(judged: Judgement, error: float = 0.0) -> str:
     """Why a fleet is not taken, in the numbers that it was decided on."""
     def shown(level: Judged, value: float) -> str:
