@@ -12,7 +12,7 @@ from markupsafe import Markup
 from simulator.report.svg import css_variables
 from simulator.text import number, seconds, share
 
-_UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|s|ms|µs|h|min|USD)(?![\w-]))")
+_UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|s|ms|µs|h|min)(?![\w-]))")
 
 
 def render(template: str, **values: Any) -> str:
