@@ -95,3 +95,27 @@ def test_an_end_beside_the_lane_is_known_to_the_router(engine: str) -> None:
     done = run(requests([0, 0, 0, 0, 25, 50], [1] * 6, [50, 50, 50, 3, 1, 1], more=LOADS, max_num_seqs=6), engine)
     assert done.req.replica.tolist() == [0, 1, 0, 1, 0, 1]
     assert done.req.last.tolist() == [500, 500, 500, 30, 40, 60]
+
+
+@ENGINES
+def test_who_waits_for_blocks_from_the_host_comes_before_those_admitted_later(engine: str) -> None:
+    """12 blocks of 4 tokens, 8 tokens a step. The first leaves 2 blocks, which the second, of 12, drives out to host
+    memory. The third is admitted at 100 and has them back at 130, 15 for each; the fourth, behind it, decodes
+    meanwhile. Of the other 20 tokens of the third 8 are computed in each of the steps at 130 and 140, which are all
+    there are, and 4 at 150."""
+    limits = {"num_blocks": 12, "max_num_batched_tokens": 8, "prefix": 1, "offload_blocks": 99, "offload_ns": 15}
+    case = requests([0, 20, 100, 100], [8, 47, 28, 1], [1, 1, 1, 6], **limits,
+                    more={"chains": ((1, 2), (), (1, 2), ())})
+    done = run(case, engine)
+    assert times(done) == ([0, 20, 130, 100], [10, 80, 160, 110], [10, 80, 160, 180])
+    assert done.req.itl_max.tolist() == [0, 0, 0, 30]
+
+
+@ENGINES
+def test_a_spilled_lane_leaves_nothing_in_the_calendar(engine: str) -> None:
+    """12 blocks of 4. In step j, at 10 j - 10, the three have computed j + 2, j - 1 and j tokens: 12 blocks in step 14,
+    13 in step 15, which preempts the third, with 12 tokens. It needs 4 blocks: there are 3 at most, until the first
+    ends at 200. Then it takes the slot of the first; its 18 tokens more come at 210 to 380."""
+    done = run(requests([0, 5, 15], [3, 1, 3], [20, 25, 30], num_blocks=12), engine)
+    assert times(done) == ([0, 10, 20], [10, 20, 30], [200, 260, 380])
+    assert (done.req.preempted.tolist(), done.req.itl_max.tolist()) == ([0, 0, 1], [10, 10, 70])
