@@ -126,6 +126,20 @@ def test_layerwise_scenario_hides_the_transfer():
     assert hidden.summary["transfers"]["mean_s"] < 0.1 * whole.summary["transfers"]["mean_s"]
 
 
+def test_conditional_scenario_hands_over_long_prompts_only():
+    """Two of three prompts are short; handed over too they make the one prefill replica late."""
+    done, every = run("fleet_conditional"), run("fleet_conditional", "cluster.disaggregate_from_tokens=null")
+    assert ((done.requests.source >= 0) == (done.requests.prompt >= 2000)).all() and (every.requests.source >= 0).all()
+    assert done.summary["goodput"]["attained"] > every.summary["goodput"]["attained"]
+
+
+def test_affinity_scenario_finds_contexts_where_it_left_them():
+    """A quarter more of the prompt tokens than by load alone."""
+    stays, moves = (run("fleet_affinity", *sets).summary["kv"]["prefix_cache"]["hit_rate"] for sets in (
+        (), ("cluster.router=least_outstanding",)))
+    assert stays > 1.25 * moves
+
+
 def test_kv_use_tells_of_long_answers_before_a_queue_does():
     """With fewer replica hours more requests meet their targets."""
     by_kv, by_queue = (run("fleet_scale_kv", *sets).summary for sets in (
