@@ -110,12 +110,14 @@ def test_class_scenario_serves_each_class_with_its_model():
 
 
 def test_shedding_scenario_refuses_the_less_urgent_only():
-    """Chat keeps its targets through the overload; without shedding both classes miss them."""
+    """Chat is never refused, and most of it is answered in time; without shedding both classes are late."""
     shed, all_taken = (run("fleet_shed", *sets).summary for sets in ((), ("admission.shed=null",)))
     classes = shed["per_class"]
     assert classes["chat"]["requests"]["rejected"] == 0 < classes["batch"]["requests"]["rejected"]
     assert all_taken["requests"]["rejected"] == 0
-    assert shed["goodput"]["attained"] > 2 * all_taken["goodput"]["attained"]
+    in_time = {name: [run["per_class"][name]["goodput"]["attained"] for run in (shed, all_taken)] for name in classes}
+    assert in_time["chat"][0] > 0.85 > 0.4 > max(in_time["chat"][1], in_time["batch"][1])
+    assert in_time["batch"][0] > in_time["batch"][1]
 
 
 def test_layerwise_scenario_hides_the_transfer():
