@@ -163,7 +163,9 @@ class Search(Walls):
         """
         if self.judged(candidate, most, rate * LOWEST_RATE, 1 + error, count=1).holds:
             return None
-        idle = self.judged(candidate, most, rate * LOWEST_RATE, 1 + error)
+        idle = self.judged(candidate, most, rate * LOWEST_RATE, 1 + error, count=2)
+        if idle.verdict != "misses" and self.shares(candidate, most):
+            idle = self.judged(candidate, most, rate * LOWEST_RATE, 1 + error)
         if idle.verdict != "misses":
             idle = self.verdict(candidate, most, rate * LOWEST_RATE, 1 + error)
         if surely(idle):
