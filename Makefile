@@ -44,9 +44,11 @@ demo: $(RUN_STAMP)
 	@echo "open out/demo/saturated/report.html and out/demo/carried/report.html"
 
 test: $(DEV_STAMP)
+	$(BIN)/python -m tests.engines
 	$(BIN)/python -m pytest $(SPREAD) -m "not nightly"
 
 test-all: $(DEV_STAMP)
+	$(BIN)/python -m tests.engines
 	$(BIN)/python -m pytest $(SPREAD)
 
 soak: $(DEV_STAMP)

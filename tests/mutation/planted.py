@@ -11,7 +11,6 @@ ORACLE = ("tests/oracle", "-k", "reference")
 LONG = ("tests/parity", "-k", "long_answers and chunked")
 """Compiled against SimPy on long answers: one policy to compile."""
 PARITY = ("tests/parity/test_parity.py", "-m", "not nightly")
-ROUNDS = ("tests/parity/test_parity.py", "-k", "round_of_the_calendar")
 LONG_V0 = ("tests/parity", "-k", "long_answers and vllm_v0")
 RULES = ("tests/unit/test_engine_rules.py", "tests/policies/test_static.py", "-k", "reference")
 PADDING = ("tests/policies/test_static.py", "-k", "static_padding")
@@ -22,9 +21,12 @@ KV = ("tests/unit/test_kv.py",)
 POOL = ("tests/prefix/test_prefix.py",)
 """The prefix cache against a pool of single blocks."""
 REACH = ("tests/unit/test_reach.py", "-k", "not slow_gpus")
+PRODUCTS = ("tests/unit/test_reach.py", "-k", "products")
+LANE_BY_HAND = ("tests/unit/test_lane.py",)
+"""Small runs of the lane and of quiet runs: seconds in the interpreter."""
+TIES = ("tests/unit/test_engine_rules.py", "-k", "at_the_tick or at_its_tick")
 SCHEDULER = ("tests/scheduler",)
 """Against what vLLM's own scheduler decided."""
-SLOW = ("tests/parity/test_slow_gpus.py",)
 PIPELINES, STAGES = ("tests/unit/test_pipeline.py",), "simulator/engines/stages.py"
 QUEUES = ("tests/unit/test_queues.py",)
 HEAP = ("tests/policies/test_heap.py",)
@@ -211,7 +213,7 @@ BUGS = (
     Bug("carry between the low halves forgotten", STEP, "(upper + (lower >> 16)) >> 16", "upper >> 16", REACH),
     Bug("products of 64 bits only", STEP,
         "return count * whole + (count >> FP_BITS) * part + ((upper + (lower >> 16)) >> 16)",
-        "return (((count >> 16) * coefficient_fp) >> 16) + (((count & 0xFFFF) * coefficient_fp) >> FP_BITS)", SLOW),
+        "return (((count >> 16) * coefficient_fp) >> 16) + (((count & 0xFFFF) * coefficient_fp) >> FP_BITS)", PRODUCTS),
     Bug("reach without recomputed answers", "simulator/cost/reach.py", "min(prompt, lim.max_model_len) + answer",
         "min(prompt, lim.max_model_len)", REACH),
     Bug("reach counts real prompts only", "simulator/cost/reach.py", "else rows * whole", "else whole", REACH),
@@ -243,8 +245,9 @@ BUGS = (
         "c.lane_end = c.lane_end if c.lane > 0 else seat.end", LONG),
     Bug("a departure forgets those of later rounds of the calendar", LANE,
         "            seat.link = rep.calendar[at]\n            rep.calendar[at] = slot\n        slot",
-        "            pass\n        slot", ROUNDS),
-    Bug("those of later rounds of the calendar leave too", LANE, "if seat.end == c.lane_steps:", "if True:", ROUNDS),
+        "            pass\n        slot", LANE_BY_HAND),
+    Bug("those of later rounds of the calendar leave too", LANE, "if seat.end == c.lane_steps:", "if True:",
+        LANE_BY_HAND),
     Bug("who leaves the lane stays in its context", LANE, "c.lane_context -= req.prompt[i] + req.planned[i]",
         "c.lane_context -= 0", LONG),
     Bug("who joins brings no context", LANE, "c.lane_context += req.prompt[i] + req.planned[i]",
@@ -253,22 +256,23 @@ BUGS = (
         "rep.phase[seat.crossing] -= world.lim.full_groups + world.lim.window_groups",
         "rep.phase[seat.crossing] -= 0", LONG),
     Bug("a spill leaves the calendar full", LANE, "        rep.calendar[day_of(rep.seats[slot].end)] = -1\n", "",
-        LONG),
-    Bug("joins before a prompt admitted earlier", LANE, "            in_order = False\n", "            pass\n", PARITY),
+        LANE_BY_HAND),
+    Bug("joins before a prompt admitted earlier", LANE, "            in_order = False\n", "            pass\n",
+        LANE_BY_HAND),
     Bug("a token given while joining is not the lane's last", BOOKING,
-        "if step.lane_step > 0 or step.joined == 1:", "if step.lane_step > 0:", LONG),
+        "if step.lane_step > 0 or step.joined == 1:", "if step.lane_step > 0:", LANE_BY_HAND),
     Bug("slots of the lane are free", QUEUE_FILE, "return rep.c.n_running + rep.c.lane",
-        "return rep.c.n_running", LONG),
+        "return rep.c.n_running", LANE_BY_HAND),
     Bug("the stack of gaps keeps what a later gap exceeds", BOOKING,
-        "    while top > 0 and rep.gap_ns[top - 1] <= gap:\n        top -= 1\n", "", LONG),
+        "    while top > 0 and rep.gap_ns[top - 1] <= gap:\n        top -= 1\n", "", LANE_BY_HAND),
     Bug("a quiet run counts its last output twice", QUIET, "stats.output += alike.rows * sums.outputs",
         "stats.output += alike.rows * (sums.outputs + 1)", LONG),
     Bug("a quiet run starts the GPU before its inputs are there", QUIET, "max(pace.gpu_free, pace.now + alike.prep)",
         "max(pace.gpu_free, pace.now)", PARITY),
     Bug("a replica's load is known too long", FORESIGHT, "steps, width = c.lane_end - c.lane_steps, c.lane",
-        "steps, width = c.lane_end - c.lane_steps + 1, c.lane", LONG),
+        "steps, width = c.lane_end - c.lane_steps + 1, c.lane", LANE_BY_HAND),
     Bug("who ends with a step in flight is overlooked", FORESIGHT,
-        "if world.req.planned[i] >= world.req.output[i]:", "if False:", LONG),
+        "if world.req.planned[i] >= world.req.output[i]:", "if False:", LANE_BY_HAND),
     Bug("a quiet run goes on when a window makes room", QUIET, "if rep.frees[phase] > 0 and c.n_waiting > 0",
         "if rep.frees[phase] < 0", ("tests/parity/test_parity_changes.py",)),
     Bug("a quiet run collects the last output", QUIET, "        most -= 1  #", "        most -= 0  #", LONG),
@@ -280,13 +284,13 @@ BUGS = (
     Bug("a quiet run counts one gap for all", QUIET, "tick - seen, alike.rows)", "tick - seen, 1)", LONG),
     Bug("a quiet run loses what is rounded off", QUIET, "rest = pace.rest + alike.rest", "rest = pace.rest", LONG),
     Bug("in a quiet run a shorter gap hides a longer one", QUIET, "if gap < gaps.longest:", "if gap > gaps.longest:",
-        LONG),
+        LANE_BY_HAND),
     Bug("a quiet run forgets eager launches", QUIET, "stats.eager += alike.eager * launched",
-        "stats.eager += 0", PARITY),
+        "stats.eager += 0", LANE_BY_HAND),
     Bug("an output at an arrival's tick comes after it", "simulator/engines/turns.py", "front.event_phase < ARRIVE",
-        "front.event_phase < COMPLETE",        PARITY),
+        "front.event_phase < COMPLETE", TIES),
     Bug("planning at an arrival's tick comes before it", "simulator/engines/turns.py", "front.event_phase < ARRIVE",
-        "front.event_phase <= SCHEDULE",        PARITY),
+        "front.event_phase <= SCHEDULE", TIES),
     Bug("left-over layers go to the very last stage", STAGES, "(stages - 1 - more)", "(stages - more)", PIPELINES),
     Bug("a stage starts before the one before is done", STAGES, "end = max(start, rep.stage_gpu[s], begun + ready)",
         "end = max(rep.stage_gpu[s], begun + ready)", PIPELINES),

@@ -98,7 +98,8 @@ def test_from_zero_and_back_by_hand() -> None:
     """KEDA looks every 30 s: a request of 5 s finds a replica at 30 + 10 s; nothing waits at 60 s, 30 s after there
     was last something: more than 20. The next, at 70 s, waits until 100 s."""
     auto = {"formula": "keda", "metric": "waiting", "target": 1, "min": 0, "cool_down_s": 20, "start": {"image_s": 10}}
-    done = simulate(fleet(auto, {"arrival_s": [5, 70], "prompt": [1, 1], "output": [4, 4]}), "reference")
+    requests = {"arrival_s": [5, 70], "prompt": [1, 1], "output": [4, 4]}
+    done = simulate(fleet(auto, requests).updated({"horizon_s": 200}), "reference")
     assert (done.requests.last / NS_PER_S).tolist() == [44, 104]
     assert states(done, 0)[:7] == [(0, ABSENT), (30, STARTING), (40, UP), (60, DRAINING), (60, ABSENT), (90, STARTING),
                                    (100, UP)]
@@ -109,7 +110,8 @@ def test_from_zero_and_back_by_hand() -> None:
 def test_the_last_replica_stays_for_the_cool_down() -> None:
     """There is something at 30 s, nothing at 60 s: 30 s later, which is within 40; at 90 s it goes."""
     auto = {"formula": "keda", "metric": "waiting", "target": 1, "min": 0, "cool_down_s": 40, "start": {"image_s": 10}}
-    done = simulate(fleet(auto, {"arrival_s": [5, 100], "prompt": [1, 1], "output": [4, 4]}), "reference")
+    requests = {"arrival_s": [5, 100], "prompt": [1, 1], "output": [4, 4]}
+    done = simulate(fleet(auto, requests).updated({"horizon_s": 200}), "reference")
     assert states(done, 0)[:5] == [(0, ABSENT), (30, STARTING), (40, UP), (90, DRAINING), (90, ABSENT)]
 
 
@@ -117,7 +119,7 @@ def test_kedas_sum_counts_who_waits_at_the_gateway() -> None:
     """Seven at the gateway, two a replica: one at 30 s, then 7 / 2 = 4 at 45 s, though nobody serves yet."""
     auto = {"formula": "keda", "metric": "requests", "target": 2, "min": 0, "start": {"image_s": 60}}
     requests = {"arrival_s": [0.0] * 7, "prompt": [1] * 7, "output": [2] * 7}
-    done = simulate(fleet(auto, requests, 5), "reference")
+    done = simulate(fleet(auto, requests, 5).updated({"horizon_s": 200}), "reference")
     assert decisions(done)[:2] == [(30, 7000, 1, 1), (45, 7000, 4, 4)]
 
 
