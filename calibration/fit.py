@@ -23,12 +23,7 @@ from calibration.fit_steps import FREE, StepFit, fit_steps, with_values
 from calibration.harness import write_atomically
 from calibration.launches import base_launches
 from calibration.measured import MeasuredRun, find_runs, load_run
-from calibration.operators import (
-    Operators,
-    elementwise_bandwidth,
-    layer_start_us,
-    load_operators,
-)
+from calibration.operators import Operators, elementwise_bandwidth, layer_start_us, load_operators
 from simulator.cost.gpu_times import UNITS, gpu_times
 from simulator.errors import CalibrationError
 from simulator.profiles.gpu import Gpu, load_gpu
@@ -230,14 +225,8 @@ def measured_block(fit: Calibration) -> dict[str, Any]:
     )
     for key in ("gemm_start", "gemm_bandwidth", "gemm_exponent"):
         value = getattr(fit.gemm.gemm, "start_s" if key == "gemm_start" else key.removeprefix("gemm_")) / UNITS[key][1]
-        block[key] = entry(
-            value,
-            key,
-            f"calibration/measurements/{HARNESS}",
-            "fitted",
-            fit.gemm.mean_error,
-            f"m {fit.gemm.rows[0]}..{fit.gemm.rows[1]}",
-        )
+        block[key] = entry(value, key, f"calibration/measurements/{HARNESS}", "fitted", fit.gemm.mean_error,
+                           f"m {fit.gemm.rows[0]}..{fit.gemm.rows[1]}")
     block["elementwise_bandwidth"] = entry(
         gpu_times(fit.gpu).elementwise_bandwidth / 1e12,
         "elementwise_bandwidth",
