@@ -195,6 +195,8 @@ class Limits(NamedTuple):
     aging: int = 0                      # [ns] of waiting that count as one priority; 0 = none
     hand_over: int = 0                  # 1 = computes prompts and their first tokens only, then hands requests over
     max_waiting: int = 0                # a request that finds so many waiting at its replica is refused, 0 = none is
+    shed_waiting: int = 0               # so is one of these priorities and above (less urgent) that finds so many, 0 =
+    shed_priority: int = 0              # none is
     preferred_sizes: int = 0            # static: sizes of batches that start at once, packed (policies.static)
     served_ratio: int = 0               # [2^-16] tgi: new requests taken in at least, of those that run
     max_waiting_tokens: int = 0         # tgi: decode steps after which fewer are

@@ -1,6 +1,7 @@
 """Fixtures shared by all tests."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,19 @@ from hypothesis import Phase, settings
 
 os.environ["SERVECAST_COMPILE"] = "wait"  # tests compile before they run: what runs where must not depend on the cache
 settings.register_profile("found", phases=[Phase.explicit, Phase.generate], database=None)  # a failure is left as found
+
+
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The compiled engine is run by the interpreter meanwhile."""
+    from simulator.engines import fast
+
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    monkeypatch.setattr(fast, "_engines", {})
+    fast._control.cache_clear()
+    yield
+    fast._control.cache_clear()
+
 
 @pytest.fixture(scope="session")
 def data_dir() -> Path:

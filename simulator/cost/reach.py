@@ -32,10 +32,11 @@ class Reach(NamedTuple):
 def reach(lim: Limits, budgeted: bool, prompt: int, answer: int, requests: int) -> Reach:
     """Largest counts for requests of up to `prompt` and `answer` tokens; `budgeted`: the policy has a token budget.
 
-    What is longer than max_model_len is refused and never runs. A sequence may be recomputed with its answer.
+    What is longer than max_model_len is refused and never runs. A sequence may be recomputed with its answer,
+    and its last step has drafts beyond that.
     """
     answer = min(answer, lim.max_model_len)
-    whole = min(prompt, lim.max_model_len) + answer
+    whole = min(prompt, lim.max_model_len) + answer + lim.draft_tokens
     rows = min(lim.max_num_seqs, requests)
     tokens = max(lim.max_num_batched_tokens, whole) if budgeted else rows * whole
     return Reach(rows, tokens, rows * whole, tokens * whole, answer, 2 * lim.num_blocks * lim.swap_ns)

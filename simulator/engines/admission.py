@@ -2,7 +2,9 @@
 
 Some can never run there. Under overload the engine may refuse others so that those it takes are answered in time: when
 as many wait as may (SGLang v0.5 --max-queued-requests; TGI's --max-concurrent-requests counts the running too), or
-when the first token would come too late (early rejection: Qin et al., "Mooncake", FAST 2025, section 5).
+when the first token would come too late (early rejection: Qin et al., "Mooncake", FAST 2025, section 5), or only the
+less urgent, sooner (Gateway API inference extension, pkg/epp/requestcontrol/admission.go: what is sheddable is refused
+when the pool is saturated; pkg/epp/saturationdetector/config.go: a replica is from 5 waiting requests on).
 """
 
 from policies.queues import push, wanted
@@ -30,7 +32,7 @@ def enqueue(world: World, rep: Replica, i: int, r: int) -> bool:
     req.replica[i] = r
     code = refusal(req, lim, i)
     if code == FUTURE and req.planned[i] == 0:  # one that has its first token from another replica goes on
-        if lim.max_waiting > 0 and rep.c.n_waiting >= lim.max_waiting:
+        if is_full(req, rep, lim, i):
             code = REJECTED_QUEUE
         elif lim.predicted_ttft > 0 and predicted_ttft(req, rep, lim, world.cost, i) > lim.predicted_ttft:
             code = REJECTED_SLOW
@@ -45,6 +47,14 @@ def enqueue(world: World, rep: Replica, i: int, r: int) -> bool:
     rep.front.work += req.prompt[i] + req.limit[i]
     rep.stats.peak_waiting = max(rep.stats.peak_waiting, rep.c.n_waiting)
     return True
+
+
+@jitable
+def is_full(req: Requests, rep: Replica, lim: Limits, i: int) -> bool:
+    """Whether as many wait as may, or as may for request i to join them."""
+    if lim.max_waiting > 0 and rep.c.n_waiting >= lim.max_waiting:
+        return True
+    return bool(lim.shed_waiting > 0 and rep.c.n_waiting >= lim.shed_waiting and req.priority[i] >= lim.shed_priority)
 
 
 @jitable

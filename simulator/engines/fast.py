@@ -94,7 +94,7 @@ def _step_functions(schedule: Callable[..., None],
             if len(world.links.free) > 0:
                 keep_kv(world.req, rep)
             retire(world.req, rep, world.lim, rep.aux)
-            pass_on(world, rep, r)
+            pass_on(world, rep, step, r)
             left(world.clients, rep.front, rep.c, r, rep.c.now)
 
     @jitable

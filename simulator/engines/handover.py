@@ -1,15 +1,18 @@
 """Hand-over: a request gets its first token from a replica that only computes prompts, the others from another one.
 
-The KV of the prompt is sent over the link out of the first replica, one request at a time, first come first served.
-When it has come the router chooses a replica for the second half; the first keeps the blocks until that one admits the
-request, which then goes on as if it had computed the prompt itself. Preempted there, it computes the prompt again.
-When the first replica crashes, what waits there to be fetched is gone: the second half computes its prompt itself.
-A request that ends or begins anew before it was admitted lets its KV go at once.
+The KV of the prompt is sent over the link out of the first replica, one request at a time, first come first served:
+whole, when the prompt is computed, or layer by layer while the step runs that computes the last of it. When it has
+come the router chooses a replica for the second half; the first keeps the blocks until that one admits the request,
+which then goes on as if it had computed the prompt itself. Preempted there, it computes the prompt again. When the
+first replica crashes, what waits there to be fetched is gone: the second half computes its prompt itself. A request
+that ends or begins anew before it was admitted lets its KV go at once.
 
 Sources: Zhong et al., "DistServe", OSDI 2024, sections 3 and 4.3 (memory of the prefill instance is the queue of the
 decode instance); Patel et al., "Splitwise", ISCA 2024, section IV; vLLM 0.24 vllm/v1/core/sched/scheduler.py,
 Scheduler._connector_finished (blocks of a finished prefill are freed when their KV has been taken); vllm/distributed/
 kv_transfer/kv_connector/v1/nixl (request_finished: of one aborted before, the prefill side is told and frees them).
+Layer by layer: Splitwise, section IV-C; vLLM 02dc4a1 kv_connector/v1/p2p/p2p_nccl_connector.py (save_kv_layer: a layer
+of all prompts that end in the step; build_connector_meta: the chunks before go with the last one).
 """
 
 from typing import Final
@@ -44,30 +47,62 @@ def keep_kv(req: Requests, rep: Replica) -> None:
 
 
 @jitable
-def pass_on(world: World, rep: Replica, r: int) -> None:
-    """Those that ended in the step just collected are over for their clients, or set out for another replica."""
+def pass_on(world: World, rep: Replica, step: Column, r: int) -> None:
+    """Those that ended in `step`, just collected, are over for their clients, or set out for another replica."""
+    req, links, now = world.req, world.links, rep.c.now
+    rest = 0  # [ns] in which the link sends the KV of those that follow
+    if links.layers > 0:
+        for k in range(rep.c.n_ended):
+            if req.status[rep.ended[k]] == FUTURE:
+                rest += _sending(world, r, rep.ended[k])
+        links.free[r] = sent_by_layers(links.free[r], rest, step.gpu_end - step.gpu_ns, step.gpu_end, links.layers)
     for k in range(rep.c.n_ended):
         i = rep.ended[k]
-        if world.req.status[i] == FUTURE:
-            _set_out(world, r, i, rep.c.now)
+        if req.status[i] != FUTURE:
+            on_ended(req, world.clients, i, rep.c.visible)
+            continue
+        own = _sending(world, r, i)
+        if links.layers > 0:
+            rest -= own
+            sent = max(links.free[r] - rest // links.layers, now)
         else:
-            on_ended(world.req, world.clients, i, rep.c.visible)
+            sent = max(links.free[r], now) + own
+            links.free[r] = sent
+        _set_out(world, r, i, sent + links.latency)
 
 
 @jitable
-def _set_out(world: World, r: int, i: int, now: int) -> None:
-    req, links = world.req, world.links
+def sent_by_layers(free: int, whole: int, begin: int, end: int, layers: int) -> int:
+    """[tick] when a link that is free from `free` on has sent KV that takes it `whole` ns, each layer of it once that
+    is computed, first come first served; layers are alike, and computed from `begin` to `end`.
+
+    The last layer is gone at the latest of free + whole and, over all layers l, its time + (layers - l + 1) / layers of
+    `whole`: that is linear in l, so the first or the last layer decides. At least the last one's share comes after
+    `end`.
+    """
+    first = begin + (end - begin) // layers
+    return max(max(free, first) + whole, end + (whole + layers - 1) // layers)
+
+
+@jitable
+def _sending(world: World, r: int, i: int) -> int:
+    """[ns] in which the link of replica r sends the KV of request i, which it has or not."""
+    if world.req.carried[i] != SENT:
+        return 0
+    return (int(world.req.prompt[i]) * int(world.links.token_fp[r])) >> LINK_BITS
+
+
+@jitable
+def _set_out(world: World, r: int, i: int, landed: int) -> None:
+    """Request i is on its way from replica r until `landed`."""
+    req = world.req
     req.limit[i] = req.whole[i]
-    req.group[i] += links.groups
+    req.group[i] += world.links.groups
     req.source[i] = r
-    tokens = 0
-    if req.carried[i] == SENT:
-        tokens = int(req.prompt[i])
-    else:
+    if req.carried[i] != SENT:
         req.computed[i] = 0
-    links.free[r] = max(links.free[r], now) + ((tokens * links.token_fp[r]) >> LINK_BITS)
-    req.landed[i] = links.free[r] + links.latency
-    push(world.clients.future, world.clients.ctl, req.landed[i], event_code(TRANSFER, i, LAND))
+    req.landed[i] = landed
+    push(world.clients.future, world.clients.ctl, landed, event_code(TRANSFER, i, LAND))
 
 
 @jitable

@@ -192,13 +192,13 @@ def request_columns(arrival: Column, prompt: Column, output: Column, limit: Colu
 
 
 def array_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, chain: Column = (),
-              others: Sequence[Pool] = (), groups: Sequence[Sequence[int]] = (), aux: int = 1) -> Job:
+              others: Sequence[Pool] = (), groups: Sequence[Sequence[int]] = (), aux: int = 1, speed: int = 1) -> Job:
     """A job on numpy columns, for the compiled engine.
 
     `chain` are the numbers of shared blocks (workload.shared), `others` the pools beside the first, `groups` the pools
-    that requests of each group may use; `aux` is how many numbers the policy keeps.
+    that requests of each group may use; `aux` is how many numbers the policy keeps, `speed` the first pool's.
     """
-    pools = tuple(pool._replace(lim=with_bits(pool.lim)) for pool in (Pool(lim, cost, replicas), *others))
+    pools = tuple(pool._replace(lim=with_bits(pool.lim)) for pool in (Pool(lim, cost, replicas, speed), *others))
     of, total = pool_of(pools), sum(pool.replicas for pool in pools)
     most = max(pool.lim.max_num_seqs for pool in pools)
     s = slots_held(pools, len(req.arrival))
@@ -258,12 +258,13 @@ def future_of(requests: int) -> Future:
     return Future(np.zeros(3 * requests, dtype=np.int64), np.zeros(3 * requests, dtype=np.int64))
 
 
-def links_of(token_fp: Sequence[int], latency: int = 0, groups: int = 0, arrays: bool = True) -> Links:
+def links_of(token_fp: Sequence[int], latency: int = 0, groups: int = 0, arrays: bool = True,
+             layers: int = 0) -> Links:
     """Links out of the replicas, given [2^-LINK_BITS ns] a token of each; columns are lists for the SimPy engine."""
     free, rates = np.zeros(len(token_fp), dtype=np.int64), np.array(token_fp, dtype=np.int64)
     if not arrays:
-        return Links(free.tolist(), rates.tolist(), latency, groups)
-    return Links(free, rates, latency, groups)
+        return Links(free.tolist(), rates.tolist(), latency, groups, layers)
+    return Links(free, rates, latency, groups, layers)
 
 
 def _prefix(req: Requests, pools: Sequence[Pool], chain: npt.NDArray[np.int64]) -> Prefix:
@@ -299,9 +300,9 @@ def check_sums(job: Job) -> None:
 
 
 def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, chain: Column = (),
-             others: Sequence[Pool] = (), groups: Sequence[Sequence[int]] = (), aux: int = 1) -> Job:
+             others: Sequence[Pool] = (), groups: Sequence[Sequence[int]] = (), aux: int = 1, speed: int = 1) -> Job:
     """The same job on plain lists of Python integers, for the SimPy engine."""
-    job = array_job(req, lim, cost, replicas, log, chain, others, groups, aux)
+    job = array_job(req, lim, cost, replicas, log, chain, others, groups, aux, speed)
     columns = Requests(*(column.tolist() for column in job.req))
     numbers, held = job.reps.prefix.chain.tolist(), job.reps.prefix.held.tolist()
     of = pool_of(job.pools)

@@ -178,7 +178,7 @@ class _Run:
             if job.links.free:
                 keep_kv(job.req, rep)
             self.policy.retire(job.req, rep, world.lim, rep.aux)
-            pass_on(world, rep, r)
+            pass_on(world, rep, step, r)
             left(self.clients, rep.front, rep.c, r, rep.c.now)
             self.ring()
 

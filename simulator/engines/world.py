@@ -17,6 +17,7 @@ class Links(NamedTuple):
     token_fp: Column = ()   # (R,) [2^-LINK_BITS ns] in which it sends the KV of a token
     latency: int = 0        # [ns]
     groups: int = 0         # a request's group (policies.routers) on the second half of its way is its first + this
+    layers: int = 0         # of the model, where each is sent when it is computed; 0 = all are when all are
 
 
 class Acceptance(NamedTuple):

@@ -6,7 +6,7 @@ from simulator.metrics.readings import few_line
 from simulator.metrics.reuse import reuse_sentences
 from simulator.run import Result
 from simulator.scenario.setup import Setup
-from simulator.text import gpus_of, number, seconds, share
+from simulator.text import MISSING, gpus_of, number, seconds, share
 
 Rows = list[tuple[str, str, str]]
 """(what, value, what it means)"""
@@ -133,10 +133,10 @@ def fleet_lines(summary: dict[str, Any]) -> list[str]:
             f"starting): {own['usd']:,.2f} USD, {share(cheaper)} less than all of them all the time.")
     if lost["requests_failed"] or lost["down_s"]:
         gone = summary["requests"]["lost"]
-        ends = f"were lost with them, after {lost['tokens_lost']:,} tokens, {gone:,} of them for good." if gone else (
-            f"failed and were submitted again, after {lost['tokens_lost']:,} tokens.")
-        lines.append(f"Replicas were out of service for {seconds(lost['down_s'])} in all; {lost['requests_failed']:,} "
-                     f"requests {ends}")
+        ends = f", {gone:,} of them for good" if gone else " and submitted again"
+        lines.append(f"Replicas were out of service for {seconds(lost['down_s'])} in all. With them requests were "
+                     f"lost {lost['requests_failed']:,} times{ends}; {lost['tokens_lost']:,} tokens had been sent for "
+                     "nothing.")
     return lines
 
 
@@ -155,9 +155,9 @@ def cards(result: Result) -> Rows:
             number(summary["throughput"]["output_tokens_per_s"]),
             f"{number(summary['throughput']['requests_per_s'])} requests/s",
         ),
-        ("TTFT p99", seconds(ttft["p99"]), f"median {seconds(ttft['p50'])}"),
-        ("TPOT p99", seconds(tpot["p99"]), f"median {seconds(tpot['p50'])}"),
-        ("E2E p99", seconds(e2e["p99"]), f"median {seconds(e2e['p50'])}"),
+        *((f"{name} p99", seconds(own["p99"], "∞" if own["count"] else MISSING),
+           f"median {seconds(own['p50'], '∞' if own['count'] else MISSING)}")
+          for name, own in (("TTFT", ttft), ("TPOT", tpot), ("E2E", e2e))),
         (
             "slots in use",
             share(summary["slot_utilization"]),

@@ -20,10 +20,14 @@ from simulator.workload.trace import Int64s, Trace
 
 def asked(policy: Policy, scenario: Scenario, trace: Trace, replication: int, cost: Cost,
           quantum: int) -> dict[str, Int64s]:
-    """The columns of registry.ASKS that the policy needs. Raises ConfigError where nothing says what they hold."""
+    """The columns of registry.ASKS that the policy needs, or who sheds by priority. Raises ConfigError where nothing
+    says what they hold."""
+    columns = {name: _MAKERS[name](scenario, trace, replication) for name in policy.needs if name != "joins"}
     if "joins" in policy.needs:
-        return {"joins": _joins(trace, cost, quantum)}
-    return {name: _MAKERS[name](scenario, trace, replication) for name in policy.needs}
+        columns["joins"] = _joins(trace, cost, quantum)
+    if scenario.admission.shed:
+        columns["priority"] = _given_priority(trace, scenario.place("admission.shed"))
+    return columns
 
 
 def _joins(trace: Trace, cost: Cost, quantum: int) -> Int64s:
@@ -49,12 +53,16 @@ def _missing(scenario: Scenario, what: str, accepted: str) -> ConfigError:
                        f"{accepted}")
 
 
+def _given_priority(trace: Trace, who: str) -> Int64s:
+    if trace.asks.priority is None:
+        raise ConfigError(f"{who} needs the priority of every request; accepted: priority in workload.classes or "
+                          "workload.requests, or a column of the trace (columns: {priority: NAME})")
+    return trace.asks.priority
+
+
 def _priority(scenario: Scenario, trace: Trace, replication: int) -> Int64s:
     """Of the trace; aging must stay within int64."""
-    column = trace.asks.priority
-    if column is None:
-        raise _missing(scenario, "the priority", "priority in workload.classes or workload.requests, or a column of "
-                       "the trace (columns: {priority: NAME})")
+    column = _given_priority(trace, f"{scenario.place('policy')}: {scenario.policy.name}")
     aging, most = scenario.policy.aging_s or 0.0, int(np.abs(column).max())
     if most * to_ticks(aging) > MAX_TICKS:
         raise ConfigError(f"{scenario.place('policy')}: aging_s x the largest priority must be <= "

@@ -91,12 +91,14 @@ def halves(cluster: ClusterSpec, trace: Trace, may: Table) -> list[Table]:
     return [begin, go_on]
 
 
-def links(cluster: ClusterSpec, token_bytes: int, trace: Trace, groups: int, arrays: bool) -> Links:
-    """The link out of each replica; `groups` is the number of groups in which requests begin."""
+def links(cluster: ClusterSpec, token_bytes: int, layers: int, trace: Trace, groups: int, arrays: bool) -> Links:
+    """The link out of each replica of a model with so many layers; `groups` is the number of groups in which requests
+    begin."""
     if cluster.link is None:
         return links_of((), arrays=arrays)
     ns_a_token = token_bytes / cluster.link.gb_per_s
     if ns_a_token * int(trace.prompt.sum()) >= LAST_TICK or ns_a_token * int(trace.prompt.max()) >= 2**40:
         raise ConfigError(f"cluster.link.gb_per_s: too slow for these prompts, got {cluster.link.gb_per_s}; "
                           f"a token takes {ns_a_token / 1e9:.3g} s")
-    return links_of([round(ns_a_token * 2**LINK_BITS)] * cluster.size, to_ticks(cluster.link.latency_s), groups, arrays)
+    return links_of([round(ns_a_token * 2**LINK_BITS)] * cluster.size, to_ticks(cluster.link.latency_s), groups, arrays,
+                    layers if cluster.link.overlap == "layerwise" else 0)

@@ -71,9 +71,9 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
     check_slots(scenario.cluster.size, slots_held(pools, len(trace)), "cluster.replicas")
     make = array_job if compiled else list_job
     job = make(req, *pools[0][:3], log, shared.numbers if shared else (), pools[1:], groups,
-               setup.policy.aux + setup.policy.aux_per_tenant * len(tenants_of(trace)))
+               setup.policy.aux + setup.policy.aux_per_tenant * len(tenants_of(trace)), pools[0].speed)
     weigh_tenants(scenario, trace, job)
-    job.links = links(scenario.cluster, _token_bytes(setup), trace, len(groups) // 2, compiled)
+    job.links = links(scenario.cluster, *_kv_of(setup), trace, len(groups) // 2, compiled)
     end = int(trace.arrival_ns[-1]) if scenario.horizon_s is None else to_ticks(scenario.horizon_s)
     try:
         plans = plans_of(setup, [pool.lim for pool in pools], end, replication)
@@ -109,10 +109,10 @@ def _check_clients(setup: Setup, gives_up: bool) -> None:
 
 
 
-def _token_bytes(setup: Setup) -> int:
-    """[bytes] of KV of a token, on all GPUs of a replica together."""
+def _kv_of(setup: Setup) -> tuple[int, int]:
+    """[bytes] of KV of a token, on all GPUs of a replica together, and the layers that have it."""
     first = next(iter(setup.pools.values()), setup)
-    return first.model.kv_bytes_per_token(first.scenario.hardware.kv_dtype)
+    return first.model.kv_bytes_per_token(first.scenario.hardware.kv_dtype), first.model.layers
 
 
 

@@ -69,6 +69,14 @@ class LoadSpec(Section):
         return self
 
 
+class ShedSpec(Section):
+    """Whom a busy replica refuses: the less urgent, as a gateway that sheds by priority."""
+
+    waiting: int = Field(ge=1, le=LARGEST_COUNT, description="refuse one that finds so many waiting at its replica")
+    from_priority: int = Field(default=1, ge=-LARGEST_COUNT, le=LARGEST_COUNT,
+                               description="of this priority or a larger one; a smaller one is more urgent")
+
+
 class AdmissionSpec(Section):
     """What a replica refuses so that what it takes is answered in time (HTTP 429)."""
 
@@ -76,3 +84,11 @@ class AdmissionSpec(Section):
                                     "many waiting at its replica")
     predicted_ttft_s: float | None = Field(default=None, gt=0, le=LONGEST_S, description="refuse one whose first token "
                                            "is predicted to come later")
+    shed: ShedSpec | None = None
+
+    @model_validator(mode="after")
+    def _sheds_first(self) -> "AdmissionSpec":
+        if self.shed and self.max_waiting is not None and self.shed.waiting >= self.max_waiting:
+            raise ValueError(f"shed.waiting must be < max_waiting ({self.max_waiting}), which refuses everybody, got "
+                             f"{self.shed.waiting}")
+        return self

@@ -187,7 +187,8 @@ class LinkSpec(Section):
 
     gb_per_s: float = Field(gt=0, le=1e6, description="[10^9 bytes/s] of one replica, all its GPUs together")
     latency_s: float = Field(default=0.0, ge=0, le=1e3)
-
+    overlap: Literal["none", "layerwise"] = Field(default="none", description="layerwise: each layer is sent when the "
+                                                  "last chunk of the prompt has passed it, none: all when all are done")
 
 
 class EventSpec(Section):

@@ -272,6 +272,8 @@ def _limits(scenario: Scenario, engine: EngineProfile, model: ModelShape, policy
         starvation=max(1, to_ticks(knobs.starvation_s or fastserve.STARVATION_S)), max_batch=knobs.max_batch_size or 0,
         max_waiting=scenario.admission.max_waiting or 0,
         predicted_ttft=to_ticks(scenario.admission.predicted_ttft_s or 0.0),
+        shed_waiting=scenario.admission.shed.waiting if scenario.admission.shed else 0,
+        shed_priority=scenario.admission.shed.from_priority if scenario.admission.shed else 0,
         **swap_limits(scenario, model, policy, block_size),
         **offload_limits(scenario, model, prefix, bool(limits_of_windows), block_size))
 

@@ -27,7 +27,8 @@ LOOKED_UP = ("workload", "policy", "model", "engine.name", "engine.speculation",
              "hardware.expert_parallel", "hardware.expert_skew", "hardware.expert_shares", "kv.prefix_caching",
              "kv.swap", "kv.offload", "hardware.pipeline_parallel", "hardware.interconnect", "engine.sampling",
              "engine.lora", "policy.tbt_s", "cluster.autoscale", "cluster.events", "cluster.spot", "cluster.pools",
-             "policy.file", "load.turns", "load.timeout_s", "load.ttft_timeout_s", "admission.predicted_ttft_s")
+             "policy.file", "load.turns", "load.timeout_s", "load.ttft_timeout_s", "admission.predicted_ttft_s",
+             "admission.shed")
 """Keys whose values are looked up or read later (setup.prepare, build_workload); their lines are kept for the
 messages."""
 

@@ -74,11 +74,10 @@ class Case:
     groups: tuple[tuple[int, ...], ...] = ()
     """Pools that requests may go to: requests belong to these groups in turn. With a link the second half of them is
     for the second half of the way of those in the first."""
-    link: tuple[int, int] | None = None
-    """[2^-LINK_BITS ns] a token and [ns] latency of hand-overs."""
+    link: tuple[int, int, int] | None = None
+    """[2^-LINK_BITS ns] a token, [ns] latency and layers of hand-overs (engines.world.Links)."""
     changes: tuple[tuple[int, int, int, int], ...] = ()
-    """What happens to replicas (engines.plans.Plans), when that is found and
-    tried again, and the notice before one is reclaimed [ns]."""
+    """What happens to replicas (engines.plans.Plans), when that is found and tried again, and the notice [ns]."""
     found_after: int = 0
     retry: int = 1
     notice: int = 0
@@ -158,7 +157,9 @@ TABLE: Final[tuple[Row, ...]] = (
     ("rehearse", lambda c, d: c.among(0, 1) if d.draft_tokens else 0),
     ("order", lambda c, d: ORDERS.get(d.policy, 0)),
     ("aging", lambda c, d: c.among(0, 0, 3, 20) * d.tick if d.policy == "priority" else 0),
-    ("asks", lambda c, d: some_asks(c, d.policy, d.n, d.tick)),
+    ("shed_waiting", lambda c, d: c.among(0, 0, 0, 1, 3)),
+    ("shed_priority", lambda c, d: c.among(0, 1, 2) if d.shed_waiting else 0),
+    ("asks", lambda c, d: some_asks(c, d.policy, d.shed_waiting, d.n, d.tick)),
     ("max_waiting", lambda c, d: c.among(0, 0, 0, 1, 3)),
     ("predicted_ttft", lambda c, d: 0 if POLICIES[d.policy].ordered else c.among(0, 0, 0, 4, 20) * d.tick),
     ("preferred_sizes", lambda c, d: c.among(0, 0, 1, *(size + (size - 1) * 2**20 for size in (2, 3, 4)
@@ -257,7 +258,7 @@ def some_habits(choose: Choose, draft: Draft) -> Habits:
 
 def as_told(case: Case) -> Case:
     """The case with clients who only wait for answers, at replicas that take whoever can run."""
-    limits = case.limits._replace(max_waiting=0, predicted_ttft=0)
+    limits = case.limits._replace(max_waiting=0, predicted_ttft=0, shed_waiting=0)
     return replace(case, talk=(), pause=(), habits=PATIENT, limits=limits)
 
 
@@ -297,7 +298,7 @@ def job(case: Case, compiled: bool, log: bool = True, plans: Plans | None = None
     if case.knows != KNOWS_ALL:
         add_signals(made, case.knows)
     if link:
-        made.links = links_of([link[0]] * made.replicas, link[1], begin, compiled)
+        made.links = links_of([link[0]] * made.replicas, link[1], begin, compiled, link[2])
     return made
 
 

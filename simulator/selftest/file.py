@@ -78,7 +78,7 @@ class CaseFile(KindFile):
     habits: dict[str, Tick] = Field(default={})
     others: list[PoolFile] = Field(default=[], max_length=8)
     groups: list[list[Annotated[int, Field(ge=0, le=8)]]] = Field(default=[], max_length=64)
-    link: list[Annotated[int, Field(ge=0, le=2**50)]] | None = Field(default=None, min_length=2, max_length=2)
+    link: list[Annotated[int, Field(ge=0, le=2**50)]] | None = Field(default=None, min_length=3, max_length=3)
     changes: list[Annotated[list[Tick], Field(min_length=4, max_length=4)]] = Field(default=[], max_length=100)
     found_after: Tick = 0
     retry: Tick = 1
@@ -155,8 +155,9 @@ def _case(given: CaseFile) -> Case:
         raise ConfigError("knows: prefixes needs limits.prefix")
     columns: dict[str, Any] = given.requests.model_dump()
     chains, asks = columns.pop("chains"), columns.pop("asks")
-    if set(asks) != set(POLICIES[given.policy].needs):
-        needs = ", ".join(POLICIES[given.policy].needs)
+    asked = {*POLICIES[given.policy].needs, *(("priority",) if given.limits.get("shed_waiting") else ())}
+    if not asked <= set(asks) <= asked | {"priority"}:
+        needs = ", ".join(sorted(asked))
         raise ConfigError(f"requests: asks must hold what {given.policy} needs ({needs or 'nothing'}), got "
                           f"{', '.join(asks) or 'nothing'}")
     lengths = {name: len(column) for name, column in columns.items() if column or name not in OPTIONAL}

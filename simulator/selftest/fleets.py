@@ -57,7 +57,7 @@ def with_decode(case: Case, more: Choose) -> Case:
     decode = lim._replace(num_blocks=blocks_for(most, lim.block_size) + more.among(0, 1, 9),
                           max_num_seqs=more.among(1, 2, 6), schedule_ahead=more.among(0, 1, 2))
     tick = max(1, max(case.arrival, default=1) // 50)
-    link = more.among(0, 3 * tick << 20, tick << 18), more.among(0, tick, 5 * tick)
+    link = more.among(0, 3 * tick << 20, tick << 18), more.among(0, tick, 5 * tick), more.among(0, 0, 1, 2, 7)
     others = [Pool(decode, case.cost, more.among(1, 2))]
     if more.among(0, 0, 1):
         others.append(Pool(decode._replace(num_blocks=decode.num_blocks + 3), _other_cost(case, more), 1, 2))

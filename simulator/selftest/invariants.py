@@ -39,8 +39,8 @@ def requests_are_conserved(case: Case, done: Job) -> Holds:
     yield np.all(req.done[over & ~gone] == 0) and np.all(req.first[over & ~gone] == NEVER)
     yield np.all(req.done[gone] < req.output[gone]) and (habits.ttft_ns + habits.total_ns > 0 or not gone.any())
     yield np.all(req.queued[unsent] == NEVER) and (len(case.talk) > 0 or not unsent.any())
-    for code, name in ((s.REJECTED_QUEUE, "max_waiting"), (s.REJECTED_SLOW, "predicted_ttft")):
-        yield _most(case, name) > 0 or not np.any(req.status == code)
+    for code, names in ((s.REJECTED_QUEUE, ("max_waiting", "shed_waiting")), (s.REJECTED_SLOW, ("predicted_ttft",))):
+        yield any(_most(case, name) > 0 for name in names) or not np.any(req.status == code)
     yield case.until is not None or np.all(over | ended)
     yield done.reps.front["outstanding"].sum() == np.isin(req.status, (s.WAITING, s.RUNNING)).sum()
 
@@ -240,10 +240,11 @@ def clients_keep_their_habits(case: Case, done: Job) -> Holds:
 
 
 def what_is_handed_over_arrives(case: Case, done: Job) -> Holds:
-    """First token, then KV over the link, one request at a time, then the rest; only who has more to say goes."""
+    """First token, then KV over the link, one request at a time, then the rest; only who has more to say goes. Sent by
+    layers, it is on its way no earlier than the first of them is computed."""
     if case.link is None:
         return
-    req, out, (rate, latency) = done.req, case.cost.frontend_out_ns, case.link
+    req, out, (rate, latency, layers) = done.req, case.cost.frontend_out_ns, case.link
     gone = req.landed < NEVER
     yield np.all((req.source >= 0) == gone)
     least = np.where(req.carried > 0, latency, 0)  # KV lost on its way, with its replica, takes no time
@@ -256,7 +257,11 @@ def what_is_handed_over_arrives(case: Case, done: Job) -> Holds:
         mine = np.flatnonzero(gone & (req.source == r))
         at = np.sort(req.landed[mine]) - latency
         sizes = np.where(req.carried[mine] > 0, req.prompt[mine], 0)[np.argsort(req.landed[mine], kind="stable")]
-        yield np.all(np.diff(at)[np.diff(at) > 0] >= (sizes[1:].astype(np.int64) * rate >> LINK_BITS)[np.diff(at) > 0])
+        takes = sizes.astype(np.int64) * rate >> LINK_BITS
+        if layers == 0:
+            yield np.all(np.diff(at)[np.diff(at) > 0] >= takes[1:][np.diff(at) > 0])
+        elif len(mine):
+            yield np.all(at - req.scheduled[mine].min() >= np.cumsum(takes))
 
 
 def the_dead_do_no_work(case: Case, done: Job) -> Holds:

@@ -14,8 +14,8 @@ def some_knowledge(choose: Any, router: str, prefix: int, tick: int) -> Knows:
     return Knows(stale, True, choose.among(0, 0, 3, 20), choose.among(0, 500), choose.among(0, 1, 32), 1100)
 
 
-def some_asks(choose: Any, policy: str, n: int, tick: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """The columns that the policy needs: few values, so that many are equal."""
+def some_asks(choose: Any, policy: str, sheds: int, n: int, tick: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """The columns that the policy needs, or who sheds by priority: few values, so that many are equal."""
     low, most = {"priority": -1}, {"priority": 3, "tenant": 2, "predicted": 9, "target": 9 * tick, "joins": 2}
     return tuple((name, tuple(choose.numbers(n, low.get(name, 0), choose.among(1, most[name]))))
-                 for name in ASKS if name in POLICIES[policy].needs)
+                 for name in ASKS if name in POLICIES[policy].needs or (sheds and name == "priority"))

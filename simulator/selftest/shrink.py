@@ -19,6 +19,7 @@ PLAIN_LIMITS: Final = {
     "schedule_ahead": 0, "watermark_blocks": 0, "long_prefill_token_threshold": 0, "reserve_tokens": 0,
     "batch_window": 0, "length_bucket": 0, "stream": 1, "contiguous": 0, "num_blocks": 1000, "max_model_len": 10**6,
     "max_num_batched_tokens": 200, "max_num_seqs": 6, "block_size": 16, "max_waiting": 0, "predicted_ttft": 0,
+    "shed_waiting": 0,
 }  # fmt: skip
 
 
@@ -88,8 +89,8 @@ def _plainer_fleet(case: Case) -> Iterator[Case]:
         yield replace(case, others=(), groups=())
     if case.groups and not case.link:
         yield replace(case, groups=())
-    if case.link and case.link != (0, 0):
-        yield replace(case, link=(0, 0))
+    if case.link and case.link != (0, 0, 0):
+        yield replace(case, link=(0, 0, 0))
 
 
 def _plainer_cost(case: Case) -> Iterator[Case]:

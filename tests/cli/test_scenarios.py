@@ -16,7 +16,7 @@ OTHER_KINDS = ("plan_", "sweep_", "whatif_")
 """Files of other commands; their own tests run them."""
 SCENARIOS = sorted(path.stem for path in ROOT.glob("*.yaml") if not path.name.startswith(OTHER_KINDS))
 NEEDS_A_FILE = ("azure_conv",)
-LOSES = ("overload", "fleet_failures")
+LOSES = ("overload", "fleet_failures", "fleet_shed")
 """Scenarios in which not everybody is answered."""
 
 
@@ -80,6 +80,79 @@ def test_prefix_router_scenario_finds_what_others_compute_again():
         run("fleet_prefix_router", *sets).summary for sets in (
             (), ("cluster={router: least_outstanding, replicas: 4}",), ("cluster.staleness_s=10",)))), strict=True)
     assert hits[0] > 1.5 * hits[1] and ttft[0] < ttft[1] and ttft[2] > 2 * ttft[0]
+
+
+def within_targets(name, *assignments):
+    return run(name, *assignments).summary["goodput"]["attained"]
+
+
+def test_router_scenarios_show_what_looking_at_loads_is_worth():
+    """A Kubernetes Service picks blindly; to ask two of sixteen is nearly as good as to ask all."""
+    by_load = "cluster.router=least_outstanding"
+    assert within_targets("fleet_kubernetes") < 0.9 < 0.95 < within_targets("fleet_kubernetes", by_load)
+    two, blind, all_asked = (within_targets("fleet_power_of_two", *sets) for sets in (
+        (), ("cluster.router=random",), (by_load,)))
+    assert all_asked - two < 0.1 * (all_asked - blind)
+
+
+def test_mixed_gpus_scenario_gives_each_what_it_can_do():
+    """The H100 takes more requests than both L40S together, and more meet their targets than if each took its turn."""
+    pools = run("fleet_mixed_gpus").summary["pools"]
+    assert pools["new"]["requests"]["arrived"] > pools["old"]["requests"]["arrived"]
+    assert within_targets("fleet_mixed_gpus") > within_targets("fleet_mixed_gpus", "cluster.router=round_robin")
+
+
+def test_class_scenario_serves_each_class_with_its_model():
+    result = run("fleet_classes")
+    names = np.asarray(result.trace.class_names)[result.trace.cls]
+    assert set(names[result.requests.replica < 3]) == {"chat"} and set(names[result.requests.replica == 3]) == {"code"}
+    assert result.setup.pools["small"].model.name != result.setup.pools["large"].model.name
+
+
+def test_shedding_scenario_refuses_the_less_urgent_only():
+    """Chat is never refused, and most of it is answered in time; without shedding both classes are late."""
+    shed, all_taken = (run("fleet_shed", *sets).summary for sets in ((), ("admission.shed=null",)))
+    classes = shed["per_class"]
+    assert classes["chat"]["requests"]["rejected"] == 0 < classes["batch"]["requests"]["rejected"]
+    assert all_taken["requests"]["rejected"] == 0
+    in_time = {name: [run["per_class"][name]["goodput"]["attained"] for run in (shed, all_taken)] for name in classes}
+    assert in_time["chat"][0] > 0.85 > 0.4 > max(in_time["chat"][1], in_time["batch"][1])
+    assert in_time["batch"][0] > in_time["batch"][1]
+
+
+def test_layerwise_scenario_hides_the_transfer():
+    """Nine tenths of it at least; first tokens, which do not wait for it, come at the same times."""
+    hidden, whole = run("fleet_layerwise"), run("fleet_layerwise", "cluster.link.overlap=none")
+    assert (hidden.requests.first == whole.requests.first).all()
+    assert (hidden.requests.landed <= whole.requests.landed).all()
+    assert hidden.summary["transfers"]["mean_s"] < 0.1 * whole.summary["transfers"]["mean_s"]
+
+
+def test_conditional_scenario_hands_over_long_prompts_only():
+    """Two of three prompts are short; handed over too they make the one prefill replica late."""
+    done, every = run("fleet_conditional"), run("fleet_conditional", "cluster.disaggregate_from_tokens=null")
+    assert ((done.requests.source >= 0) == (done.requests.prompt >= 2000)).all() and (every.requests.source >= 0).all()
+    assert done.summary["goodput"]["attained"] > every.summary["goodput"]["attained"]
+
+
+def test_affinity_scenario_finds_contexts_where_it_left_them():
+    """A quarter more of the prompt tokens than by load alone."""
+    stays, moves = (run("fleet_affinity", *sets).summary["kv"]["prefix_cache"]["hit_rate"] for sets in (
+        (), ("cluster.router=least_outstanding",)))
+    assert stays > 1.25 * moves
+
+
+def test_kv_use_tells_of_long_answers_before_a_queue_does():
+    """With fewer replica hours more requests meet their targets."""
+    by_kv, by_queue = (run("fleet_scale_kv", *sets).summary for sets in (
+        (), ("cluster.autoscale.metric=waiting", "cluster.autoscale.target=1")))
+    assert by_kv["fleet"]["replica_hours"] < by_queue["fleet"]["replica_hours"]
+    assert by_kv["goodput"]["attained"] > by_queue["goodput"]["attained"]
+
+
+def test_first_tokens_order_replicas():
+    fleet = run("fleet_scale_ttft").summary["fleet"]
+    assert fleet["least_replicas"] == 2 < fleet["peak_replicas"] <= 6
 
 
 def test_azure_scenario_replays_the_whole_trace(servecast, data_dir):

@@ -216,6 +216,7 @@ BUGS = (
         "return (((count >> 16) * coefficient_fp) >> 16) + (((count & 0xFFFF) * coefficient_fp) >> FP_BITS)", PRODUCTS),
     Bug("reach without recomputed answers", "simulator/cost/reach.py", "min(prompt, lim.max_model_len) + answer",
         "min(prompt, lim.max_model_len)", REACH),
+    Bug("reach without drafts", "simulator/cost/reach.py", " + answer + lim.draft_tokens", " + answer", REACH),
     Bug("reach counts real prompts only", "simulator/cost/reach.py", "else rows * whole", "else whole", REACH),
     Bug("sums over the run unchecked", "simulator/engines/job.py", ">= 2**63:", ">= 2**70:", REACH),
     Bug("counts wrap at int32", "simulator/engines/job.py", "<= LARGEST_COUNT:", "<= 2**40:", REACH),

@@ -81,7 +81,7 @@ def a_run(number: int) -> tuple[Case, Job]:
     case = replace(case, arrival=(5, 5, 6, 900, 900, 901), limits=limits, talk=talk, pause=pause, **rows)
     if number == 14:
         case = replace(case, limits=limits._replace(hand_over=1), others=(Pool(limits, case.cost, 1),),
-                       groups=((0,), (1,)), link=(2**20, 3), talk=(), pause=())
+                       groups=((0,), (1,)), link=(2**20, 3, 0), talk=(), pause=())
     if number in (15, 16):
         case = replace(case, changes=((902, 0, 0, 50),), talk=(), pause=(), retries=2 if number == 16 else None)
     return case, run(case, "fast")

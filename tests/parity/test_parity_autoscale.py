@@ -50,7 +50,7 @@ def drawn(seed: int) -> tuple[Case, dict[str, Any]]:
     second.pool = 1
     more_plans = plans._replace(scalers=[scaler, second])
     return replace(case, limits=case.limits._replace(hand_over=1), others=(decode,), groups=((0,), (1,)),
-                   link=(2**20, tick)), {"plans": more_plans}
+                   link=(2**20, tick, 0)), {"plans": more_plans}
 
 
 def scaled(seed: int, engine: str) -> Job:

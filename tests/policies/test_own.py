@@ -11,6 +11,8 @@ import pytest
 from simulator import Result, load_scenario, simulate
 from simulator.cli.main import main
 from simulator.errors import ConfigError, NoProgressError
+from simulator.jit import compiled
+from simulator.scenario.setup import prepare
 from simulator.scenario.spec import scenario_from
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/tutorial-policy.md").read_text(encoding="utf-8")
@@ -31,9 +33,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_tutorial_as_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every command on the page does what the page says, and the pictures are there."""
+def test_the_tutorial_as_written(folder: Path, monkeypatch: pytest.MonkeyPatch,
+                                 capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    """Every command on the page does what the page says, and the pictures are there. On SimPy, as for who reads it."""
     assert len(COMMANDS) == 4
+    monkeypatch.setenv("SERVECAST_COMPILE", "off")
     codes = [main(shlex.split(command)[1:]) for command in COMMANDS]
     assert codes == [0, 0, 0, 2]
     assert "peeks.py:2: a policy must not read output, the true length" in capsys.readouterr().err
@@ -127,10 +131,29 @@ def test_an_oracle_may_look(tmp_path: Path) -> None:
     assert shortest_first(run(KEY.replace("return i", "return req.output[i]"), tmp_path, name="oracle_mine"))
 
 
-def test_both_engines_agree_and_the_trial_comes_before_compiling(folder: Path) -> None:
+@pytest.mark.parametrize("how", ["interpreted", pytest.param("compiled", marks=pytest.mark.nightly)])
+def test_both_engines_agree_and_the_trial_comes_before_compiling(how: str, folder: Path,
+                                                                 request: pytest.FixtureRequest) -> None:  # fmt: skip
+    if how == "interpreted":
+        request.getfixturevalue("interpreted")
     scenario = load_scenario("short_first.yaml", CHOSEN, allow_code=True)
     slow, fast = (simulate(scenario, engine).requests for engine in ("reference", "fast"))
     for name in slow._fields:
         assert getattr(slow, name).tolist() == getattr(fast, name).tolist(), name
     with pytest.raises(ConfigError, match=r"mine.py:2: ZeroDivisionError"):
         run(KEY.replace("return i", "return 1 // (i - i)"), folder, "fast")
+
+
+def test_a_key_is_compiled_as_it_is_run(folder: Path) -> None:
+    """By itself; the engine around it is compiled in the long tests."""
+    scenario = load_scenario("short_first.yaml", CHOSEN, allow_code=True)
+    req, setup = simulate(scenario, "reference").requests, prepare(scenario)
+    key = setup.policy.key
+
+    def keys(req: Any, lim: Any, found: Any) -> None:
+        for i in range(len(found)):
+            found[i] = key(req, lim, i)
+
+    found, plain = np.zeros(len(req.arrival), dtype=np.int64), type(req)(*(column.tolist() for column in req))
+    compiled(keys, "own-key")(req, setup.limits, found)
+    assert found.tolist() == [key(plain, setup.limits, i) for i in range(len(found))] and len(set(found)) > 1

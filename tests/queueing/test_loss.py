@@ -12,8 +12,9 @@ import numpy as np
 from simulator import scenario_from, simulate
 from simulator.cost.unit import unit_cost
 from simulator.run import Result
-from simulator.state import ABORTED, REJECTED_QUEUE
+from simulator.state import ABORTED, FINISHED, REJECTED_QUEUE
 from simulator.units import NS_PER_S
+from simulator.workload.asks import Asks
 from simulator.workload.trace import make_trace
 from tests.queueing.test_theory import MEAN, ONE_AT_A_TIME, STEP_NS, check, exponential
 
@@ -41,6 +42,27 @@ def test_a_limited_queue_is_m_m_1_k() -> None:
     load, k = 0.9, 5
     done = runs({"policy": ONE_AT_A_TIME, "admission": {"max_waiting": k - 1}}, load, 40_000, 24, 100)
     check(shares(done, REJECTED_QUEUE), (1 - load) * load**k / (1 - load ** (k + 1)))
+
+
+def test_shedding_the_less_urgent_is_a_birth_and_death_chain() -> None:
+    """M/M/1 at 1.2 services a service: urgent requests (0.6) all enter, others (0.6) while fewer than three wait. With
+    four or more there only urgent ones come: p_n = p_0 1.2^n up to four, then 0.6 times the last (Kleinrock I, 3.1).
+    Of the others P(n >= 4) = 0.49 are shed, and the overload is none for the urgent."""
+    load, urgent, waiting, n = 1.2, 0.6, 3, 20_000
+    full = load ** (waiting + 1)
+    shed = full / (1 - urgent) / ((1 - full) / (1 - load) + full / (1 - urgent))
+    scenario = scenario_from({"workload": {"requests": {"output": [1]}}, "hardware": "unit", "max_model_len": 10**6,
+                              "policy": ONE_AT_A_TIME, "admission": {"shed": {"waiting": waiting}}})
+    found = []
+    for seed in range(10):
+        rng = np.random.default_rng([23, seed])
+        arrival = np.cumsum(rng.exponential(100 * STEP_NS / load, n)).astype(np.int64)
+        less = rng.integers(0, 2, n)
+        trace = make_trace(arrival, 1, exponential(rng, n, 100), asks=Asks(priority=less))
+        status = simulate(scenario, trace=trace, cost=unit_cost(STEP_NS), replication=seed).requests.status
+        assert (status[less == 0] == FINISHED).all()
+        found.append(float((status[less == 1] == REJECTED_QUEUE).mean()))
+    check(found, shed)
 
 
 def test_slots_without_a_queue_are_erlangs_loss_system() -> None:

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import jsonschema
 import pytest
 
 from simulator.cli.main import main
-from simulator.engines import fast, reference
+from simulator.engines import reference
 from simulator.report.schemas import schema_for
 from simulator.selftest import soak as soaking
 from simulator.selftest.cases import TABLE, Case
@@ -49,16 +48,6 @@ def test_a_failure_becomes_as_small_as_it_can() -> None:
     small = shrunk(large, fails)
     assert small.output == (1, 5) and small.prompt == (1, 1) and small.arrival == (0, 0)
     assert small.replicas == 1 and small.until is None and small.limits.schedule_ahead == 0
-
-
-@pytest.fixture
-def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The compiled engine is run by the interpreter meanwhile."""
-    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
-    monkeypatch.setattr(fast, "_engines", {})
-    fast._control.cache_clear()
-    yield
-    fast._control.cache_clear()
 
 
 def test_a_planted_bug_is_found_and_shrunk(interpreted: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,

@@ -138,6 +138,16 @@ def test_a_full_queue_refuses(engine: str) -> None:
 
 
 @ENGINES
+def test_the_less_urgent_are_shed_sooner(engine: str) -> None:
+    """One slot. At 1: 1 waits, 2 (priority 1) finds it and is shed, 3 and 4 (0 and -1) wait, 5 (0) finds three, the
+    full queue. At 45 all but 4 have run, 4 runs since 40: 6 (priority 2) finds nobody."""
+    case = requests([0, 1, 1, 1, 1, 1, 45], [1] * 7, [1, 1, 1, 2, 1, 1, 1], max_waiting=3, shed_waiting=1,
+                    shed_priority=1, **ONE)
+    done = run(replace(case, asks=(("priority", (0, 0, 1, 0, -1, 0, 2)),)), engine)
+    assert told(done, "status")[0] == [FINISHED, FINISHED, REJECTED_QUEUE, FINISHED, FINISHED, REJECTED_QUEUE, FINISHED]
+
+
+@ENGINES
 def test_who_was_refused_comes_again_after_a_doubled_wait(engine: str) -> None:
     """One slot until 100, one place, taken by 1. Request 2 comes at 2, is refused, and comes again after 10, 20 and 30
     (40 cut to 30): at 12, 32, 62, and no more."""

@@ -70,9 +70,17 @@ def test_wanted_replicas_follow_the_decisions() -> None:
 def test_the_page_says_what_the_fleet_was_and_cost() -> None:
     page = render_report(result(events=[{"at_s": 20, "kind": "crash", "replica": 0, "for_s": 7}]))
     assert "The fleet had 1 to 3 replicas" in page and "replica hours" in page
-    assert "Replicas were out of service for 7 s in all" in page
+    assert "Replicas were out of service for 7 s in all" in page and "submitted again" in page and "∞</" not in page
     for title in ("replicas", "requests a replica, as the autoscaler read it", "requests that met every target"):
         assert title in page
+
+
+def test_the_page_says_that_some_never_got_an_answer() -> None:
+    """Who is lost for good waits for ever, in the cards and in the table."""
+    done = result(events=[{"at_s": 20, "kind": "crash", "replica": 0, "for_s": 7}], retries=0)
+    lost = done.summary["requests"]["lost"]
+    page = render_report(done)
+    assert lost > 0 and f"times, {lost} of them for good" in page and page.count("∞</") > 3
 
 
 def test_pictures_say_whose_crash_and_whose_metric_it_is() -> None:

@@ -1,11 +1,15 @@
 """Prefill and decode pools: timelines worked by hand, back-pressure, what is refused, DistServe's crossing in kind."""
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from simulator import Scenario, scenario_from, simulate
+from simulator.engines.handover import sent_by_layers
 from simulator.errors import ConfigError
 from simulator.report.slots import slot_figure
 from simulator.report.timeline import slot_spans
@@ -42,6 +46,62 @@ def test_two_requests_by_hand() -> None:
     assert done.summary["transfers"]["requests"] == 2
     assert done.summary["transfers"]["mean_s"] == pytest.approx((2.25 + 3.25) / 2)
     assert done.summary["transfers"]["gb"] == pytest.approx(8 * 131_072 / 1e9)
+
+
+def layered(link: dict[str, Any], prompts: list[int], **policy: int) -> list[float]:
+    """[s] when the KV of requests that all come at once is there, sent layer by layer; 32 layers, steps of a second."""
+    requests = {"arrival_s": [0.0] * len(prompts), "prompt": prompts, "output": [3] * len(prompts)}
+    done = simulate(split({"policy": policy}, {}, link | {"overlap": "layerwise"}, workload={"requests": requests}),
+                    "reference")
+    return seconds(done.requests.landed)
+
+
+def test_layers_by_hand_where_the_link_is_slower_than_the_gpu() -> None:
+    """The case above: A's first layer is computed at 1/32 s, and the link is busy from then on for two seconds; B's is
+    computed at 1 + 1/32 and its KV follows A's. Both in one step: four seconds, A's last layer before B's."""
+    link = {"gb_per_s": HALF_A_SECOND, "latency_s": 0.25}
+    assert layered(link, [4, 4], max_num_seqs=1) == [2.03125 + 0.25, 4.03125 + 0.25]
+    assert layered(link, [4, 4]) == [4.03125 - 2 / 32 + 0.25, 4.03125 + 0.25]
+
+
+def test_layers_by_hand_where_the_link_is_faster_than_the_gpu() -> None:
+    """0.5 s for the KV of a prompt, a step of 1 s: the last layer's share, 1/64 s, comes after the first token."""
+    fast = {"gb_per_s": 4 * HALF_A_SECOND}
+    assert layered(fast, [4, 4], max_num_seqs=1) == [1 + 1 / 64, 2 + 1 / 64]
+
+
+def test_layers_of_all_chunks_go_with_the_last_one() -> None:
+    """Eight tokens in steps of four: the last chunk is computed from 1 to 2 s, four seconds of KV from 1 + 1/32 on."""
+    assert layered({"gb_per_s": HALF_A_SECOND}, [8], max_num_batched_tokens=4, max_num_seqs=4) == [5.03125]
+
+
+@settings(max_examples=300, deadline=None)
+@given(free=st.integers(0, 300), whole=st.integers(0, 400), begin=st.integers(0, 300), took=st.integers(0, 200),
+       layers=st.integers(1, 9))
+def test_layers_one_after_the_other(free: int, whole: int, begin: int, took: int, layers: int) -> None:
+    """As a queue that is told layer by layer, but for the rounding to whole ns."""
+    at = Fraction(free)
+    for layer in range(1, layers + 1):
+        at = max(at, begin + Fraction(took * layer, layers)) + Fraction(whole, layers)
+    assert abs(sent_by_layers(free, whole, begin, begin + took, layers) - at) < 1
+
+
+def test_a_long_prompt_hides_its_transfer() -> None:
+    """Splitwise (ISCA 2024), section IV-C: sent in one piece, KV takes time in proportion to the prompt; layer by layer
+    it is hidden behind the prompt's computation, up to what is the same for all. Llama-3.1-70B on eight H100s, 25 GB/s:
+    80 layers x 2 x 8 heads x 128 x 2 bytes a token."""
+    prompts, each = np.array([512, 1024, 2048, 4096]), 80 * 2 * 8 * 128 * 2 / 25e9
+    lone = {"arrival_s": [0.0, 2.0, 4.0, 6.0], "prompt": prompts.tolist(), "output": [2] * 4}
+    seen = {}
+    for overlap in ("none", "layerwise"):
+        done = simulate(split({"policy": {"max_num_batched_tokens": 8192}}, {}, {"gb_per_s": 25, "overlap": overlap},
+                              workload={"requests": lone}, model="llama-3.1-70b", max_model_len=8192,
+                              kv={"prefix_caching": False}, engine="vllm-0.24",
+                              hardware={"gpu": "h100-sxm", "tensor_parallel": 8}), "reference")
+        req = done.requests
+        seen[overlap] = (req.landed - req.first + int(done.setup.cost.frontend_out_ns)) / NS_PER_S
+    assert seen["none"] == pytest.approx(prompts * each, abs=2e-9)
+    assert seen["layerwise"] == pytest.approx(prompts * each / 80, abs=2e-9)
 
 
 def test_kv_is_held_until_a_decode_replica_admits() -> None:
@@ -196,6 +256,7 @@ def test_nobody_goes_on_where_lost_requests_are_given_up() -> None:
     ({"cluster.pools.p.kv": {"prefix_caching": True}}, "prefix cache beside prefill"),
     ({"cluster.pools.d.kv": {"num_gpu_blocks": 9}}, "room for the longest request"),
     ({"cluster.link.gb_per_s": 1e-9}, "too slow for these prompts"),
+    ({"cluster.link.overlap": "chunks"}, "overlap.*'none' or 'layerwise'"),
     ({"cluster.pools.d.serves": {"max_prompt_tokens": 3}}, "served by no pool with role: decode"),
 ])
 def test_refused(change: dict[str, Any], words: str) -> None:

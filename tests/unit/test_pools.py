@@ -27,6 +27,17 @@ def test_requests_go_where_they_may() -> None:
     assert np.bincount(done.requests.replica, minlength=5).tolist() == [5, 5, 4, 3, 3]
 
 
+@pytest.mark.parametrize("order", [("fast", "slow"), ("slow", "fast")])
+def test_work_is_weighed_by_speed_whichever_pool_comes_first(order: tuple[str, str]) -> None:
+    """Five requests of the same work at once, one pool four times as fast. The first two go one to each pool; then the
+    fast one has 1/4, 2/4 and 3/4 of the slow one's load, and gets the rest."""
+    kinds = {"fast": {"hardware": {"gpu": "unit", "step_s": 1}}, "slow": {"hardware": {"gpu": "unit", "step_s": 4}}}
+    requests = {"arrival_s": [0.0] * 5, "prompt": [10] * 5, "output": [4] * 5}
+    done = simulate(fleet({}, workload={"requests": requests}, cluster={
+        "router": "least_work", "pools": {name: kinds[name] for name in order}}), "reference")
+    assert {name: own["requests"]["arrived"] for name, own in done.summary["pools"].items()} == {"fast": 4, "slow": 1}
+
+
 def test_pools_add_up() -> None:
     whole = simulate(fleet(POOLS), "reference").summary
     parts = whole["pools"].values()

@@ -92,6 +92,12 @@ def test_what_a_step_can_hold_by_hand() -> None:
     assert reach(limits, False, 10, 5, 2).tokens == 30
 
 
+def test_drafts_are_in_the_context_of_a_step() -> None:
+    """A prompt of 1 with an answer of 2: the step for the second token has the first two and two drafts to look at."""
+    limits = prepare(slow({"prompt": [1], "output": [2]}, 1)).limits._replace(draft_tokens=2)
+    assert reach(limits, True, 1, 2, 1).context >= 4
+
+
 def slow(requests: dict[str, Any], seqs: int, **more: Any) -> Any:
     """A textbook GPU whose every step takes 1,000,000 s."""
     return scenario_from({"workload": {"requests": requests}, "hardware": {"gpu": "unit", "step_s": 1e6},
