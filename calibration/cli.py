@@ -149,6 +149,10 @@ def validate(
     cpu_scale: Annotated[
         float, typer.Option("--cpu-scale", min=0.01, max=100, help="Multiplies the host's CPU times.")
     ] = 1.0,
+    own_launches: Annotated[
+        bool, typer.Option("--own-launches", help="Scale the host to the launches in each run's step log: what is left "
+                                                  "is not the host's state.")
+    ] = False,
 ) -> None:
     """Predict measured runs from their settings alone and show predicted against measured."""
     from calibration import validate as validation
@@ -159,8 +163,8 @@ def validate(
     server = Server(model, hardware, tp, engine_name, max_num_seqs, max_num_batched_tokens, max_model_len,
                     gpu_memory_utilization, num_gpu_blocks, weight_dtype, kv_dtype)
     served_on = load_host(host).scaled(cpu_scale)
-    pairs, refused = validation.predicted(inputs, served_on, server, note)
-    result = validation.report(pairs, served_on) | {"refused": refused}
+    pairs, refused = validation.predicted(inputs, served_on, server, note, own_launches)
+    result = validation.report(pairs, served_on, own_launches) | {"refused": refused}
     if json_file is not None:
         write_atomically(json_file, json.dumps(result, indent=1, allow_nan=False) + "\n")
     if report is not None:

@@ -2,13 +2,13 @@
 
 Order: matrix products and attention from the operator JSON; then start-ups, sustained rates and sampling
 from the engine's step logs with the operators as priors; then the CPU side and memory. Only the runs of
-FIT_RUNS and kv_blocks.csv are read; every other run is left for testing (calibration.validate).
+FIT_RUNS, LAUNCH_RUNS and kv_blocks.csv are read; every other run is left for testing (calibration.validate).
 """
 
 import fnmatch
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,13 +21,9 @@ from calibration.fit_operators import DecodeFit, GemmFit, fit_decode, fit_gemm, 
 from calibration.fit_stages import StageFit
 from calibration.fit_steps import FREE, StepFit, fit_steps, with_values
 from calibration.harness import write_atomically
-from calibration.measured import find_runs, load_run
-from calibration.operators import (
-    Operators,
-    elementwise_bandwidth,
-    layer_start_us,
-    load_operators,
-)
+from calibration.launches import base_launches
+from calibration.measured import MeasuredRun, find_runs, load_run
+from calibration.operators import Operators, elementwise_bandwidth, layer_start_us, load_operators
 from simulator.cost.gpu_times import UNITS, gpu_times
 from simulator.errors import CalibrationError
 from simulator.profiles.gpu import Gpu, load_gpu
@@ -59,6 +55,10 @@ FEATURE_RUNS: Final = ("llama8b-h200-sampling/batch_*", "llama8b-h200-lora/batch
                        "qwen3-30b-a3b-h200-b/pre_*")
 """Behind what sampling, adapters, pipeline stages and the launch of experts add to a step; the intervals are those of
 the plain engine."""
+LAUNCH_RUNS: Final = tuple(f"llama8b-h200-{runs}_*" for runs in ("c/conv", "c/code", "d/conv", "e/conv", "fp8-c/conv",
+                                                                "prefix-c/conv"))
+"""Traffic on three H200 of two hosts: how long launches above the largest graph take, of which batches and lone prompts
+show few. Nothing else of these runs is fitted on."""
 H100_RUNS: Final = FIT_RUNS[:4]
 COLD_RUNS: Final = ("llama8b-h100-sync/pre_*",)
 """First runs of a prompt size: one-off kernel selection in them."""
@@ -112,7 +112,7 @@ class Calibration:
 
 def used_for_fit(name: str) -> bool:
     """True for `series/run` names whose times were used in the fit."""
-    return _matches(name, FIT_RUNS) or of_a_feature(name)
+    return _matches(name, (*FIT_RUNS, *LAUNCH_RUNS)) or of_a_feature(name)
 
 
 def of_a_feature(name: str) -> bool:
@@ -132,12 +132,7 @@ def calibrate(measurements: Path = MEASUREMENTS, gpu_name: str = "h100-sxm") -> 
     gemm = fit_gemm(harness.gemm)
     decode = fit_decode(library.decode, KV_BYTES)
     prefill = fit_prefill(library.prefill, PAIR_FLOPS)
-    runs = [
-        load_run(folder)
-        for folder in find_runs([measurements])
-        if _matches(f"{folder.parent.name}/{folder.name}", H100_RUNS)
-    ]
-    fit = [run for run in runs if used_for_fit(run.name) and not first_of_its_size(run.name)]
+    fit = [run for run in _runs(measurements, H100_RUNS) if used_for_fit(run.name) and not first_of_its_size(run.name)]
     ahead = [run for run in fit if run.engine.async_scheduling]
     sync = [run for run in fit if not run.engine.async_scheduling]
     if not sync or not ahead:
@@ -145,9 +140,16 @@ def calibrate(measurements: Path = MEASUREMENTS, gpu_name: str = "h100-sxm") -> 
     base = with_values(load_gpu(gpu_name), operator_values(gemm, decode, harness))
     steps = fit_steps(ahead, base, priors(gemm, harness, library))
     fitted = with_values(base, {**steps.values, "mixed_lengths": UNEVEN_US})
-    return Calibration(
-        gemm, decode, prefill, steps, fit_host(sync, ahead, fitted), fit_memory(measurements), fitted
-    )
+    host = fit_host(sync, ahead, fitted)
+    launches = base_launches(_runs(measurements, LAUNCH_RUNS))
+    typical = float(np.mean([host.eager_cpu_s, *launches.values()]))
+    host = replace(host, eager_cpu_s=typical)
+    return Calibration(gemm, decode, prefill, steps, host, fit_memory(measurements), fitted)
+
+
+def _runs(measurements: Path, patterns: Sequence[str]) -> list[MeasuredRun]:
+    return [load_run(folder) for folder in find_runs([measurements])
+            if _matches(f"{folder.parent.name}/{folder.name}", patterns)]
 
 
 def operator_values(gemm: GemmFit, decode: DecodeFit, harness: Operators) -> dict[str, float]:
@@ -223,14 +225,8 @@ def measured_block(fit: Calibration) -> dict[str, Any]:
     )
     for key in ("gemm_start", "gemm_bandwidth", "gemm_exponent"):
         value = getattr(fit.gemm.gemm, "start_s" if key == "gemm_start" else key.removeprefix("gemm_")) / UNITS[key][1]
-        block[key] = entry(
-            value,
-            key,
-            f"calibration/measurements/{HARNESS}",
-            "fitted",
-            fit.gemm.mean_error,
-            f"m {fit.gemm.rows[0]}..{fit.gemm.rows[1]}",
-        )
+        block[key] = entry(value, key, f"calibration/measurements/{HARNESS}", "fitted", fit.gemm.mean_error,
+                           f"m {fit.gemm.rows[0]}..{fit.gemm.rows[1]}")
     block["elementwise_bandwidth"] = entry(
         gpu_times(fit.gpu).elementwise_bandwidth / 1e12,
         "elementwise_bandwidth",

@@ -1,9 +1,10 @@
 """90 % intervals of predictions, from the fit's residuals and from repeated runs.
 
-Half-width of a metric = 1.645 x sqrt(fit^2 + repeat^2), where `fit` is the robust standard deviation
+Half-width of a metric on a known host = 1.645 x sqrt(fit^2 + repeat^2), where `fit` is the robust standard deviation
 (1.4826 x median absolute value) of the log errors over the runs used for fitting, first runs of a prompt
 size left out, and `repeat` the standard deviation of one run against its repetition on another card. Both
-are about the simulator's own means, so nothing of the test runs' errors enters.
+are about the simulator's own means, so nothing of the test runs' errors enters. A host that is not known adds
+1.645 x the standard deviation of the engine itself under the same requests on two hosts.
 
 `python -m calibration.intervals` writes hwprofiles/uncertainty.yaml from the shipped measurements.
 """
@@ -20,9 +21,8 @@ from calibration.fit import MEASUREMENTS, first_of_its_size, of_a_feature, used_
 from calibration.harness import write_atomically
 from calibration.measured import MeasuredRun, find_runs, load_run, measured_metrics
 from calibration.predict import predict
-from simulator.profiles.uncertainty import METRICS, PATH
+from simulator.profiles.uncertainty import METRICS, PATH, Z90
 
-Z90: Final = 1.645
 MAD_TO_SD: Final = 1.4826
 BLOCKS_HALF_WIDTH: Final = 0.01
 """The memory parts are solved from two block counts, so they leave no residual: 1 % is assumed."""
@@ -52,13 +52,23 @@ def log_errors(runs: Sequence[MeasuredRun]) -> dict[str, list[float]]:
 
 
 def repeat_spread(runs: Sequence[MeasuredRun]) -> dict[str, float]:
-    """Standard deviation of ln(metric) between runs of a series and of `SERIES-repeat`."""
+    """Standard deviation of ln(metric) between runs of a series and of `SERIES-repeat`: another card of one kind."""
+    return _spread(runs, "", "-repeat")
+
+
+def host_spread(runs: Sequence[MeasuredRun]) -> dict[str, float]:
+    """Standard deviation of ln(metric) between the same requests on two hosts: `SERIES-traffic` and `SERIES-b`."""
+    return _spread(runs, "-traffic", "-b")
+
+
+def _spread(runs: Sequence[MeasuredRun], one: str, other: str) -> dict[str, float]:
     by_name = {run.name: measured_metrics(run) for run in runs}
-    pairs = [
-        (by_name[name.replace("-repeat/", "/", 1)], metrics)
-        for name, metrics in by_name.items()
-        if "-repeat/" in name and name.replace("-repeat/", "/", 1) in by_name
-    ]
+    pairs = []
+    for name, metrics in by_name.items():
+        series, _, load = name.partition("/")
+        twin = f"{series.removesuffix(other)}{one}/{load}"
+        if series.endswith(other) and twin in by_name:
+            pairs.append((by_name[twin], metrics))
     return {
         name: float(np.sqrt(np.mean([np.log(b[name] / a[name]) ** 2 / 2 for a, b in pairs])))
         for name in METRICS
@@ -75,24 +85,29 @@ def half_widths(errors: Mapping[str, Sequence[float]], repeat: Mapping[str, floa
     return widths | {"num_gpu_blocks": BLOCKS_HALF_WIDTH}
 
 
-def write_uncertainty(path: Path, widths: Mapping[str, float]) -> None:
-    """Write hwprofiles/uncertainty.yaml."""
-    source = "calibration.intervals: residuals of the fit runs and spread of repeated runs"
-    lines = ["# 90 % half-widths of predictions, by metric; written by calibration.intervals.", "half_width:"]
-    for name in METRICS:
-        text = source if name != "num_gpu_blocks" else "assumed: the memory fit leaves no residual"
-        mark = "fitted" if name != "num_gpu_blocks" else "assumed"
-        lines.append(
-            f"  {name}: {{value: {100 * widths[name]:.1f}, unit: '%', mark: {mark}, source: '{text}'}}"
-        )
-    lines.append("factor:  # by mark of the GPU profile")
-    lines += [
-        f"  {mark}: {{value: {factor}, unit: '1', mark: assumed, source: 'not measured'}}"
-        for mark, factor in FACTORS.items()
-    ]
+def write_uncertainty(path: Path, widths: Mapping[str, float], hosts: Mapping[str, float]) -> None:
+    """Write hwprofiles/uncertainty.yaml; `hosts`: standard deviations between hosts."""
+    blocks = "num_gpu_blocks"
+    lines = ["# 90 % half-widths of predictions, by metric; written by calibration.intervals.",
+             "half_width:  # on a host whose times are known"]
+    lines += [_line(name, widths[name], *(("assumed", "the memory fit leaves no residual") if name == blocks else
+                                          ("fitted", "residuals of the fit runs and spread of repeated runs")))
+              for name in METRICS]
+    lines.append("host:  # what a host adds whose times are not known")
+    pairs = "the same requests on two hosts (calibration/measurements: *-traffic and *-b)"
+    lines += [_line(name, Z90 * hosts.get(name, 0.0), "measured",
+                    "memory does not hang on the host" if name == blocks else pairs) for name in METRICS]
+    lines.append("factor:  # by mark of the GPU profile, or of the run (simulator.metrics.trust)")
+    lines += [f"  {mark}: {{value: {factor}, unit: '1', mark: assumed, source: 'not measured'}}"
+              for mark, factor in FACTORS.items()]
     write_atomically(path, "\n".join(lines) + "\n")
+
+
+def _line(name: str, share: float, mark: str, source: str) -> str:
+    about = f"mark: {mark}, source: 'calibration.intervals: {source}'"
+    return f"  {name}: {{value: {100 * share:.1f}, unit: '%', {about}}}"
 
 
 if __name__ == "__main__":
     measured = modelled_runs(MEASUREMENTS)
-    write_uncertainty(PATH, half_widths(log_errors(measured), repeat_spread(measured)))
+    write_uncertainty(PATH, half_widths(log_errors(measured), repeat_spread(measured)), host_spread(measured))

@@ -14,13 +14,23 @@ from calibration.measured import MeasuredRun
 from calibration.predict import cost_of, setup_of
 from calibration.steplog import step_times, with_kinds
 from simulator.errors import CalibrationError
+from simulator.profiles.host import Host, host_times
 
 Array = npt.NDArray[np.float64]
 
 
+def own_host(run: MeasuredRun, host: Host) -> Host:
+    """`host` with all its CPU times scaled by the run's own launches (launch_scale), or as it is where the run shows
+    none. Nothing else of a run's times is used: what is left of an error is not the host's state."""
+    try:
+        return host.scaled(launch_scale(run) / host.cpu_scale)
+    except CalibrationError:
+        return host
+
+
 def launch_scale(run: MeasuredRun) -> float:
-    """Mean launch of a run over the profile's, of steps above the largest graph right behind one in a graph (of a few
-    ms on the GPU: it hides nothing of the launch). To be given to Host.scaled.
+    """Mean launch of a run over the shipped host's, of steps above the largest graph right behind one in a graph (of a
+    few ms on the GPU: it hides nothing of the launch). To be given to Host.scaled.
 
     Raises CalibrationError for a run without steps, without asynchronous scheduling or without such launches.
     """
@@ -35,11 +45,23 @@ def mean_launch(runs: Iterable[MeasuredRun]) -> float:
     return float(np.mean([_launches(run)[0].mean() for run in runs]))
 
 
+def base_launches(runs: Iterable[MeasuredRun]) -> dict[str, float]:
+    """Series -> [s] launch of a step above the largest graph without what the profile adds by sequences: mean over its
+    runs, of steps right behind one in a graph. To be averaged over series, each a process on a host of its own."""
+    found: dict[str, list[float]] = {}
+    for run in runs:
+        taken, modelled, behind = _launches(run)
+        added = float(modelled[behind].mean()) - host_times(setup_of(run).host, setup_of(run).engine).eager_cpu_s
+        found.setdefault(run.name.split("/")[0], []).append(float(taken[behind].mean()) - added)
+    return {series: float(np.mean(means)) for series, means in found.items()}
+
+
 def _launches(run: MeasuredRun) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
     """([s] measured, [s] of the profile, whether right behind a step in a graph) of all such launches."""
     setup = setup_of(run)
-    if run.steps is None or setup.engine.schedule_ahead != 1:
-        raise CalibrationError(f"{run.name}: launches are read from the log of an engine that plans one step ahead")
+    if run.steps is None or setup.engine.schedule_ahead != 1 or run.engine.pipeline_parallel_size > 1:
+        raise CalibrationError(f"{run.name}: launches are read from the log of an engine that plans one step ahead, "
+                               "without pipeline stages")
     steps = with_kinds(run.steps)
     _, _, modelled, eager = step_times(cost_of(run, setup), steps)
     scheduled, output = (steps[name].to_numpy(dtype=np.float64) for name in ("t_schedule_s", "t_output_s"))

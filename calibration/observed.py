@@ -13,10 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from calibration.intervals import Z90
 from calibration.measured import MeasuredRun
 from calibration.predict import ordered, predict, setup_of
-from simulator.profiles.uncertainty import load_uncertainty
+from simulator.profiles.uncertainty import Z90, load_uncertainty
 
 Array = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]

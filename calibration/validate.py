@@ -13,8 +13,10 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from calibration.accepted import NotModelledError
+from calibration.classes import class_of
 from calibration.fit import used_for_fit
 from calibration.inputs import places_of, runs_of
+from calibration.launches import own_host
 from calibration.measured import MeasuredRun, measured_metrics
 from calibration.predict import Prediction, predict, setup_of
 from calibration.server import Server
@@ -32,29 +34,33 @@ Pair = tuple[MeasuredRun, Prediction]
 _NO_SERVER: Final = Server("", "")
 
 
-def validate(inputs: Iterable[Path], host: Host | None = None, server: Server = _NO_SERVER) -> Report:
+def validate(inputs: Iterable[Path], host: Host | None = None, server: Server = _NO_SERVER,
+             own_launches: bool = False) -> Report:
     """Predict every run in or below folders and in clients' result files once, on `host` (default: the measured
-    one); `server` says of the files what they do not.
+    one), with `own_launches` scaled to each run's own (launches.own_host); `server` says of the files what they do not.
 
     Raises CalibrationError where a run cannot be read, or where every
     one uses what is not modelled.
 
-    Keys: refused (run, reason: what is not modelled), runs (run, used_for_fit, mark,
-    metrics {name: predicted, measured, error_pct, low, high}, preemptions),
-    mean_abs_error_pct, inside_interval_pct, median_width_pct.
+    Keys: refused (run, reason: what is not modelled), runs (run, class, used_for_fit, mark,
+    metrics {name: predicted, measured, error_pct, low, high}, preemptions), own_launches; of runs that were not used
+    for fitting mean_abs_error_pct, inside_interval_pct, median_width_pct, and classes (class, runs, the same three).
     """
-    pairs, refused = predicted(inputs, host, server)
-    return report(pairs, host) | {"refused": refused}
+    pairs, refused = predicted(inputs, host, server, own_launches=own_launches)
+    return report(pairs, host, own_launches) | {"refused": refused}
 
 
 def predicted(inputs: Iterable[Path], host: Host | None = None, server: Server = _NO_SERVER,
-              note: Callable[[str], None] = lambda line: None) -> tuple[list[Pair], list[dict[str, str]]]:
+              note: Callable[[str], None] = lambda line: None, own_launches: bool = False
+              ) -> tuple[list[Pair], list[dict[str, str]]]:
     """Runs with their predictions, and those refused with the reason; `note` is told what a file leaves open."""
     pairs: list[Pair] = []
     refused: list[tuple[Path, ServecastError]] = []
     for place in places_of(inputs):
         try:
-            pairs += [(run, predict(run, setup_of(run, host))) for run in runs_of(place, server, note)]
+            for run in runs_of(place, server, note):
+                on = own_host(run, host or load_host()) if own_launches else host
+                pairs.append((run, predict(run, setup_of(run, on))))
         except (NotModelledError, ConfigError) as error:
             refused.append((place, error))
     if not pairs:
@@ -62,22 +68,31 @@ def predicted(inputs: Iterable[Path], host: Host | None = None, server: Server =
     return pairs, [{"run": f"{path.parent.name}/{path.name}", "reason": str(error)} for path, error in refused]
 
 
-def report(pairs: Sequence[Pair], host: Host | None = None) -> Report:
+def report(pairs: Sequence[Pair], host: Host | None = None, own_launches: bool = False) -> Report:
     """The report of `validate` for runs already predicted, without `refused`."""
-    entries = [_entry(run, prediction, host or load_host()) for run, prediction in pairs]
+    on = host or load_host()
+    entries = [_entry(run, prediction, on, on.known or own_launches) for run, prediction in pairs]
     unused = [entry for entry in entries if not entry["used_for_fit"]]
-    cells = [cell for entry in unused for cell in entry["metrics"].values()]
+    classes: dict[str, list[Report]] = {}
+    for entry in unused:
+        classes.setdefault(entry["class"], []).append(entry)
+    return {"runs": entries, "own_launches": own_launches, **_errors(unused),
+            "classes": [{"class": name, "runs": len(part), **_errors(part)} for name, part in sorted(classes.items())]}
+
+
+def _errors(entries: Sequence[Report]) -> Report:
+    """Mean absolute errors, share inside the intervals and the median half-width of some runs."""
+    cells = [cell for entry in entries for cell in entry["metrics"].values()]
     inside = [cell["low"] <= cell["measured"] <= cell["high"] for cell in cells]
     widths = [100 * (cell["high"] - cell["low"]) / 2 / cell["predicted"] for cell in cells]
     return {
-        "runs": entries,
-        "mean_abs_error_pct": _means(unused),
+        "mean_abs_error_pct": _means(entries),
         "inside_interval_pct": round(100 * float(np.mean(inside)), 1) if inside else None,
         "median_width_pct": round(float(np.median(widths)), 2) if widths else None,
     }
 
 
-def _entry(run: MeasuredRun, prediction: Prediction, host: Host) -> Report:
+def _entry(run: MeasuredRun, prediction: Prediction, host: Host, known_host: bool) -> Report:
     measured: dict[str, float] = dict(measured_metrics(run))
     predicted: dict[str, float] = dict(prediction.metrics)
     if run.engine.num_gpu_blocks is not None and run.engine.num_gpu_blocks_override is None:
@@ -86,9 +101,11 @@ def _entry(run: MeasuredRun, prediction: Prediction, host: Host) -> Report:
     setup = setup_of(run)
     mark = weakest_mark(setup.gpu, setup.engine, setup.model, run.engine.tensor_parallel_size, host,
                         stages=run.engine.pipeline_parallel_size)
-    cells = {name: _cell(name, predicted[name], measured[name], mark) for name in METRICS if name in measured}
+    cells = {name: _cell(name, predicted[name], measured[name], mark, known_host)
+             for name in METRICS if name in measured}
     return {
         "run": run.name,
+        "class": class_of(run),
         "used_for_fit": used_for_fit(run.name),
         "mark": mark,
         "metrics": cells,
@@ -96,8 +113,8 @@ def _entry(run: MeasuredRun, prediction: Prediction, host: Host) -> Report:
     }
 
 
-def _cell(name: str, predicted: float, measured: float, mark: str) -> dict[str, float]:
-    low, high = load_uncertainty().interval(name, predicted, mark)
+def _cell(name: str, predicted: float, measured: float, mark: str, known_host: bool) -> dict[str, float]:
+    low, high = load_uncertainty().interval(name, predicted, mark, known_host)
     return {
         "predicted": predicted,
         "measured": measured,
@@ -133,7 +150,9 @@ def table(result: Report) -> Table:
     runs = result["runs"]
     metrics = [name for name in METRICS if any(name in entry["metrics"] for entry in runs)]
     counted = any(entry["preemptions"]["measured"] is not None for entry in runs)
-    grid = Table(title="predicted against measured: error in %", title_justify="left", box=None, padding=(0, 1, 0, 0))
+    states = "; CPU times scaled to the launches in each run's own log" if result["own_launches"] else ""
+    title = f"predicted against measured: error in %{states}"
+    grid = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
     grid.add_column("run", overflow="fold")
     for name in metrics:
         grid.add_column(heading(name), justify="right", min_width=6)
@@ -144,10 +163,18 @@ def table(result: Report) -> Table:
         count = entry["preemptions"]
         shown = "" if count["measured"] is None else f"{count['predicted']} / {count['measured']}"
         grid.add_row(entry["run"] + (" (fit)" if entry["used_for_fit"] else ""), *cells, *([shown] if counted else []))
-    means = result["mean_abs_error_pct"]
-    judged = " of runs without (fit)" if any(entry["used_for_fit"] for entry in runs) else ""
-    grid.add_row(f"mean absolute error{judged}", *[f"{means[n]:.1f}" if n in means else "" for n in metrics])
+    if len(result["classes"]) > 1:
+        for part in result["classes"]:
+            count = f"{part['runs']} run{'s' if part['runs'] != 1 else ''}"
+            grid.add_row(f"mean absolute: {part['class']} ({count})", *_means_row(part, metrics))
+    judged = ", runs not used for fitting" if any(entry["used_for_fit"] for entry in runs) else ""
+    grid.add_row(f"mean absolute{judged}", *_means_row(result, metrics))
     return grid
+
+
+def _means_row(part: Report, metrics: Sequence[str]) -> list[str]:
+    means = part["mean_abs_error_pct"]
+    return [f"{means[n]:.1f}" if n in means else "" for n in metrics]
 
 
 def figures(run: MeasuredRun, host: Host | None = None) -> list[Figure]:

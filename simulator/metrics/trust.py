@@ -110,7 +110,7 @@ def trust(result: Result, summary: dict[str, Any]) -> dict[str, Any]:
     for metric, (section, key) in _PLACES.items():
         value = summary[section][key]
         if value is not None and mark != "textbook":
-            intervals[f"{section}.{key}"] = list(known.interval(metric, value, mark))
+            intervals[f"{section}.{key}"] = list(known.interval(metric, value, mark, setup.host.known))
     beyond: list[str] = []
     if mark != "textbook":
         longest = int((trace.prompt + trace.output).max())

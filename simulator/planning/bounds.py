@@ -57,7 +57,7 @@ def step_error(setup: Setup, given: float | None = None) -> StepError:
     if setup.scenario.cost_model == "roofline":
         return StepError(DATASHEET_ERROR, "roofline from the datasheet")
     known, mark, reason = load_uncertainty(), mark_of(setup), never_run(setup)
-    relative = known.half_width["tpot_mean_s"] * known.factor[mark]
+    relative = known.width("tpot_mean_s", mark, setup.host.known)
     return StepError(
         relative,
         f"{setup.gpu.name} is {mark}: 90 % interval of mean TPOT (hwprofiles/uncertainty.yaml)"

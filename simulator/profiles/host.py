@@ -82,6 +82,11 @@ class Host:
     marks: Mapping[str, str] = field(default_factory=dict, hash=False)
     path: Path = Path()
 
+    @property
+    def known(self) -> bool:
+        """Whether it is the user's own, measured or described in a file, and not a shipped one that stands for any."""
+        return self.path.parent != HOST_DIR
+
     def scaled(self, cpu_scale: float) -> "Host":
         """This host with its CPU times multiplied once more."""
         return dataclasses.replace(self, cpu_scale=self.cpu_scale * cpu_scale)

@@ -1,10 +1,12 @@
 """How far predictions are off: 90 % half-widths per metric from hwprofiles/uncertainty.yaml.
 
-They come from the residuals of the fit runs and the spread between repeated runs (calibration.intervals);
-for profiles that were scaled or taken from datasheets they are widened by assumed factors in the same file.
+They come from the residuals of the fit runs, the spread between repeated runs and that of the same load on two hosts
+(calibration.intervals); for profiles that were scaled or taken from datasheets they are widened by assumed factors in
+the same file.
 """
 
 import functools
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -14,6 +16,8 @@ from simulator.config import read_yaml
 from simulator.errors import ConfigError, UnknownNameError
 
 PATH: Final = ROOT / "uncertainty.yaml"
+Z90: Final = 1.645
+"""Half of a normal distribution's 90 % interval, in standard deviations."""
 METRICS: Final = (
     "output_tokens_per_s",
     "ttft_mean_s",
@@ -29,21 +33,26 @@ METRICS: Final = (
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """Relative 90 % half-widths (0.05 = 5 %) by metric, and factors by profile mark."""
+    """Relative 90 % half-widths (0.05 = 5 %) by metric on a known host, what a host adds that is not known, and factors
+    by profile mark."""
 
     half_width: dict[str, float] = field(hash=False)
+    host: dict[str, float] = field(hash=False)
     factor: dict[str, float] = field(hash=False)
 
-    def interval(self, metric: str, predicted: float, mark: str = "measured") -> tuple[float, float]:
-        """(low, high) around a prediction; log-symmetric, so low stays positive.
-
-        Raises UnknownNameError for a metric or mark without a width.
-        """
+    def width(self, metric: str, mark: str = "measured", known_host: bool = False) -> float:
+        """Relative half-width of a metric: of the model, and of what hosts differ by unless the host is known (its
+        profile was measured there). Raises UnknownNameError for a metric or mark without a width."""
         if metric not in self.half_width:
             raise UnknownNameError("metric", metric, self.half_width)
         if mark not in self.factor:
             raise UnknownNameError("profile mark", mark, self.factor)
-        ratio = 1.0 + self.half_width[metric] * self.factor[mark]
+        return math.hypot(self.half_width[metric], 0.0 if known_host else self.host[metric]) * self.factor[mark]
+
+    def interval(self, metric: str, predicted: float, mark: str = "measured", known_host: bool = False
+                 ) -> tuple[float, float]:
+        """(low, high) around a prediction; log-symmetric, so low stays positive. Raises as `width`."""
+        ratio = 1.0 + self.width(metric, mark, known_host)
         return predicted / ratio, predicted * ratio
 
 
@@ -53,7 +62,8 @@ def load_uncertainty(path: Path = PATH) -> Uncertainty:
     try:
         content = read_yaml(path, "uncertainty file")
         widths = {name: float(entry["value"]) / 100 for name, entry in content["half_width"].items()}
+        hosts = {name: float(entry["value"]) / 100 for name, entry in content["host"].items()}
         factors = {name: float(entry["value"]) for name, entry in content["factor"].items()}
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path}: not a readable uncertainty file: {error!r}") from error
-    return Uncertainty(widths, factors)
+    return Uncertainty(widths, hosts, factors)

@@ -81,10 +81,11 @@ def test_the_slower_host_of_two_pairs_of_h200_is_found() -> None:
     assert found.gpu.known and found.gpu.value == pytest.approx(1.0, abs=0.05)
 
 
-def test_the_profiles_own_host_and_gpu_are_found_to_be_themselves() -> None:
-    """Traffic on the H100 that the profiles come from, not used for their fit."""
+def test_the_h100s_own_host_and_gpu_are_found_to_be_themselves() -> None:
+    """Traffic on the H100 that the profile comes from, not used for its fit. Its host launched steps without graphs in
+    29.9 ms; the profile's host is the mean of six engines, 25.6."""
     found = fit_scales([RequestMeans(load_run(MEASUREMENTS / "llama8b-h100" / "conv_r5"))])
-    assert found.cpu.low < 1.0 < found.cpu.high and found.gpu.value == pytest.approx(1.0, abs=0.03)
+    assert found.cpu.low < 29.9 / 25.6 < found.cpu.high and found.gpu.value == pytest.approx(1.0, abs=0.03)
 
 
 @pytest.mark.parametrize("name", ["llama8b-h200-eagle/batch_b32", "llama8b-h200-prefix/sessions60"])

@@ -2,14 +2,16 @@
 that a run had."""
 
 from dataclasses import replace
+from fnmatch import fnmatch
 from functools import cache
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from calibration.fit import MEASUREMENTS
-from calibration.launches import launch_scale, mean_launch
-from calibration.measured import MeasuredRun, load_run, measured_metrics
+from calibration.fit import LAUNCH_RUNS, MEASUREMENTS
+from calibration.launches import base_launches, launch_scale, mean_launch, own_host
+from calibration.measured import MeasuredRun, find_runs, load_run, measured_metrics
 from calibration.predict import predict, setup_of
 from simulator.errors import CalibrationError
 from simulator.profiles.engine import load_engine
@@ -42,11 +44,39 @@ LOG = (
 
 
 def test_launches_of_a_log_by_hand() -> None:
-    """(30 + 5 + 23) / 3 ms; the scale is of the one behind a graph alone, of 29.93 ms and 0.0303 a sequence."""
+    """(30 + 5 + 23) / 3 ms; the scale is of the one behind a graph alone, of 25.62 ms and 0.0303 a sequence."""
     run = with_steps(*LOG)
     assert mean_launch([run]) == pytest.approx(0.058 / 3)
     assert mean_launch([run, with_steps(*LOG[:2])]) == pytest.approx((0.058 / 3 + 0.030) / 2)
-    assert launch_scale(run) == pytest.approx(5.0 / (29.9258 + 2 * 0.0303), rel=1e-3)
+    assert launch_scale(run) == pytest.approx(5.0 / (25.6222 + 2 * 0.0303), rel=1e-3)
+
+
+def test_launches_of_several_engines_count_alike_whatever_their_number() -> None:
+    """Two runs of one series are averaged first; what the profile adds for two sequences, 0.06 ms, is taken off."""
+    run = with_steps(*LOG)
+    found = base_launches([run, run, replace(run, path=Path("other/conv"))])
+    assert found == pytest.approx({"llama8b-h200-traffic": 0.005 - 2 * 0.0303e-3, "other": 0.005 - 2 * 0.0303e-3})
+
+
+def test_typical_launch_is_the_mean_of_six_engines() -> None:
+    """The H100's as fitted before (29.93 ms, on its own batches), and five engines on three H200."""
+    runs = [load_run(path) for path in find_runs([MEASUREMENTS]) if fnmatch_any(path)]
+    found = base_launches(runs)
+    assert len(found) == 5 and all(0.023 < launch < 0.0285 for launch in found.values())
+    mine = host_times(load_host(), load_engine("vllm-0.24")).eager_cpu_s
+    assert mine == pytest.approx((0.0299258 + sum(found.values())) / 6, rel=1e-4)
+
+
+def fnmatch_any(path: Path) -> bool:
+    return any(fnmatch(f"{path.parent.name}/{path.name}", pattern) for pattern in LAUNCH_RUNS)
+
+
+def test_a_run_is_judged_on_its_own_host_where_its_log_shows_it() -> None:
+    """Launches of 5 ms where the profile has 25.7 make a host of 0.19 times its CPU times; batches show none."""
+    host = load_host()
+    assert own_host(with_steps(*LOG), host).cpu_scale == pytest.approx(5.0 / (25.6222 + 2 * 0.0303), rel=1e-3)
+    assert own_host(with_steps(*LOG), host.scaled(2.0)).cpu_scale == own_host(with_steps(*LOG), host).cpu_scale
+    assert own_host(run_of("llama8b-h200-c/batch_b32"), host) == host
 
 
 def test_logs_without_such_launches_are_refused() -> None:
@@ -54,10 +84,12 @@ def test_logs_without_such_launches_are_refused() -> None:
         launch_scale(with_steps(*LOG[3:]))
     with pytest.raises(CalibrationError, match="plans one step ahead"):
         launch_scale(run_of("llama8b-h100-sync/conv_r10"))
+    with pytest.raises(CalibrationError, match="without pipeline stages"):
+        launch_scale(run_of("llama8b-h200-pp2/conv_r10"))
 
 
 def test_launch_of_experts_is_that_of_batches_and_prompts_on_two_hosts() -> None:
-    """Ten runs; the dense part is that of 48 layers, 29.93 ms and 0.31 for each above 32."""
+    """Ten runs; the dense part is that of 48 layers, 25.62 ms and 0.31 for each above 32."""
     batches = ("batch_b8", "batch_b32", "batch_b128")
     names = [f"qwen3-30b-a3b-h200/{run}" for run in ("batch_b1", *batches, "prefill_b1_p8k")]
     names += [f"qwen3-30b-a3b-h200-b/{run}" for run in (*batches, "pre_p512", "pre_p1024")]
@@ -77,7 +109,7 @@ JUDGED = {
 
 @pytest.mark.parametrize("name", JUDGED)
 def test_traffic_meets_its_bars_on_the_host_that_the_run_had(name: str) -> None:
-    """TPOT, E2E and TTFT over two hosts and four loads each, CPU times as the run's launches were (0.6 to 1.14 of the
+    """TPOT, E2E and TTFT over two hosts and four loads each, CPU times as the run's launches were (0.7 to 1.2 of the
     profile's): what is not the host is right. Of the run's times nothing but its launches is used."""
     names, bars = JUDGED[name]
     errors = []

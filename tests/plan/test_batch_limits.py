@@ -68,15 +68,16 @@ def small(**changes: Any) -> dict[str, Any]:
 def test_limits_that_are_found_are_as_good_by_name_and_better_than_the_default() -> None:
     """On an L40S a chunk of 2,048 tokens holds every decode up for a third of a second; smaller ones are kinder to TPOT
     (Agrawal et al., Sarathi-Serve, OSDI 2024, section 3.1)."""
-    found = plan(plan_from(small()), jobs=1, explain=False)
-    default = plan(plan_from(small(search={"replications": 2, "batch_limits": False})), jobs=1, explain=False)
+    slo = {"ttft_p95_s": 1.5, "tpot_p95_s": 0.06}
+    found = plan(plan_from(small(slo=slo)), jobs=1, explain=False)
+    default = plan(plan_from(small(slo=slo, search={"replications": 2, "batch_limits": False})), jobs=1, explain=False)
     assert found.best and default.best and not default.limits
     assert found.best.outcome.replicas < default.best.outcome.replicas
     best = found.best.outcome.candidate
     assert best.max_num_batched_tokens is not None and best.max_num_batched_tokens < 2048
     named = {"gpu": "l40s", "replicas": {"max": 16}, "max_num_batched_tokens": best.max_num_batched_tokens,
              **({"max_num_seqs": best.max_num_seqs} if best.max_num_seqs else {})}  # fmt: skip
-    again = plan(plan_from(small(candidates=named)), jobs=1, explain=False)
+    again = plan(plan_from(small(slo=slo, candidates=named)), jobs=1, explain=False)
     assert again.best and again.best.outcome.replicas == found.best.outcome.replicas
     notes = [note.plain() for note in found.limits]
     assert best.label in limit_lines(notes)[0] and len(limit_rows(notes)) == sum(len(note["rows"]) for note in notes)

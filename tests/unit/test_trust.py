@@ -1,5 +1,6 @@
 """Intervals around predictions and notes on what was not measured."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from simulator import scenario_from, simulate
 from simulator.errors import ConfigError
 from simulator.planning.bounds import StepError, step_error
 from simulator.profiles.gpu import list_gpus, load_gpu, parse_gpu
+from simulator.profiles.host import load_host
 from simulator.profiles.uncertainty import load_uncertainty
 from simulator.scenario.setup import prepare
 
@@ -26,7 +28,8 @@ def test_interval_holds_the_prediction_and_has_the_width_of_the_file() -> None:
     done = summary(hardware="h100-sxm", policy={"max_num_seqs": 128, "max_num_batched_tokens": 2048})
     low, high = done["trust"]["interval_90"]["ttft_s.mean"]
     assert low < done["ttft_s"]["mean"] < high
-    width = load_uncertainty().half_width["ttft_mean_s"]
+    known = load_uncertainty()
+    width = math.hypot(known.half_width["ttft_mean_s"], known.host["ttft_mean_s"])  # nobody measured this host
     assert high / done["ttft_s"]["mean"] == pytest.approx(1 + width)
     assert done["trust"]["extrapolated"] == []
 
@@ -81,7 +84,20 @@ def test_the_interval_follows_the_weaker_mark() -> None:
     known = load_uncertainty()
     assert known.factor["extrapolated"] > known.factor["measured"]
     assert high / done["tpot_s"]["mean"] == pytest.approx(
-        1 + known.half_width["tpot_mean_s"] * known.factor["extrapolated"])
+        1 + math.hypot(known.half_width["tpot_mean_s"], known.host["tpot_mean_s"]) * known.factor["extrapolated"])
+
+
+def test_a_host_of_ones_own_narrows_the_interval_to_what_the_model_leaves_open(tmp_path: Path) -> None:
+    """The shipped host's times under the user's name: what hosts differ by is no longer part of the width."""
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(load_host().path.read_text().replace("name: measured", "name: mine"))
+    mean = summary()["ttft_s"]["mean"]
+    shipped, own = summary()["trust"], summary(host=str(mine))["trust"]
+    known = load_uncertainty()
+    model, hosts = known.half_width["ttft_mean_s"], known.host["ttft_mean_s"]
+    assert own["interval_90"]["ttft_s.mean"][1] / mean == pytest.approx(1 + model * known.factor[own["mark"]])
+    assert shipped["interval_90"]["ttft_s.mean"][1] / mean == pytest.approx(
+        1 + math.hypot(model, hosts) * known.factor[shipped["mark"]])
 
 
 def test_a_plan_takes_the_error_of_the_weaker_mark() -> None:
