@@ -146,30 +146,35 @@ def heading(metric: str) -> str:
 
 
 def table(result: Report) -> Table:
-    """Signed errors, one row a run; runs used for fitting are marked."""
+    """Signed errors, one row a run; runs used for fitting are marked. Metrics that no run has are left out."""
+    runs = result["runs"]
+    metrics = [name for name in METRICS if any(name in entry["metrics"] for entry in runs)]
+    counted = any(entry["preemptions"]["measured"] is not None for entry in runs)
     states = "; CPU times scaled to the launches in each run's own log" if result["own_launches"] else ""
-    grid = Table(title=f"predicted against measured: error in %{states}")
-    grid.add_column("run")
-    for name in METRICS:
-        grid.add_column(heading(name), justify="right")
-    grid.add_column("preemptions", justify="right")
-    for entry in result["runs"]:
-        cells = [f"{entry['metrics'][n]['error_pct']:+.1f}" if n in entry["metrics"] else "" for n in METRICS]
+    title = f"predicted against measured: error in %{states}"
+    grid = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
+    grid.add_column("run", overflow="fold")
+    for name in metrics:
+        grid.add_column(heading(name), justify="right", min_width=6)
+    if counted:
+        grid.add_column("preemptions", justify="right", no_wrap=True)
+    for entry in runs:
+        cells = [f"{entry['metrics'][n]['error_pct']:+.1f}" if n in entry["metrics"] else "" for n in metrics]
         count = entry["preemptions"]
         shown = "" if count["measured"] is None else f"{count['predicted']} / {count['measured']}"
-        grid.add_row(entry["run"] + (" (fit)" if entry["used_for_fit"] else ""), *cells, shown)
-    grid.add_section()
+        grid.add_row(entry["run"] + (" (fit)" if entry["used_for_fit"] else ""), *cells, *([shown] if counted else []))
     if len(result["classes"]) > 1:
         for part in result["classes"]:
             count = f"{part['runs']} run{'s' if part['runs'] != 1 else ''}"
-            grid.add_row(f"mean absolute: {part['class']} ({count})", *_means_row(part))
-    grid.add_row("mean absolute, runs not used for fitting", *_means_row(result))
+            grid.add_row(f"mean absolute: {part['class']} ({count})", *_means_row(part, metrics))
+    judged = ", runs not used for fitting" if any(entry["used_for_fit"] for entry in runs) else ""
+    grid.add_row(f"mean absolute{judged}", *_means_row(result, metrics))
     return grid
 
 
-def _means_row(part: Report) -> list[str]:
+def _means_row(part: Report, metrics: Sequence[str]) -> list[str]:
     means = part["mean_abs_error_pct"]
-    return [f"{means[n]:.2f}" if n in means else "" for n in METRICS]
+    return [f"{means[n]:.1f}" if n in means else "" for n in metrics]
 
 
 def figures(run: MeasuredRun, host: Host | None = None) -> list[Figure]:

@@ -118,7 +118,7 @@ def under_policies(scenarios: Sequence["Scenario"], names: Sequence[str], quiet:
             label = name if len(scenarios) == 1 else f"{scenario.name}: {name}"
             cases.append(case.updated({"name": label}))
             if dropped:
-                note(f"{label}: {', '.join(dropped)} left out, {name} does not use it so", quiet)
+                note(f"{label}: {', '.join(dropped)} left out: {name} has none such, or means another by it", quiet)
     return cases
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from simulator.cli.common import MARKS, JsonOption, command_of, find_scenario, print_json, show
+from simulator.cli.common import MARKS, JsonOption, command_of, console, find_scenario, print_json, show
 from simulator.errors import UnknownNameError
 from simulator.units import GIB
 
@@ -17,18 +17,29 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-HEADINGS: Final = {"memory_gib": "memory [GiB]", "bandwidth_gb_s": "bandwidth [GB/s]",
-                   "peak_16_bit_tflop_s": "16-bit [TFLOP/s]", "weights_gib": "weights [GiB]",
-                   "kv_bytes_per_token": "KV bytes/token", "kv_beyond_window": "beyond window", "tdp_w": "power [W]",
-                   "price_usd_h": "USD/h", "price_date": "price of", "run_with": "run with"}
-"""Column headings with units, where the key alone would not say them."""
+COLUMNS: Final[dict[str, dict[str, str]]] = {
+    "scenarios": {"name": "name", "run_with": "run with", "what": "what"},
+    "policies": {"name": "name", "what": "what"},
+    "hardware": {"name": "name", "full_name": "full name", "mark": "mark", "memory_gib": "memory\n[GiB]",
+                 "bandwidth_gb_s": "bandwidth\n[GB/s]", "peak_16_bit_tflop_s": "16-bit\n[TFLOP/s]",
+                 "tdp_w": "power\n[W]", "price_usd_h": "USD/h", "price_date": "price of"},
+    "models": {"name": "name", "parameters": "parameters\n[1e9]", "weights_gib": "weights\n[GiB]", "format": "format",
+               "experts": "experts", "window": "window", "max_positions": "positions",
+               "kv_bytes_per_token": "KV [KiB\na token]", "kv_beyond_window": "beyond\nwindow"},
+    "engines": {"name": "name", "policy": "policy", "max_num_seqs": "max_num_seqs",
+                "max_num_batched_tokens": "max_num_batched_tokens", "block_size": "block",
+                "schedule_ahead": "steps\nahead", "gpu_memory_utilization": "memory\nshare", "mark": "times"},
+}
+"""List -> its keys that a table shows, with their headings: what fits 100 columns. JSON has all."""
+SCALED: Final = {"parameters": 1e9, "kv_bytes_per_token": 1024, "kv_beyond_window": 1024}
+"""Keys that a table shows in a larger unit."""
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands that list things."""
     app.command("scenarios")(scenarios)
-    for name, rows in (("policies", policy_rows), ("models", model_rows)):
-        app.command(name, help=(inspect.getdoc(rows) or "").splitlines()[0])(_lister(name, rows))
+    app.command("models", help=(inspect.getdoc(model_rows) or "").splitlines()[0])(_lister("models", model_rows))
+    app.command("policies")(policies)
     for name, rows, path_of in (("hardware", gpu_rows, _gpu_path), ("engines", engine_rows, _engine_path)):
         app.command(name, help=(inspect.getdoc(rows) or "").splitlines()[0] + f" With a name its profile, to start "
                     f"your own from: servecast {name} NAME > mine.yaml")(_lister_of_files(name, rows, path_of))
@@ -70,23 +81,42 @@ def _engine_path(name: str) -> Path:
 
 
 def print_rows(title: str, rows: Sequence[Row]) -> None:
-    """Rows with equal keys as a table."""
+    """Rows as the table COLUMNS has for `title`; names and numbers are never folded or cut."""
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title)
-    for key, value in rows[0].items():
-        heading = HEADINGS.get(key, key.replace("_", " "))
-        table.add_column(heading, justify="right" if isinstance(value, int | float) else "left")
+    shown = COLUMNS[title]
+    left = len(rows[0]) - len(shown)
+    more = f" (--json has {left} keys more of each)" if left else ""
+    table = Table(title=title + more, title_justify="left", box=None, padding=(0, 1, 0, 0))
+    for key, heading in shown.items():
+        number = any(isinstance(row[key], int | float) for row in rows)
+        table.add_column(heading if console().is_terminal else heading.replace("\n", " "),
+                         justify="right" if number else "left", no_wrap=key != "what")
     for row in rows:
-        table.add_row(*(Text(_cell(value)) for value in row.values()))
+        table.add_row(*(Text(_cell(key, row[key])) for key in shown))
     show(table)
 
 
-def _cell(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ", ".join(str(each) for each in value)
+def _cell(key: str, value: Any) -> str:
+    if key in SCALED and value != "":
+        return f"{value / SCALED[key]:,.4g}"
     return f"{value:,}" if isinstance(value, int | float) else str(value)
+
+
+def policies(name: Annotated[str, typer.Argument(help="Its knobs, and where its rule comes from.")] = "",
+             as_json: JsonOption = False) -> None:
+    """Scheduling policies; with a name its knobs and where its rule comes from."""
+    rows = policy_rows()
+    chosen = next((row for row in rows if row["name"] == name), None)
+    if name and chosen is None:
+        raise UnknownNameError("policy", name, [row["name"] for row in rows])
+    if as_json:
+        print_json(chosen or rows)
+    elif chosen is None:
+        print_rows("policies", rows)
+    else:
+        show(f"{name}: {chosen['what']}", f"knobs: {', '.join(chosen['knobs']) or 'none'}", chosen["reference"])
 
 
 def scenarios(name: Annotated[str, typer.Argument(help="Print this scenario's YAML.")] = "",

@@ -18,19 +18,19 @@ LONGEST_S: Final = 60.0
 """[s] between lines, at most; each pause is half as long again as the one before."""
 SILENT_S: Final = 5.0
 """[s] without news after which the latest is said again, where a line is due."""
-COMPILING: Final = "no simulation is done yet; the first of a new version compile the engine, a minute or so"
 RUNNING: Final = "not done yet; SimPy takes seconds, an engine that is compiled first a minute or so"
+FIRST: Final = f"the first simulation is {RUNNING}"
 TRUSTED: Final = 0.02
-"""Share of the work that must be done before the rest of it is estimated."""
+"""Share of the work that must be done, beside the first simulation, before the rest of it is estimated."""
 
 
 class Watch:
     """Says when another line is due, and how long the rest will take."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._start = clock, clock()
+        self._clock, self._next = clock, clock() + FIRST_S
         self._pause = FIRST_S
-        self._next = self._start + FIRST_S
+        self._since: tuple[float, float] | None = None  # when the first simulation was done, and how much was by then
 
     def due(self) -> bool:
         """Whether it is time for a line; the next one comes later."""
@@ -42,14 +42,19 @@ class Watch:
         return True
 
     def left(self, done: float) -> str:
-        """`about 40 s left`, from what the `done` share of the work took; empty where that says too little."""
-        if not TRUSTED <= done < 1:
+        """`about 40 s left`, from what the work took since the first call; empty where that says too little.
+
+        To be called once a simulation is done: until then it is mostly the engine that is compiled, which is not work.
+        """
+        now = self._clock()
+        began, before = self._since = self._since or (now, done)
+        if done - before < TRUSTED or done >= 1:
             return ""
-        return f"about {_rough((self._clock() - self._start) * (1 - done) / done)} left"
+        return f"about {_rough((now - began) * (1 - done) / (done - before))} left"
 
 
 @contextmanager
-def progress_bar(title: str, total: int, quiet: bool, before: str = COMPILING) -> Iterator[Callable[[int], None]]:
+def progress_bar(title: str, total: int, quiet: bool, before: str = FIRST) -> Iterator[Callable[[int], None]]:
     """A function to call with how many of `total` are done; `before` any is, that is said. Quiet: nothing is shown."""
     if quiet:
         yield lambda done: None
@@ -77,7 +82,7 @@ def news_of(title: str, quiet: bool) -> "Iterator[Tell | None]":
         with console(stderr=True).status(f"{title} ...") as status:
             yield lambda news: status.update(_words(title, news, watch))
     else:
-        with _lines(watch, f"{title}: {COMPILING}") as say:
+        with _lines(watch, f"{title}: {FIRST}") as say:
             yield lambda news: say(_words(title, news, watch))
 
 
@@ -115,8 +120,8 @@ def _rough(seconds: float) -> str:
 
 def _words(title: str, news: "News", watch: Watch) -> str:
     """`planning: l40s (2 of 4); 96 simulations; about 20 s left; so far: 3 GPUs ...`."""
-    simulated = f"{news.simulated} simulations" if news.simulated else COMPILING
-    parts = [f"{title}: {news.doing}", simulated, watch.left(news.done)]
+    counted = [f"{news.simulated} simulations", watch.left(news.done)] if news.simulated else [FIRST]
+    parts = [f"{title}: {news.doing}", *counted]
     return "; ".join([part for part in parts if part] + ([f"so far: {news.known}"] if news.known else []))
 
 

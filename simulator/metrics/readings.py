@@ -59,8 +59,8 @@ def few_line(summary: Block) -> str:
     if not labels:
         return ""
     names = {"p999": "p99.9"}
-    wanted = ", ".join(f"{names.get(k, k)} {needed(share)}" for k, share in PERCENTILES if k in labels)
-    return f"too few requests for some percentiles, they are near the largest value seen; needed: {wanted}"
+    wanted = ", ".join(f"{names.get(k, k)} {needed(share):,}" for k, share in PERCENTILES if k in labels)
+    return f"too few requests for some percentiles, they are near the largest value seen; requests needed: {wanted}"
 
 
 def windows(result: "Result", fate: Fates) -> Block:

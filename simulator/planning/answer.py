@@ -17,7 +17,7 @@ from simulator.planning.points import Point
 from simulator.planning.price import Fleet, price_of
 from simulator.planning.search import Outcome, Search
 from simulator.planning.sensitivity import Sensitivity
-from simulator.planning.statistics import Judgement, value_of
+from simulator.planning.statistics import Judgement, first_broken, value_of
 from simulator.planning.traffic import HOUR_NS, hours_of, mean_rate
 from simulator.planning.walls import NEARBY
 from simulator.profiles.gpu import load_gpu
@@ -40,6 +40,7 @@ class Answer:
     headroom_pct: float = 0.0  # all serving replicas up, spares lost
     headroom_range: tuple[float, float] = (0.0, 0.0)  # [%] over the profile's error and the replications
     wall_with_spares: float = 0.0
+    breaks: str = ""  # the level that breaks first above the wall, or `overload`
     bottleneck: str = ""
     relief: list[dict[str, Any]] = field(default_factory=list)
     shares: dict[str, float] = field(default_factory=dict)
@@ -96,7 +97,8 @@ class Explain:
         standing = math.isfinite(wall)
         headroom = self.headroom(wall)
         begin(next(part))
-        relief = list(self.relief(wall)) if standing else []
+        above = self.search.judged(self.candidate, self.serving, wall * (1 + RATE_STEP), count=2) if standing else None
+        relief = list(self.relief(wall, above)) if above else []
         shares = self.shares(wall) if standing else {}
         begin(next(part))
         changes = list(self.changes(wall)) if standing else []
@@ -113,6 +115,7 @@ class Explain:
             100 * (wall / self.rate - 1),
             headroom,
             spare * self.per_unit,
+            first_broken(above) if above else "",
             bottleneck(relief),
             relief,
             shares,
@@ -135,15 +138,14 @@ class Explain:
         low = max(self.rate, min(low, wall))  # the traffic itself was decided on more replications
         return 100 * (low / self.rate - 1), 100 * (max(high, wall) / self.rate - 1)
 
-    def relief(self, wall: float) -> Iterator[dict[str, Any]]:
+    def relief(self, wall: float, above: Judgement) -> Iterator[dict[str, Any]]:
         """How far the wall moves with RELIEF times as much of each resource, the bottleneck first."""
-        above = self.search.judged(self.candidate, self.serving, wall * (1 + RATE_STEP), count=2).records
         setup = self.search.runner.bench.setup(self.candidate)
 
         def moved(resource: str) -> float:
             return wall * self.search.moved(self.candidate, self.serving, wall, relief=resource)
 
-        for resource, gain in gains(above, setup, wall, moved).items():
+        for resource, gain in gains(above.records, setup, wall, moved).items():
             yield {"resource": resource, "more_pct": 100 * (RELIEF - 1), "wall_gain_pct": gain}
 
     def shares(self, wall: float) -> dict[str, float]:

@@ -110,11 +110,12 @@ def _worst(judged: Judgement | None) -> float:
 
 
 def _row(key: str, value: int, judged: Judgement | None, does: bool) -> dict[str, Any]:
-    row: dict[str, Any] = {"limit": key, "value": value, "does": does, "level": None, "of_limit": None}
+    row: dict[str, Any] = {"limit": key, "value": value, "does": does, "level": None, "of_limit": None,
+                           "overloaded": False}  # fmt: skip
     if judged is None:
         return row
     worst = max(judged.levels, key=lambda level: level.ratio)
-    return row | {"level": worst.name, "of_limit": finite(worst.ratio)}
+    return row | {"level": worst.name, "of_limit": finite(worst.ratio), "overloaded": judged.overloaded}
 
 
 def fewer_replicas(

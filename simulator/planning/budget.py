@@ -25,8 +25,8 @@ from simulator.planning.statistics import (
     check_levels,
     check_prefixes,
     finite,
+    first_broken,
     level_rows,
-    only_overloaded,
     reason,
 )
 from simulator.planning.traffic import at_rate, mean_rate
@@ -144,7 +144,7 @@ def _open(search: Search, row: dict[str, Any], best: dict[str, Any], known: dict
     if not default or not row["wall"] or row["carries"] < NEAR * best["carries"]:
         return None
     if spec.objective == "best_slo":
-        return None if row["worst"] is None else Tried(row["label"], "with levels further within their limits", default)
+        return None if row["worst"] is None else Tried(row["label"], "by a wider margin", default)
     return Tried(row["label"], f"at {GAIN * best['carries']:.3g} requests/s", default)
 
 
@@ -229,7 +229,7 @@ def _row(search: Search, found: Ready, traffic: float) -> dict[str, Any]:
         "carries": wall * traffic,
         "wall": True,
         "span_s": search.runner.bench.traffic.trace(0).span_ns / NS_PER_S / wall,
-        "breaks": {"level": "overload" if only_overloaded(above) else above.binding.name, "words": reason(above)},
+        "breaks": {"level": first_broken(above), "words": reason(above)},
         "low": min(low, wall) * traffic,
         "high": finite(max(high, wall) * traffic),
     }

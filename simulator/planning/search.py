@@ -126,7 +126,8 @@ class Search(Walls):
             least = self.smallest(candidate, lower, rate, 1 - error, start, clear=False) or need
         slow = self.verdict(candidate, need, rate, 1 + error)
         count = self._fewest(candidate)
-        nominal, fast = (self.judged(candidate, need, rate, f, count=count, whole=True) for f in (1.0, 1 - error))
+        nominal = self.judged(candidate, need, rate, count=count, whole=True)
+        fast = self.judged(candidate, need, rate, 1 - error, count=count, whole=candidate in self.careful)
         fewer = [n for n in allowed if n < need]
         return Outcome(candidate, "feasible", "", need, (least, need), bound, nominal, slow, fast,
                        self._fewer(candidate, fewer[-1] if fewer else 0, bound, rate, error))  # fmt: skip
@@ -137,7 +138,7 @@ class Search(Walls):
             return ""
         if replicas < bound:
             return f"{replicas} cannot keep up: {bound} is the proved least"
-        return f"{replicas}: {reason(self.verdict(candidate, replicas, rate, 1 + error), error)}"
+        return f"with {replicas}, {reason(self.verdict(candidate, replicas, rate, 1 + error), error)}"
 
     def _failed(
         self, candidate: Candidate, most: int, rate: float, bound: int, error: float, needs: str
@@ -156,10 +157,17 @@ class Search(Walls):
         return never
 
     def _never(self, candidate: Candidate, most: int, rate: float, bound: int, error: float) -> Outcome | None:
-        """What is said of a candidate that even nearly idle does not meet the levels; None where it does."""
+        """What is said of a candidate that even nearly idle does not meet the levels; None where it does.
+
+        What replicas show to miss by their share is not simulated whole: percentiles of fewer requests are lower.
+        """
         if self.judged(candidate, most, rate * LOWEST_RATE, 1 + error, count=1).holds:
             return None
-        idle = self.verdict(candidate, most, rate * LOWEST_RATE, 1 + error)
+        idle = self.judged(candidate, most, rate * LOWEST_RATE, 1 + error, count=2)
+        if idle.verdict != "misses" and self.shares(candidate, most):
+            idle = self.judged(candidate, most, rate * LOWEST_RATE, 1 + error)
+        if idle.verdict != "misses":
+            idle = self.verdict(candidate, most, rate * LOWEST_RATE, 1 + error)
         if surely(idle):
             return None
         text = f"no fleet meets it, even nearly idle: {reason(idle, error)}"

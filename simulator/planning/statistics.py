@@ -180,6 +180,11 @@ def only_overloaded(judged: Judgement) -> bool:
     return judged.overloaded and judged.binding.interval.mean <= judged.binding.limit
 
 
+def first_broken(above: Judgement) -> str:
+    """Name of what breaks, of a fleet just above its wall."""
+    return "overload" if only_overloaded(above) else above.binding.name
+
+
 def reason(judged: Judgement, error: float = 0.0) -> str:
     """Why a fleet is not taken, in the numbers that it was decided on."""
     def shown(level: Judged, value: float) -> str:
@@ -191,7 +196,8 @@ def reason(judged: Judgement, error: float = 0.0) -> str:
         return f"overloaded: the backlog grows as long as requests arrive{slow}"
     mean_text, limit = shown(level, level.interval.mean), shown(level, level.limit)
     if level.interval.mean > level.limit:
-        above = f" ({level.ratio:.6g} of it)" if mean_text == limit else ""
+        far = f"{100 * (level.ratio - 1):.2g} % above it" if level.ratio < 1.1 else "just above it"
+        above = f" ({far})" if mean_text == limit else ""
         text = f"{level.name} {mean_text} against a limit of {limit}{above}"
     else:
         high = shown(level, level.interval.high)

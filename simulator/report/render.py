@@ -3,6 +3,7 @@
 import base64
 import functools
 import hashlib
+import re
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
@@ -10,6 +11,8 @@ from markupsafe import Markup
 
 from simulator.report.svg import css_variables
 from simulator.text import number, seconds, share
+
+_UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|s|ms|µs|h|min)(?![\w-]))")
 
 
 def render(template: str, **values: Any) -> str:
@@ -29,8 +32,13 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.filters.update(seconds=seconds, number=number, percent=share)
+    env.filters.update(seconds=seconds, number=number, percent=share, tied=tied)
     return env
+
+
+def tied(text: str) -> str:
+    """Units and signs stay on the line of their number."""
+    return _UNIT.sub("\N{NO-BREAK SPACE}", text)
 
 
 def markdown_cell(value: Any) -> str:

@@ -84,11 +84,18 @@ def best_points(means: pd.DataFrame, metric: str, count: int) -> pd.DataFrame:
     return ordered.head(count)
 
 
+def short_keys(keys: Sequence[str]) -> list[str]:
+    """Keys by their last part where no other has it: `max_num_seqs` for `policy.max_num_seqs`."""
+    last = [key.rpartition(".")[2] for key in keys]
+    return [short if last.count(short) == 1 else key for key, short in zip(keys, last, strict=True)]
+
+
 def best_table(best: pd.DataFrame, keys: list[str], metric: str) -> Table:
     """best_points for the screen."""
     table = Table(title=f"best points by {metric}", title_justify="left")
-    for name in ("point", *keys, metric, "± standard error", "verdict", "failed"):
-        table.add_column(escape(name), justify="left" if name in ("verdict", *keys) else "right")
+    short = short_keys(keys)
+    for name in ("point", *short, metric, "± standard error", "verdict", "failed"):
+        table.add_column(escape(name), justify="left" if name in ("verdict", *short) else "right", overflow="fold")
     for row in best.to_dict("records"):
         cells = [row["point"], *(row[key] for key in keys), number_text(row["mean"]), number_text(row["sem"]),
                  row["verdict"], row["failed"] or ""]

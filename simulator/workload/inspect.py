@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from simulator.text import number, seconds
 from simulator.units import NS_PER_S
 
 from .trace import Int64s, Trace
@@ -139,7 +140,7 @@ def _lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _times(facts: Mapping[str, Any]) -> str:
     if facts["first_arrival_s"] is None:
         return "no arrival times: for closed and grouped loads"
-    return f"{facts['first_arrival_s']:,.3f} s, {facts['span_s']:,.3f} s"
+    return f"{seconds(facts['first_arrival_s'])}, {seconds(facts['span_s'])}"
 
 
 def _hints(long: Mapping[str, int]) -> list[tuple[str, str]]:
@@ -151,11 +152,11 @@ def _hints(long: Mapping[str, int]) -> list[tuple[str, str]]:
 
 
 def _number(value: float | None, unit: str) -> str:
-    return "-" if value is None else f"{value:,.3f} {unit}"
+    return "-" if value is None else f"{number(value)} {unit}"
 
 
 def _spread(figures: Mapping[str, float]) -> str:
-    parts = [f"mean {figures['mean']:,.1f}"]
+    parts = [f"mean {number(figures['mean'])}"]
     parts += [f"p{p} {figures[f'p{p}']:,.0f}" for p in _PERCENTILES]
     return ", ".join([*parts, f"max {figures['max']:,}"])
 

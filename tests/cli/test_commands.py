@@ -1,6 +1,7 @@
 """What the listing and calculating commands print, against the data and formulas behind them."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -43,9 +44,22 @@ def test_lists_as_table_and_json(command, names, servecast):
     assert len(table) == 2 + len(rows), "title, header and one plain line a row when piped"
 
 
+@pytest.mark.parametrize("command", ["policies", "hardware", "models", "engines", "scenarios"])
+def test_lists_fit_a_terminal_of_100_columns_whole(command, servecast, monkeypatch):
+    names = [row["name"] for row in json.loads(servecast(command, "--json").out)]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    for name, value in {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in servecast(command).out.splitlines()]
+    assert max(map(len, lines)) <= 100 and not any("…" in line for line in lines)
+    assert set(names) <= {line.split(" ")[0] for line in lines}
+
+
 def test_policies_say_where_their_rule_comes_from(servecast):
     for row in json.loads(servecast("policies", "--json").out):
         assert any(char.isdigit() for char in row["reference"]), "a reference has a year or a version"
+        assert row["reference"] in servecast("policies", row["name"]).out
+    assert "known: chunked" in servecast("policies", "chunkd").err
 
 
 def test_kv_arithmetic(servecast):

@@ -59,13 +59,20 @@ def test_lines_come_after_5_s_and_then_ever_more_seldom() -> None:
 
 
 def test_the_rest_takes_as_long_a_share_as_what_is_done() -> None:
-    """A quarter in 10 s leaves 30 s; half an hour for a tenth leaves 4.5 h."""
+    """A quarter in 10 s leaves 30 s; half an hour for a tenth leaves 4.5 h. What compiling took before the first
+    simulation, here 100 s, says nothing of the rest."""
     now = [0.0]
     watch = Watch(lambda: now[0])
-    now[0] = 10.0
+    now[0] = 100.0
+    assert watch.left(0.0) == ""
+    now[0] = 110.0
     assert watch.left(0.25) == "about 30 s left" and watch.left(0.001) == ""
-    now[0] = 1800.0
+    now[0] = 1900.0
     assert watch.left(0.1) == "about 4.5 h left"
+    watch = Watch(lambda: now[0])
+    assert watch.left(0.2) == ""
+    now[0] = 1906.0
+    assert watch.left(0.4) == "about 18 s left"
 
 
 def test_parts_count_alike_and_a_part_that_runs_by_its_simulations() -> None:
@@ -121,7 +128,7 @@ def test_a_silent_stretch_is_not_silence(monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setattr(progress, "FIRST_S", 0.02)
     with progress.news_of("planning", False):
         time.sleep(0.3)
-    assert capsys.readouterr().err.startswith("planning: no simulation is done yet; the first of a new")
+    assert capsys.readouterr().err.startswith("planning: the first simulation is not done yet")
 
 
 def interrupted_at(word: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,3 +122,17 @@ def test_a_tighter_time_between_tokens_takes_no_fewer_replicas() -> None:
     found = plan(plan_from(small(candidates=asked, slo={"ttft_p95_s": 1.0})), jobs=1, explain=False)
     need = {o.candidate.tbt_s: o.replicas for o in found.outcomes if o.status == "feasible"}
     assert need[0.05] >= need[0.2]
+
+
+def test_how_near_the_nearest_setting_was_is_said_in_words() -> None:
+    """A setting whose backlog grows is not near, however low its levels are as long as the trace is."""
+    def said(*rows: dict[str, Any]) -> str:
+        note = {"label": "x", "fleet": "with 2 replicas", "default": {"max_num_seqs": 256}, "found": "", "rows": [
+            {"limit": "max_num_seqs", "value": 64, "does": False, "level": "p95 TTFT", "overloaded": False} | row
+            for row in rows]}  # fmt: skip
+        return limit_lines([note])[0].partition("nearest: ")[2]
+
+    assert said({"of_limit": 1.04}) == "max_num_seqs 64, p95 TTFT 4 % above its limit)."
+    assert said({"of_limit": 22.3}) == "max_num_seqs 64, p95 TTFT 22.3 times its limit)."
+    assert said({"of_limit": 0.4, "overloaded": True}, {"of_limit": 1.5}).endswith("p95 TTFT 50 % above its limit).")
+    assert said({"of_limit": 0.4, "overloaded": True}) == "max_num_seqs 64, overloaded)."

@@ -1,4 +1,4 @@
-"""Eleven plans against every fleet tried one by one: the planner's answer is that number of replicas, or one more
+"""Twelve plans against every fleet tried one by one: the planner's answer is that number of replicas, or one more
 and it says why (its interval must clear the limit, the mean of more replications need not)."""
 
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from simulator.planning.plan import plan
 from simulator.planning.spec import plan_from
-from tests.plan.brute import truth
+from tests.plan.brute import every, truth
 
 CHAT = {
     "prompt": {"kind": "lognormal", "mean": 800, "cv": 1.0, "max": 6000},
@@ -66,12 +66,19 @@ PLANS: dict[str, dict[str, Any]] = {
         "candidates": {"gpu": "l40s", "replicas": {"max": 16}},
     },
 }
-QUICK = ("short trace", "attainment", "recorded")
+SEVERAL: dict[str, Any] = {
+    "workload": poisson(16, 2000),
+    "max_model_len": 8192,
+    "slo": {"ttft_p95_s": 0.6, "tpot_p95_s": 0.05},
+    "candidates": {
+        "gpu": ["l40s", "a100-sxm-80gb"], "max_num_batched_tokens": [512, 2048], "replicas": {"max": 16},
+    },
+    "prices": {"l40s": 0.8, "a100-sxm-80gb": 1.4},
+    "search": {"calibration_error": 0.05, "batch_limits": False},
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in QUICK else (pytest.mark.nightly,)) for n in PLANS]
-)
+@pytest.mark.parametrize("name", PLANS)
 def test_the_answer_is_the_fewest_that_hold(name: str) -> None:
     data = {"max_model_len": 8192, "search": {"calibration_error": 0.05}, **PLANS[name]}
     spec = plan_from({"name": name, **data})
@@ -81,3 +88,18 @@ def test_the_answer_is_the_fewest_that_hold(name: str) -> None:
     assert outcome.replicas - found.replicas in (0, 1), (found.replicas, outcome.replicas, outcome.fewer)
     if outcome.replicas > found.replicas:
         assert outcome.fewer
+
+
+def test_the_best_is_the_cheapest_of_every_fleet_of_every_candidate() -> None:
+    """Two GPUs with two token budgets each: no fleet that holds is cheaper, but for one replica of the one bought."""
+    spec = plan_from({"name": "several", **SEVERAL})
+    found = plan(spec, jobs=1, explain=False)
+    assert found.best is not None
+    bought = found.best.fleet
+    tried = {o.candidate: o.replicas or 1 for o in found.outcomes}
+    cheapest = min(
+        holds.replicas * spec.prices[holds.candidate.gpu] * holds.candidate.gpus
+        for holds in (truth(spec, c, 0.05, around=tried[c]) for c in every(spec))
+        if holds.replicas is not None
+    )
+    assert 0 <= bought.usd_per_hour - cheapest <= spec.prices[bought.candidate.gpu] * bought.candidate.gpus + 1e-9

@@ -164,13 +164,14 @@ def test_reasons_speak_against_the_fleet() -> None:
     level = outcome.best_try.binding
     assert level.shown > limit and 0 < outcome.rate_met < 1
     best = solved(slo={"queue_p95_s": limit}).best
-    assert best is not None and best.outcome.fewer.startswith(f"{best.outcome.replicas - 1}: p95 queue time")
+    assert best is not None and best.outcome.fewer.startswith(f"with {best.outcome.replicas - 1}, p95 queue time")
 
 
 def test_headroom_has_an_interval_and_changes_start_from_the_wall() -> None:
-    spec = plan_from(textbook(search={"calibration_error": 0.1}))
-    answer = plan(spec, jobs=1).answer
-    assert answer is not None
+    """And the level that breaks first is named: a wait beyond 0.5 s, long before an answer takes 1,000 s."""
+    slo = {"queue_p95_s": 0.5, "e2e_p95_s": 1000}
+    answer = plan(plan_from(textbook(slo=slo, search={"calibration_error": 0.1})), jobs=1).answer
+    assert answer is not None and answer.breaks == "p95 queue time"
     low, high = answer.headroom_range
     assert 0 <= low <= answer.headroom_pct <= high
     assert high - answer.headroom_pct > 5  # steps 10 % faster carry at least that much more of a saturated server

@@ -125,6 +125,11 @@ def capacity_lines(data: Data) -> list[str]:
     return lines + _growth_lines(data) + stopped_lines(data)
 
 
+def months_text(months: float) -> str:
+    """Months until something: 102, 9.4."""
+    return f"{months:.0f}" if months >= 10 else f"{months:.1f}"
+
+
 def first_relief(relief: Sequence[Data]) -> str:
     """What more of the resource that holds it back brings; empty where none stands out."""
     best = next(iter(relief), None)
@@ -145,7 +150,7 @@ def _growth_lines(data: Data) -> list[str]:
                 "them."]  # fmt: skip
     text = f"The scenario's own traffic is {data['traffic']:.3g} requests/s, {share(1 / ratio)} of that."
     months = data["steps"][0]["months"] if data["steps"] else {}
-    when = [f"{count:.1f} months at {g} % a month" for g, count in months.items()]
+    when = [f"{months_text(count)} months at {g} % a month" for g, count in months.items()]
     return [f"{text} Growing, it gets there in {', '.join(when)}." if when else text]
 
 
@@ -154,7 +159,7 @@ def step_rows(data: Data) -> list[tuple[str, ...]]:
     rows = []
     for k, step in enumerate(data["steps"]):
         then = f"add a replica before {step['rate']:.3g} requests/s" if k + 1 < len(data["steps"]) else "-"
-        months = (f"{months:.1f}" for months in list(step["months"].values())[:MOST_GROWTHS])
+        months = (months_text(months) for months in list(step["months"].values())[:MOST_GROWTHS])
         rows.append((str(step["replicas"]), f"{step['rate']:.3g}", then, *months))
     return rows
 

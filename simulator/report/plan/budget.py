@@ -10,7 +10,7 @@ from rich.text import Text
 
 from simulator.planning.price import HOURS_PER_MONTH
 from simulator.report.folder import new_folder
-from simulator.report.load.words import csv_text, first_relief, growths_shown, step_rows, steps_table
+from simulator.report.load.words import csv_text, first_relief, growths_shown, months_text, step_rows, steps_table
 from simulator.report.plan.forest import Bar, forest
 from simulator.report.plan.limits import limit_lines, limit_rows
 from simulator.report.plan.words import example_price, fleet_words, gpu_words, replica_words
@@ -36,14 +36,14 @@ def _budget(data: Data, many: str, one: str) -> str:
     return f"{text} {many if text.endswith('s') else one}"
 
 
-def carries_text(row: Data) -> str:
+def carries_text(row: Data, unit: str = " requests/s") -> str:
     """`118 requests/s (101 to 130)`."""
     if row["carries"] is None:
         return "nothing"
     if not row["wall"]:
-        return f"over {number(row['carries'])} requests/s, no limit breaks"
+        return f"over {number(row['carries'])}{unit}, no limit breaks"
     low = number(row["low"]) if row["low"] else "less"
-    return f"{number(row['carries'])} requests/s ({low} to {number(row['high'], 'more')})"
+    return f"{number(row['carries'])}{unit} ({low} to {number(row['high'], 'more')})"
 
 
 def level_words(row: Data) -> str:
@@ -64,8 +64,9 @@ def budget_lines(data: Data) -> list[str]:
         lines = [f"{budget_text(data)} is best spent on {cost}: at {number(data['traffic'])} requests/s "
                  f"{level_words(best)}.", f"It carries {carries_text(best)} within the limits."]  # fmt: skip
     else:
-        bought = "" if "replicas" in data["budget"] else f"{_budget(data, 'carry', 'carries')} most as "
-        lines = [f"{bought}{cost}: {carries_text(best)}."]
+        there = "replicas" in data["budget"]
+        most = f"{_budget(data, 'carry', 'carries')} most as {cost}: {carries_text(best)}."
+        lines = [f"{cost}, carries {carries_text(best)}." if there else most]
         lines.append(f"At the plan's {number(data['traffic'])} requests/s: {level_words(best)}.")
     if best["breaks"]:
         lines.append(f"Just above what it carries: {best['breaks']['words']} (seen over {best['span_s']:,.0f} s of "
@@ -76,7 +77,7 @@ def budget_lines(data: Data) -> list[str]:
         lines.append(f"That is less than the plan's {number(data['traffic'])} requests/s.")
     elif data["steps"]:
         months = data["steps"][0]["months"].items()
-        when = ", ".join(f"{count:.1f} months at {g} % a month" for g, count in months)
+        when = ", ".join(f"{months_text(count)} months at {g} % a month" for g, count in months)
         lines.append(f"Traffic that grows gets there in {when}.")
     return lines + stopped_lines(data)
 

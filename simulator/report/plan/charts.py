@@ -11,7 +11,7 @@ from typing import Final
 
 WIDTH: Final = 500
 HEIGHT: Final = 300
-LEFT, RIGHT, TOP, BOTTOM = 58, 14, 14, 46
+LEFT, RIGHT, TOP, BOTTOM = 66, 14, 20, 48
 COLOURS: Final = 7
 HALO: Final = ' paint-order="stroke" stroke="var(--paper)" stroke-width="4"'
 
@@ -104,7 +104,7 @@ def columns(values: Sequence[tuple[str, float, str]], y_label: str, title: str, 
 
 def _svg(inner: str, title: str) -> str:
     return (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}" '
+        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}" '
         f'font-size="12" font-family="inherit">{inner}</svg>'
     )
 

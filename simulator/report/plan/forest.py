@@ -1,6 +1,7 @@
 """Factors side by side, a row each on one logarithmic axis: a dot with its interval, or a bar between two of them.
 
-Inline SVG with hover titles as the other charts of a plan; every text is escaped.
+Inline SVG with hover titles as the other charts of a plan; every text is escaped. Drawn twice, names beside the rows
+and, for narrow screens, above them; the page shows one of the two (svg.broad, svg.narrow).
 """
 
 import math
@@ -9,10 +10,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-WIDTH: Final = 500
-LABEL, RIGHT, ROW, TOP, BOTTOM = 196, 16, 24, 6, 34
-LETTERS: Final = 27
-"""Letters of a label that fit beside the picture; its hover text has all."""
+from simulator.report.plan.charts import HALO
+
+RIGHT, TOP, BOTTOM = 16, 6, 34
 MOST: Final = 32.0
 """Factors beyond this, and below one over it, are drawn at the edge."""
 TICKS: Final = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 0.7, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2, 1.4, 2.0, 4.0,
@@ -37,29 +37,53 @@ class Bar:
     above: str = ""
 
 
+@dataclass(frozen=True)
+class Layout:
+    """Where things stand [px]: width of the picture, left end of the axis, height of a row and of the names above bars.
+
+    `letters`: of a name that fit; its hover text has all.
+    """
+
+    kind: str
+    width: int
+    left: int
+    row: int
+    above: int
+    letters: int
+
+
+BROAD: Final = Layout("broad", 500, 196, 24, 0, 27)
+NARROW: Final = Layout("narrow", 360, 16, 38, 18, 52)
+
+
 def forest(rows: Sequence[Bar], title: str, label: str) -> str:
-    """The picture; `label` stands below the axis. Empty without rows."""
-    if not rows:
-        return ""
+    """The picture, for broad and for narrow screens; `label` stands below the axis. Empty without rows."""
+    return "".join(_drawn(rows, title, label, layout) for layout in (BROAD, NARROW)) if rows else ""
+
+
+def _drawn(rows: Sequence[Bar], title: str, label: str, at: Layout) -> str:
     ends = [_log(v) for row in rows for v in (row.low, row.high)] + [0.0]
     low, high = min(ends), max(ends)
     room = max(0.04 * (high - low), 0.02)
     low, high = low - room, high + room
-    bottom = TOP + ROW * len(rows)
+    bottom = TOP + at.row * len(rows)
 
     def place(value: float) -> float:
-        return LABEL + (value - low) / (high - low) * (WIDTH - LABEL - RIGHT)
+        return at.left + (value - low) / (high - low) * (at.width - at.left - RIGHT)
 
     parts = [_ticks(low, high, place, bottom)]
     for k, row in enumerate(rows):
-        middle = TOP + ROW * (k + 0.5)
-        name = row.name if len(row.name) <= LETTERS else row.name[: LETTERS - 1] + "…"
+        top = TOP + at.row * k
+        middle = top + (at.above + at.row) / 2
+        name = row.name if len(row.name) <= at.letters else row.name[: at.letters - 1] + "…"
+        place_of_name = (f'x="{at.left}" y="{top + 15:.1f}"' if at.above else
+                         f'x="{at.left - 8}" y="{middle + 4:.1f}" text-anchor="end"')  # fmt: skip
         spans = [(row.low, row.high, row.colour)]
         if row.above and row.low <= 1 <= row.high:
             spans = [(row.low, 1.0, row.colour), (1.0, row.high, row.above)]
         thick = 9 if row.middle is None else 3
         parts += [f"<g><title>{escape(f'{row.name}: {row.hover}')}</title>",
-                  f'<text x="{LABEL - 8}" y="{middle + 4:.1f}" text-anchor="end" fill="var(--ink)">{escape(name)}',
+                  f'<text {place_of_name} fill="var(--ink)"{HALO if at.above else ""}>{escape(name)}',
                   "</text>"]  # fmt: skip
         parts += [f'<line x1="{place(_log(a)):.1f}" x2="{place(_log(b)):.1f}" y1="{middle:.1f}" y2="{middle:.1f}" '
                   f'stroke="{colour}" stroke-width="{thick}"/>' for a, b, colour in spans]  # fmt: skip
@@ -67,10 +91,10 @@ def forest(rows: Sequence[Bar], title: str, label: str) -> str:
             parts.append(f'<circle cx="{place(_log(row.middle)):.1f}" cy="{middle:.1f}" r="5" fill="{row.colour}"/>')
         parts.append("</g>")
     height = bottom + BOTTOM
-    parts.append(f'<text x="{(LABEL + WIDTH - RIGHT) / 2:.1f}" y="{height - 3}" text-anchor="middle" '
+    parts.append(f'<text x="{(at.left + at.width - RIGHT) / 2:.1f}" y="{height - 3}" text-anchor="middle" '
                  f'fill="var(--muted)">{escape(label)}</text>')  # fmt: skip
-    return (f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}" font-size="12" '
-            f'font-family="inherit">{"".join(parts)}</svg>')  # fmt: skip
+    return (f'<svg class="{at.kind}" viewBox="0 0 {at.width} {height}" role="img" aria-label="{escape(title)}" '
+            f'font-size="12" font-family="inherit">{"".join(parts)}</svg>')  # fmt: skip
 
 
 def _log(factor: float) -> float:

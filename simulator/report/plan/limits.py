@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from simulator.text import number
+
 Data = Mapping[str, Any]
 
 
@@ -11,14 +13,14 @@ def limit_lines(notes: list[dict[str, Any]]) -> list[str]:
     gained = [note for note in notes if note["found"]]
     lines = []
     if gained:
-        lines.append(f"Batch limits: {gained[-1]['found']} does {gained[-1]['fleet']}; as the engine sets them "
-                     f"({_default(gained[0])}) it does not.")  # fmt: skip
+        lines.append(f"Batch limits: {gained[-1]['found']} keeps every limit {gained[-1]['fleet']}; as the engine sets "
+                     f"them ({_default(gained[0])}) it does not.")  # fmt: skip
     last = next((note for note in notes if not note["found"]), None)
     if not gained and last is not None and last["rows"]:
         count = len(last["rows"])
         others = f"none of {count} other settings" if count > 1 else "no other setting"
-        lines.append(f"Batch limits as the engine sets them ({_default(last)}): {others} of {last['label']} does "
-                     f"{last['fleet']}{_nearest(last)}.")  # fmt: skip
+        lines.append(f"Batch limits as the engine sets them ({_default(last)}): {others} of {last['label']} keeps "
+                     f"every limit {last['fleet']}{_nearest(last)}.")  # fmt: skip
     return lines
 
 
@@ -27,12 +29,32 @@ def _default(note: Data) -> str:
 
 
 def _nearest(note: Data) -> str:
-    """` (nearest: max_num_seqs 512, p95 TTFT at 1.3 of its limit)`."""
+    """` (nearest: max_num_seqs 512, p95 TTFT 30 % above its limit)`."""
     known = [row for row in note["rows"] if row["of_limit"] is not None]
     if not known:
         return ""
-    row = min(known, key=lambda each: each["of_limit"])
-    return f" (nearest: {row['limit']} {row['value']}, {row['level']} at {row['of_limit']:.2f} of its limit)"
+    row = min(known, key=lambda each: (_only_overloaded(each), each["of_limit"]))
+    return f" (nearest: {row['limit']} {row['value']}, {_how(row)})"
+
+
+def _only_overloaded(row: Data) -> bool:
+    """Whether it is the backlog that does not hold, every level being within its limit as long as the trace is."""
+    return bool(row.get("overloaded")) and row["of_limit"] is not None and row["of_limit"] <= 1
+
+
+def _how(row: Data) -> str:
+    """How the worst level of a setting was: `p95 TTFT 30 % above its limit`, `p95 TPOT 22 times its limit`."""
+    level, ratio = row["level"], row["of_limit"]
+    if level is None:
+        return "cannot run"
+    if ratio is None:
+        return f"{level} without end"
+    if _only_overloaded(row):
+        return "overloaded"
+    if ratio <= 1:
+        return f"{level} at {100 * ratio:.0f} % of its limit"
+    far = f"{100 * (ratio - 1):.2g} % above" if ratio < 2 else f"{number(ratio)} times"
+    return f"{level} {far} its limit"
 
 
 def limit_rows(notes: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -40,9 +62,6 @@ def limit_rows(notes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     rows = []
     for note in notes:
         for row in note["rows"]:
-            of = "cannot run" if row["level"] is None else (
-                f"{row['level']} at {row['of_limit']:.2f} of its limit" if row["of_limit"] is not None
-                else f"{row['level']} without end")  # fmt: skip
             rows.append({"label": note["label"], "setting": f"{row['limit']} {row['value']}", "fleet": note["fleet"],
-                         "does": row["does"], "worst": of})  # fmt: skip
+                         "does": row["does"], "worst": _how(row)})  # fmt: skip
     return rows

@@ -15,7 +15,15 @@ from markupsafe import Markup
 from simulator.report.plan.alternatives import alternative_rows, end_text, tornado
 from simulator.report.plan.charts import Series, chart, columns
 from simulator.report.plan.limits import limit_rows
-from simulator.report.plan.words import answer_lines, example_price, fleet_words, gpu_words, mix_words, replica_words
+from simulator.report.plan.words import (
+    WORTH_PCT,
+    answer_lines,
+    example_price,
+    fleet_words,
+    gpu_words,
+    mix_words,
+    replica_words,
+)
 from simulator.report.render import markdown_cell, render
 from simulator.text import bounded, gain, level_value, moment
 
@@ -99,8 +107,12 @@ def _cards(data: Data) -> list[tuple[str, str, str]]:
     if answer and answer["relief"]:
         cards += [
             ("headroom", f"{answer['headroom_pct']:.0f} %", _headroom_note(answer)),
+            ("breaks first", answer["breaks"], "just above the wall"),
             ("bottleneck at the wall", answer["bottleneck"], "what more of moves the wall most"),
         ]
+        change = next(iter(answer["changes"]), None)
+        if change and change["per_dollar_gain_pct"] is not None and change["per_dollar_gain_pct"] >= WORTH_PCT:
+            cards.append(("next change", change["change"], f"{gain(change['per_dollar_gain_pct'])} traffic per dollar"))
     cards.append(("power, estimate", f"{best['watts_estimate'] / 1000:.3g} kW", "GPUs at rated maximum"))
     return cards
 

@@ -1,7 +1,7 @@
 """A plan on the terminal: the answer in words, then tables. Works on the data of plan.json."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from rich.table import Table
 from rich.text import Text
@@ -11,6 +11,9 @@ from simulator.report.plan.limits import limit_lines
 from simulator.text import bounded, level_value, stopped_lines
 
 Data = Mapping[str, Any]
+
+WORTH_PCT: Final = 2.0
+"""[%] A change that carries less more a dollar is not worth naming."""
 
 
 def fleet_words(fleet: Data) -> str:
@@ -42,8 +45,9 @@ def answer_lines(data: Data) -> list[str]:
         *_example_prices(data),
     ]
     for level in best["levels"]:
+        name = level["name"].replace("requests that", "Requests that")
         lines.append(
-            f"{level['name']}: {level_value(level, 'value')} ({level_value(level, 'low')} to "
+            f"{name}: {level_value(level, 'value')} ({level_value(level, 'low')} to "
             f"{level_value(level, 'high')}) against a limit of {level_value(level, 'limit')}."
         )
     answer = data["answer"]
@@ -97,7 +101,8 @@ def _survival(data: Data) -> list[str]:
         f"{level['name']} {bounded(level['value'])}{'' if level['holds'] else ' (over the limit)'}"
         for level in lost["levels"]
     )
-    back = "not again before the end" if lost["recovered_s"] is None else f"met again after {lost['recovered_s']:g} s"
+    back = f"met again after {lost['recovered_s'] or 0:g} s" if lost["recovered_s"] else "met all the time"
+    back = "not met again before the end" if lost["recovered_s"] is None else back
     return [
         *lines,
         f"Losing {lost['replicas']} under load: {lost['restarted']} requests start again; in the {lost['after_s']:g} s "
@@ -110,8 +115,10 @@ def _headroom(answer: Data) -> list[str]:
         return ["Headroom: no limit breaks however fast the requests of this trace arrive; there is no wall."]
     low, high = answer["headroom_range"]
     upto = "more" if high is None else f"{high:.0f} %"
+    broken = answer.get("breaks") or "a limit"
+    breaks = "requests pile up" if broken == "overload" else f"{broken} breaks first"
     return [
-        f"Headroom: {answer['headroom_pct']:.0f} % more traffic until a limit breaks ({low:.0f} % to {upto}; "
+        f"Headroom: {answer['headroom_pct']:.0f} % more traffic until {breaks} ({low:.0f} % to {upto}; "
         f"{answer['wall_rate']:.3g} requests/s); the bottleneck there is {answer['bottleneck']}.",
         *_next_change(answer),
     ]
@@ -148,7 +155,7 @@ def _next_change(answer: Data) -> list[str]:
     best = next(iter(answer["changes"]), None)
     if best is not None and best["per_dollar_gain_pct"] is None:
         return [f"With {best['change']} no limit breaks at any rate."]
-    if best is None or best["per_dollar_gain_pct"] < 2:
+    if best is None or best["per_dollar_gain_pct"] < WORTH_PCT:
         return ["No single change of the settings carries 2 % more traffic per dollar."]
     note = f" ({best['note']})" if best["note"] else ""
     return [
@@ -248,7 +255,7 @@ def _candidates(data: Data) -> Table:
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """A rich table, numbers to the right."""
-    made = Table(title=title, title_justify="left")
+    made = Table(title=title, title_justify="left", min_width=min(len(title), 100))
     for name in columns:
         made.add_column(name, justify="right" if name in ("replicas", "GPUs", "USD/h") else "left")
     for row in rows:
