@@ -11,7 +11,7 @@ import pytest
 from simulator import Result, load_scenario, simulate
 from simulator.cli.main import main
 from simulator.errors import ConfigError, NoProgressError
-from simulator.jit import compiled
+from simulator.jit import compiled, is_interpreted
 from simulator.scenario.setup import prepare
 from simulator.scenario.spec import scenario_from
 
@@ -144,6 +144,7 @@ def test_both_engines_agree_and_the_trial_comes_before_compiling(how: str, folde
         run(KEY.replace("return i", "return 1 // (i - i)"), folder, "fast")
 
 
+@pytest.mark.skipif(is_interpreted(), reason="nothing is compiled")
 def test_a_key_is_compiled_as_it_is_run(folder: Path) -> None:
     """By itself; the engine around it is compiled in the long tests."""
     scenario = load_scenario("short_first.yaml", CHOSEN, allow_code=True)
