@@ -48,7 +48,8 @@ class StepError:
 def step_error(setup: Setup, given: float | None = None) -> StepError:
     """The 90 % interval of mean TPOT, which is step time over steps, widened by the mark of what is run.
 
-    The roofline model gets DATASHEET_ERROR.
+    That of a known host: what hosts differ by is in launches, not in all parts of every step, and a plan shows it apart
+    (planning.sensitivity). The roofline model gets DATASHEET_ERROR.
     """
     if given is not None:
         return StepError(given, "set in the plan (search.calibration_error)")
@@ -57,10 +58,10 @@ def step_error(setup: Setup, given: float | None = None) -> StepError:
     if setup.scenario.cost_model == "roofline":
         return StepError(DATASHEET_ERROR, "roofline from the datasheet")
     known, mark, reason = load_uncertainty(), mark_of(setup), never_run(setup)
-    relative = known.width("tpot_mean_s", mark, setup.host.known)
+    relative = known.width("tpot_mean_s", mark, known_host=True)
     return StepError(
         relative,
-        f"{setup.gpu.name} is {mark}: 90 % interval of mean TPOT (hwprofiles/uncertainty.yaml)"
+        f"{setup.gpu.name} is {mark}: 90 % interval of mean TPOT on a known host (hwprofiles/uncertainty.yaml)"
         + (f"; {reason}" if reason else ""),
     )
 
