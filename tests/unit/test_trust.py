@@ -106,7 +106,7 @@ def test_a_plan_takes_the_error_of_the_weaker_mark() -> None:
 
     measured, other = error(hardware="h100-sxm"), error(hardware={"gpu": "h100-sxm", "tensor_parallel": 4})
     assert measured.relative < other.relative and "no such run" not in measured.source
-    assert measured.relative == load_uncertainty().half_width["tpot_mean_s"], "what hosts differ by is a plan's own look"
+    assert measured.relative == load_uncertainty().half_width["tpot_mean_s"], "hosts are a look of their own"
     assert "is extrapolated" in other.source and "llama-3.1-8b TP4 on vllm 0.24: no such run" in other.source
     assert "is scaled" in error(hardware="h100-sxm", engine="vllm-0.15").source
 
