@@ -113,6 +113,13 @@ def test_class_means_are_those_of_their_runs(result: dict[str, Any]) -> None:
     assert part["mean_abs_error_pct"]["tpot_mean_s"] == pytest.approx(sum(errors) / 8, abs=0.01)
 
 
+def test_the_page_has_a_row_for_each_class(result: dict[str, Any]) -> None:
+    page = validation_page(result, [], most_figures=0)
+    assert "class by class" in page and all(f"<td>{part['class']}</td>" in page for part in result["classes"])
+    assert "own step log" not in page
+    assert "own step log" in validation_page(result | {"own_launches": True}, [], most_figures=0)
+
+
 def test_every_kv_block_count_is_within_one_percent(result: dict[str, Any]) -> None:
     cells = [run["metrics"]["num_gpu_blocks"] for run in result["runs"] if "num_gpu_blocks" in run["metrics"]]
     assert len(cells) == 279
