@@ -46,6 +46,8 @@ def selftest(minutes: MinutesOption = 1.0, cases: CasesOption = None, seed: Seed
     if sys.stderr.isatty() and not quiet:
         print(file=sys.stderr)
     if not done.compiled and not done.findings:
+        if done.stopped:
+            raise done.stopped
         raise ServecastError(f"no run ended within {minutes:g} minutes: the engines are still being compiled; "
                              "accepted: a larger --minutes")
     if as_json:
@@ -57,6 +59,8 @@ def selftest(minutes: MinutesOption = 1.0, cases: CasesOption = None, seed: Seed
             _print(each)
         print(f"{done.compiled:,} drawn runs from seed {seed} in {done.seconds:.0f} s, {done.simpy:,} of them on SimPy "
               f"too: {len(done.findings) or 'nothing'} failed")
+    if done.stopped:
+        raise done.stopped
     if done.findings:
         raise typer.Exit(1)
 

@@ -43,6 +43,8 @@ class Soaked:
     """Of them run on SimPy too."""
     seconds: float = 0.0
     findings: list[Finding] = field(default_factory=list)
+    stopped: BaseException | None = None
+    """The interruption that ended it: to be raised once what was run and found is said."""
 
 
 @dataclass
@@ -54,7 +56,8 @@ class _Worker:
 
 def soak(start: int, most: int | None, seconds: float, jobs: int, told: Callable[[Soaked], None] | None = None,
          findings: int = 10) -> Soaked:
-    """Try the seeds start, start + 1, ... until `most` are tried, `seconds` are over or `findings` are found."""
+    """Try the seeds start, start + 1, ... until `most` are tried, `seconds` are over, `findings` are found or
+    the process is interrupted: what was found by then is returned all the same."""
     context = multiprocessing.get_context("spawn")
     begun, soaked = time.monotonic(), Soaked()
     share = [None if most is None else len(range(k, most, jobs)) for k in range(jobs)]
@@ -67,6 +70,8 @@ def soak(start: int, most: int | None, seconds: float, jobs: int, told: Callable
             soaked.seconds = time.monotonic() - begun
             if told:
                 told(soaked)
+    except (KeyboardInterrupt, SystemExit) as stopped:
+        soaked.stopped = stopped
     finally:
         for worker in workers:
             worker.process.kill()

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,28 @@ def test_no_run_is_no_success(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> N
     assert main(["selftest", "--minutes", "0.5"]) == 2
     said = capsys.readouterr()
     assert "no run ended within 0.5 minutes" in said.err and said.out == ""
+
+
+def count(pipe: Any, current: Any, first: int, step: int, most: int) -> None:
+    pipe.send((100, 10))
+    time.sleep(60)
+
+
+def test_an_interrupted_soak_says_what_it_ran(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def told(so_far: soaking.Soaked) -> None:
+        if so_far.compiled:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(soaking, "_work", count)
+    done = soaking.soak(0, None, 60.0, 1, told)
+    assert (done.compiled, done.simpy) == (100, 10) and isinstance(done.stopped, KeyboardInterrupt)
+    for stopped, code in ((KeyboardInterrupt(), 130), (SystemExit(143), 143)):
+        monkeypatch.setattr(soaking, "soak", lambda *_, stopped=stopped: soaking.Soaked(100, 10, stopped=stopped))
+        try:
+            assert main(["selftest"]) == code
+        except SystemExit as error:
+            assert error.code == code
+        assert "100 drawn runs from seed 0" in capsys.readouterr().out
 
 
 def crash(pipe: Any, current: Any, first: int, step: int, count: int) -> None:
