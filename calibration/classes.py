@@ -8,7 +8,6 @@ from calibration.predict import setup_of
 BUDGET: Final = (2048, 128)
 """Token budget and sequences of most runs; larger ones are named."""
 ARRIVALS: Final = {"open": "traffic", "grouped": "batches", "closed": "closed load", "sessions": "conversations"}
-
 AT_ONCE_S: Final = 0.1
 """[s] within which requests were submitted together."""
 

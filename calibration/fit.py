@@ -132,7 +132,7 @@ def calibrate(measurements: Path = MEASUREMENTS, gpu_name: str = "h100-sxm") -> 
     gemm = fit_gemm(harness.gemm)
     decode = fit_decode(library.decode, KV_BYTES)
     prefill = fit_prefill(library.prefill, PAIR_FLOPS)
-    fit = [run for run in _runs(measurements, H100_RUNS) if used_for_fit(run.name) and not first_of_its_size(run.name)]
+    fit = [run for run in runs_named(measurements, H100_RUNS) if not first_of_its_size(run.name)]
     ahead = [run for run in fit if run.engine.async_scheduling]
     sync = [run for run in fit if not run.engine.async_scheduling]
     if not sync or not ahead:
@@ -141,13 +141,14 @@ def calibrate(measurements: Path = MEASUREMENTS, gpu_name: str = "h100-sxm") -> 
     steps = fit_steps(ahead, base, priors(gemm, harness, library))
     fitted = with_values(base, {**steps.values, "mixed_lengths": UNEVEN_US})
     host = fit_host(sync, ahead, fitted)
-    launches = base_launches(_runs(measurements, LAUNCH_RUNS))
+    launches = base_launches(runs_named(measurements, LAUNCH_RUNS))
     typical = float(np.mean([host.eager_cpu_s, *launches.values()]))
     host = replace(host, eager_cpu_s=typical)
     return Calibration(gemm, decode, prefill, steps, host, fit_memory(measurements), fitted)
 
 
-def _runs(measurements: Path, patterns: Sequence[str]) -> list[MeasuredRun]:
+def runs_named(measurements: Path, patterns: Sequence[str]) -> list[MeasuredRun]:
+    """The committed runs whose `series/run` name is like one of `patterns`."""
     return [load_run(folder) for folder in find_runs([measurements])
             if _matches(f"{folder.parent.name}/{folder.name}", patterns)]
 

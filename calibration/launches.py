@@ -51,7 +51,8 @@ def base_launches(runs: Iterable[MeasuredRun]) -> dict[str, float]:
     found: dict[str, list[float]] = {}
     for run in runs:
         taken, modelled, behind = _launches(run)
-        added = float(modelled[behind].mean()) - host_times(setup_of(run).host, setup_of(run).engine).eager_cpu_s
+        setup = setup_of(run)
+        added = float(modelled[behind].mean()) - host_times(setup.host, setup.engine).eager_cpu_s
         found.setdefault(run.name.split("/")[0], []).append(float(taken[behind].mean()) - added)
     return {series: float(np.mean(means)) for series, means in found.items()}
 

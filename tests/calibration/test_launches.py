@@ -2,16 +2,15 @@
 that a run had."""
 
 from dataclasses import replace
-from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from calibration.fit import LAUNCH_RUNS, MEASUREMENTS
+from calibration.fit import LAUNCH_RUNS, MEASUREMENTS, runs_named
 from calibration.launches import base_launches, launch_scale, mean_launch, own_host
-from calibration.measured import MeasuredRun, find_runs, load_run, measured_metrics
+from calibration.measured import MeasuredRun, load_run, measured_metrics
 from calibration.predict import predict, setup_of
 from simulator.errors import CalibrationError
 from simulator.profiles.engine import load_engine
@@ -60,15 +59,10 @@ def test_launches_of_several_engines_count_alike_whatever_their_number() -> None
 
 def test_typical_launch_is_the_mean_of_six_engines() -> None:
     """The H100's as fitted before (29.93 ms, on its own batches), and five engines on three H200."""
-    runs = [load_run(path) for path in find_runs([MEASUREMENTS]) if fnmatch_any(path)]
-    found = base_launches(runs)
+    found = base_launches(runs_named(MEASUREMENTS, LAUNCH_RUNS))
     assert len(found) == 5 and all(0.023 < launch < 0.0285 for launch in found.values())
     mine = host_times(load_host(), load_engine("vllm-0.24")).eager_cpu_s
     assert mine == pytest.approx((0.0299258 + sum(found.values())) / 6, rel=1e-4)
-
-
-def fnmatch_any(path: Path) -> bool:
-    return any(fnmatch(f"{path.parent.name}/{path.name}", pattern) for pattern in LAUNCH_RUNS)
 
 
 def test_a_run_is_judged_on_its_own_host_where_its_log_shows_it() -> None:
@@ -114,7 +108,7 @@ def test_traffic_meets_its_bars_on_the_host_that_the_run_had(name: str) -> None:
     names, bars = JUDGED[name]
     errors = []
     for run in map(run_of, names):
-        found = predict(run, setup_of(run, load_host().scaled(launch_scale(run)))).metrics
+        found = predict(run, setup_of(run, own_host(run, load_host()))).metrics
         measured = measured_metrics(run)
         errors.append([100 * abs(found[m] / measured[m] - 1) for m in ("tpot_mean_s", "e2e_mean_s", "ttft_mean_s")])
     means = [sum(column) / len(errors) for column in zip(*errors, strict=True)]

@@ -101,7 +101,7 @@ def _survival(data: Data) -> list[str]:
         f"{level['name']} {bounded(level['value'])}{'' if level['holds'] else ' (over the limit)'}"
         for level in lost["levels"]
     )
-    back = f"met again after {lost['recovered_s'] or 0:g} s" if lost["recovered_s"] else "met all the time"
+    back = f"met again after {lost['recovered_s']:g} s" if lost["recovered_s"] else "met all the time"
     back = "not met again before the end" if lost["recovered_s"] is None else back
     return [
         *lines,
