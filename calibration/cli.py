@@ -174,4 +174,6 @@ def validate(
     inside, width = result["inside_interval_pct"], result["median_width_pct"]
     for entry in refused:
         note(f"{entry['run']} left out: {entry['reason']}")
-    show(validation.table(result), f"inside the 90 % interval: {inside} %; median half-width {width} %")
+    held = "every run was used for the fit" if inside is None else (
+        f"inside the 90 % interval: {inside} %; median half-width {width} %")
+    show(validation.table(result), held)
