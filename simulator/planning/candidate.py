@@ -33,6 +33,7 @@ class Candidate:
     prefill_replicas: int = 0
     tbt_s: float | None = None
     pipeline_parallel: int = 1
+    max_loras: int | None = None
 
     @property
     def gpus(self) -> int:
@@ -58,6 +59,7 @@ class Candidate:
             _drafts(self.draft_tokens),
             f"{self.prefill_replicas} for prefill" if self.prefill_replicas else "",
             f"{1000 * self.tbt_s:g} ms a token" if self.tbt_s else "",
+            "" if self.max_loras is None else f"{self.max_loras} adapter slots" if self.max_loras else "no adapters",
         ]
         return ", ".join(part for part in parts if part)
 
@@ -85,6 +87,7 @@ def candidates_of(spec: PlanSpec) -> tuple[Candidate, ...]:
         c.prefill_replicas,
         c.tbt_s,
         c.pipeline_parallel,
+        c.max_loras,
     )
     asked = (Candidate(*point) for point in grid)
     return tuple(dict.fromkeys(each if _paced(each) else replace(each, tbt_s=None) for each in asked))
@@ -137,8 +140,10 @@ def scenario_of(spec: PlanSpec, candidate: Candidate, replicas: int = 1) -> Scen
 
 
 def _engine(spec: PlanSpec, candidate: Candidate) -> dict[str, Any]:
-    """The engine with as many drafts a step as the candidate has."""
+    """The engine with as many drafts a step, and slots for adapters, as the candidate has."""
     engine, count = spec.engine.model_dump(), candidate.draft_tokens
+    if candidate.max_loras is not None:
+        engine["lora"] = engine["lora"] | {"max_loras": candidate.max_loras} if candidate.max_loras else None
     drafts = engine["speculation"]
     if count == 0:
         engine["speculation"] = None
