@@ -49,7 +49,8 @@ def adapter_rows(row: Data | None, cost: float) -> list[dict[str, str]]:
 
 
 def _row(what: str, fleet: Data, cost: float, levels: str) -> dict[str, str]:
-    saving = f"{100 * (1 - fleet['usd_per_hour'] / cost):.0f} %".replace("-", "−")
+    change = 100 * (fleet["usd_per_hour"] / cost - 1)
+    saving = f"{-change:.0f} %" if change < 0.5 else f"{change:.0f} % more"
     return {"fleet": what, "usd": f"{fleet['usd_per_hour']:.2f}", "saving": saving, "levels": levels}
 
 
