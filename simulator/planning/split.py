@@ -288,7 +288,15 @@ def share_out(
         return Shared(asked, parts, None, failed=nothing.name, reason=nothing.reason)
     if sum(part.least for part in parts) > amount + 1e-9:
         return Shared(asked, parts, None, reason=_too_little(parts, budget.gpus is not None))
-    splitting, stopped = Splitting(parts, teller.begin), ""
+    stopped, first = "", teller.parts - 4  # looks at every candidate, then as many as it takes
+
+    def tell(doing: str) -> None:
+        nonlocal first
+        first -= 1
+        teller.parts += first < 0
+        teller.begin(doing)
+
+    splitting = Splitting(parts, tell)
     found: Split | None = None
     needs: Split | None = None
     more: list[Split] = []
@@ -300,10 +308,12 @@ def share_out(
             return Shared(asked, parts, None, failed=failed.name, reason=failed.reason)
         teller.begin("the split of the budget")
         found = splitting.settled(amount)
+        teller.begin("levels and ranges of the split")
         for part, (option, n) in zip(parts, found.fleets if found else (), strict=False):
             near = part.near(option, n)
             rows.append(fleet_row(part.search, option.found, part.per_unit, n + option.spare, near))
         if found and explain:
+            teller.begin("other budgets")
             needs = splitting.least(1.0)
             _larger(splitting, found, more)
             teller.begin("the bottleneck")

@@ -131,13 +131,17 @@ def test_the_sum_of_plans_made_apart(tmp_path: Path) -> None:
     data = textbook(deployments=two, survive=1, candidates=SECOND | {"replicas": {"max": 12}}, prices={"unit": 2.5})
     common = {k: v for k, v in data.items() if k not in ("deployments", "name")}
     apart = [plan(plan_from(common | own | {"name": name}), jobs=1, explain=False).best for name, own in two.items()]
-    joint = joint_data(plan_each(deployments_from(data), jobs=1))
+    joint = joint_data(plan_each(deployments_from(data), jobs=1, explain=False))
     assert joint["feasible"] and all(apart)
     assert [row["replicas"] for row in joint["deployments"]] == [best.fleet.replicas for best in apart if best]
     assert joint["gpus"] == sum(best.fleet.gpus for best in apart if best)
     assert joint["usd_per_hour"] == pytest.approx(2.5 * joint["gpus"]) and joint["spare_usd_per_hour"] == 5.0
-    least = min(joint["deployments"], key=lambda row: row["carries"])
-    assert f"Nearest to its wall is {least['name']}" in " ".join(joint_lines(joint))
+    walls = {"wall": True, "explained": True, "low": 1.05, "high": None, "breaks": "p95 queue time",
+             "bottleneck": "slots"}  # fmt: skip
+    rows = [row | walls | {"carries": carries} for row, carries in zip(joint["deployments"], (1.3, 1.2), strict=True)]
+    said = joint_lines(joint | {"deployments": rows})
+    assert "Nearest to its wall is long: 20 % more traffic (5 % to more) until p95 queue time breaks." in said
+    assert "2 GPUs of that, 5.00 USD/h, are spare: short and long may each lose a replica." in said
     write_joint(joint, tmp_path / "out")
     page = (tmp_path / "out" / "report.html").read_text()
     for name in ("short", "long"):
@@ -199,7 +203,8 @@ def test_an_interruption_keeps_what_is_known() -> None:
     assert data["stopped"] == "an interruption" and data["missing"] == ["second"] and not data["feasible"]
     assert data["deployments"][0]["gpus"] == 1 and data["deployments"][1]["status"] == "not finished"
     assert "not done: second" in joint_lines(data)[-1] and render_joint(data)
-    budget = deployments_from(textbook(budget={"gpus": 7}, search={"replications": 2}))
+    queues = {name: queue(name, 2_000) for name in SERVICE}
+    budget = deployments_from(textbook(budget={"gpus": 7}, search={"replications": 2}, deployments=queues))
     counts = [interrupted(budget, after) for after in (1, 45, 60)]
     assert counts[0]["common"] is None and render_joint(counts[0])
     known = [data for data in counts if data["common"]]

@@ -70,7 +70,11 @@ def _spare_line(data: Data) -> str:
 def _deployment_line(row: Data) -> str:
     levels = "; ".join(f"{level['name']} {level_value(level, 'value')} of {level_value(level, 'limit')}"
                        for level in row["levels"])  # fmt: skip
-    return f"{row['name']}: {replica_words(row)} for {number(row['traffic'])} requests/s; {levels}."
+    rate = f"{number(row['traffic'])} requests/s"
+    if row["carries"] is not None and row["carries"] < 1:
+        carried = number(row["carries"] * row["traffic"])
+        return f"{row['name']}: {replica_words(row)} for {carried} of its {rate}; with all of them {levels}."
+    return f"{row['name']}: {replica_words(row)} for {rate}; {levels}."
 
 
 def _nearest(data: Data) -> Data | None:
@@ -169,7 +173,7 @@ def joint_tables(data: Data) -> Iterator[Any]:
         yield Text(line)
     table = Table(title="Deployments", title_justify="left", box=None, padding=(0, 2, 0, 0))
     room = "headroom" if data["budget"] is None else "carries"
-    for column in ("deployment", "fleet", "replicas", "GPUs", "USD/h", room, "breaks first, or why not"):
+    for column in ("deployment", "fleet", "replicas", "GPUs", "USD/h", room, "breaks, or why not"):
         table.add_column(column, justify="right" if column in ("replicas", "GPUs", "USD/h") else "left")
     for row in data["deployments"]:
         why = row["breaks"] or row["reason"] or ("" if row["gpus"] else row["status"])
