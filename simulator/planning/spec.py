@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from simulator.config import Document, Section, placed, validate
-from simulator.errors import ServecastError
+from simulator.errors import ConfigError, ServecastError
 from simulator.planning.flexible import PlanSpotSpec, ScaledSpec
 from simulator.planning.names import check_names, gpu_name, scenario_keys
 from simulator.planning.slo import SloSpec
@@ -275,15 +275,20 @@ class PlanSpec(Section):
 
 def load_plan(path: str | Path, overrides: Iterable[str] = ()) -> PlanSpec:
     """Read a plan file; `overrides` are `key=value` assignments that beat it. Raises ConfigError."""
-    return _finish(Document.of_file(path, overrides), Path(path).parent)
+    document = Document.of_file(path, overrides)
+    if "deployments" in document.data:
+        raise ConfigError(f"{document.where(('deployments',))}: deployments are planned by `servecast plan` "
+                          "(planning.deployments); here a plan of one model is accepted")
+    return plan_of(document, Path(path).parent)
 
 
 def plan_from(data: Mapping[str, Any], base: str | Path = ".", name: str = "plan") -> PlanSpec:
     """A plan from plain data. Raises ConfigError."""
-    return _finish(Document.of_data(data, name), Path(base))
+    return plan_of(Document.of_data(data, name), Path(base))
 
 
-def _finish(document: Document, base: Path) -> PlanSpec:
+def plan_of(document: Document, base: Path) -> PlanSpec:
+    """The plan that a document holds, names looked up. Raises ConfigError."""
     scenario_keys(document)
     _drop_prices(document)
     spec = validate(PlanSpec, document)

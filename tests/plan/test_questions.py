@@ -18,6 +18,8 @@ SMALL = {
     "05_prefix_caching": ["workload.trace.copies=3"],
     "10_a_day_with_n_plus_1": ["workload.arrivals.rate=0.2", "workload.prompt.mean=6000",
                                "slo={ttft_p95_s: 4.0, worst_hour: {ttft_p95_s: 5}, worst_5min: {ttft_p50_s: 5}}"],
+    "17_three_models": [f"deployments.{name}.workload.arrivals.requests=600"
+                        for name in ("chat", "autocomplete", "agents")],
 }  # fmt: skip
 
 
@@ -131,6 +133,16 @@ def test_continuous_beats_static_at_every_batch(rows: Any) -> None:
     for seqs in (8, 32, 128):
         one, other = (found[f"h100-sxm, {policy}, seqs {seqs}"]["carries"] for policy in ("chunked", "static"))
         assert one > other
+
+
+def test_three_models_on_one_fleet(capsys: pytest.CaptureFixture[str]) -> None:
+    """Fleets of their own, each with a spare replica; the same GPUs as a budget carry all of the traffic at least."""
+    data = answer("17_three_models", capsys)
+    assert [row["name"] for row in data["deployments"]] == ["chat", "autocomplete", "agents"]
+    assert all(row["spare"] == 1 for row in data["deployments"])
+    assert data["gpus"] == sum(plan["recommended"]["gpus"] for plan in data["plans"].values())
+    shared = answer("17_three_models", capsys, "--set", f"budget.gpus={data['gpus']}")
+    assert shared["gpus"] <= data["gpus"] and shared["common"]["carries"] >= 1
 
 
 @pytest.mark.nightly

@@ -9,7 +9,7 @@ from simulator.planning.bounds import Ready
 from simulator.planning.candidate import Candidate
 from simulator.planning.measure import key_of
 from simulator.planning.plan import Choice, Plan
-from simulator.planning.price import plain_candidate, pools_of, price_of
+from simulator.planning.price import Fleet, plain_candidate, pools_of, price_of
 from simulator.planning.search import Outcome
 from simulator.planning.slo import MEAN
 from simulator.planning.spec import PlanSpec
@@ -253,20 +253,27 @@ def export(plan: Plan) -> dict[str, Any]:
     fleet = plan.best.fleet
     setup = plan.ready[fleet.candidate.label].setup
     assert setup is not None
-    if fleet.candidate.beside is not None:
-        return export_both(plan.spec, setup, fleet)
-    reason = no_command(plan.spec, setup)
-    if reason:
-        return {"reason": reason}
-    found: dict[str, Any] = {"command": command(plan.spec, setup), "notes": command_notes(setup, fleet)}
-    if setup.engine.name != VLLM:
+    found = export_of(plan.spec, setup, fleet)
+    if "kubernetes" not in found:
         return found
-    found |= {"vllm": found["command"], "kubernetes": kubernetes(plan.spec, setup, fleet)}
     scaled = plan.answer.autoscaled if plan.answer else None
     if scaled and scaled["holds"] and plan.spec.autoscale is not None:
         own = AutoscaleSpec.model_validate(plan.spec.autoscale.scaler(scaled["target"], scaled["most"]))
         found["autoscaler"] = manifest(service_name(plan.spec.name), own, scaled["most"])
         found["notes"].append("with autoscaler.yaml leave the number of replicas out of deploy.yaml")
+    return found
+
+
+def export_of(spec: PlanSpec, setup: Setup, fleet: Fleet) -> dict[str, Any]:
+    """Command and manifest of a fleet, or the `reason` why there are none."""
+    if fleet.candidate.beside is not None:
+        return export_both(spec, setup, fleet)
+    reason = no_command(spec, setup)
+    if reason:
+        return {"reason": reason}
+    found: dict[str, Any] = {"command": command(spec, setup), "notes": command_notes(setup, fleet)}
+    if setup.engine.name == VLLM:
+        found |= {"vllm": found["command"], "kubernetes": kubernetes(spec, setup, fleet)}
     return found
 
 

@@ -75,16 +75,20 @@ def write_plan(data: Data, out: Path) -> None:
     """plan.json, report.html, report.md, deploy.yaml and autoscaler.yaml in `out`, whole or not at all."""
     from simulator.report.folder import new_folder
 
-    page, text = render_plan(data), render_markdown(data)
+    files = plan_files(data)
     with new_folder(out) as folder:
-        dump = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
-        (folder / "plan.json").write_text(dump + "\n", encoding="utf-8")
-        (folder / "report.html").write_text(page, encoding="utf-8")
-        (folder / "report.md").write_text(text, encoding="utf-8")
-        if "kubernetes" in data["export"]:
-            (folder / "deploy.yaml").write_text(data["export"]["kubernetes"], encoding="utf-8")
-        if "autoscaler" in data["export"]:
-            (folder / "autoscaler.yaml").write_text(data["export"]["autoscaler"], encoding="utf-8")
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+
+
+def plan_files(data: Data) -> dict[str, str]:
+    """What a folder of a plan holds, by name."""
+    dump = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
+    files = {"plan.json": dump + "\n", "report.html": render_plan(data), "report.md": render_markdown(data)}
+    for name, key in (("deploy.yaml", "kubernetes"), ("autoscaler.yaml", "autoscaler")):
+        if key in data["export"]:
+            files[name] = data["export"][key]
+    return files
 
 
 def _cards(data: Data) -> list[tuple[str, str, str]]:
