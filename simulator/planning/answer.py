@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from simulator.errors import ConfigError
+from simulator.planning.adapters import adapted
 from simulator.planning.alternatives import Alternatives
 from simulator.planning.bounds import RELIEF, gains
 from simulator.planning.candidate import Candidate
@@ -52,6 +53,7 @@ class Answer:
     autoscaled: dict[str, Any] | None = None
     spot: dict[str, Any] | None = None
     sensitivity: list[dict[str, Any]] = field(default_factory=list)
+    adapters: dict[str, Any] | None = None
     explained: bool = False
 
 
@@ -87,8 +89,9 @@ class Explain:
         loss = lost(self.search, self.fleet, self.rate) if self.fleet.spare else None
         other = Alternatives(self.search, self.fleet, self.rate, self.error)
         scaled, spot = other.autoscaled(), other.spot()
+        lora = adapted(self.search, self.fleet, self.outcome, self.rate)
         if not explain:
-            return Answer(bought, loss=loss, autoscaled=scaled, spot=spot)
+            return Answer(bought, loss=loss, autoscaled=scaled, spot=spot, adapters=lora)
         begin(next(part))
         wall = self.search.wall(self.candidate, self.serving, self.rate)
         spare = wall
@@ -128,6 +131,7 @@ class Explain:
             scaled,
             spot,
             sensitive,
+            lora,
             True,
         )
 

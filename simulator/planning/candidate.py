@@ -34,6 +34,7 @@ class Candidate:
     prefill_replicas: int = 0
     tbt_s: float | None = None
     pipeline_parallel: int = 1
+    max_loras: int | None = None
     beside: BesideSpec | None = None
 
     @property
@@ -90,6 +91,7 @@ class Candidate:
             _drafts(self.draft_tokens),
             f"{self.prefill_replicas} for prefill" if self.prefill_replicas else "",
             f"{1000 * self.tbt_s:g} ms a token" if self.tbt_s else "",
+            "" if self.max_loras is None else f"{self.max_loras} adapter slots" if self.max_loras else "no adapters",
         ]
         return ", ".join(part for part in parts if part)
 
@@ -117,6 +119,7 @@ def candidates_of(spec: PlanSpec) -> tuple[Candidate, ...]:
         c.prefill_replicas,
         c.tbt_s,
         c.pipeline_parallel,
+        c.max_loras,
         c.beside,
     )
     asked = (Candidate(*point) for point in grid)
@@ -170,8 +173,10 @@ def scenario_of(spec: PlanSpec, candidate: Candidate, replicas: int = 1) -> Scen
 
 
 def _engine(spec: PlanSpec, candidate: Candidate) -> dict[str, Any]:
-    """The engine with as many drafts a step as the candidate has."""
+    """The engine with as many drafts a step, and slots for adapters, as the candidate has."""
     engine, count = spec.engine.model_dump(), candidate.draft_tokens
+    if candidate.max_loras is not None:
+        engine["lora"] = engine["lora"] | {"max_loras": candidate.max_loras} if candidate.max_loras else None
     drafts = engine["speculation"]
     if count == 0:
         engine["speculation"] = None

@@ -63,6 +63,8 @@ class Candidates(Section):
                                             "the other policies go without")
     pipeline_parallel: tuple[int, ...] = Field(default=(1,), description="stages of tensor_parallel GPUs each that the "
                                                "model's layers are dealt out to")
+    max_loras: tuple[int | None, ...] = Field(default=(None,), description="slots of engine.lora in GPU "
+                                              "memory, at least one an adapter")
     beside: tuple[BesideSpec | None, ...] = Field(default=(None,), description="other replicas behind the same router; "
                                                   "replicas then counts the candidate's own")
     replicas: ReplicaRange | tuple[int, ...] = ReplicaRange()
@@ -209,6 +211,7 @@ class PlanSpec(Section):
             if question and "unit" not in self.candidates.gpu:
                 raise ValueError(question)
         self._check_drafts()
+        self._check_adapters()
         self._check_split()
         check_beside(self.candidates.beside, self.candidates.router, {
             "candidates.prefill_replicas": max(self.candidates.prefill_replicas), "survive": self.survive,
@@ -231,6 +234,15 @@ class PlanSpec(Section):
             if wrong is not None:
                 raise ValueError(f"candidates.draft_tokens: engine.speculation does not say how many of {wrong} drafts "
                                  f"are right; accepted: {', '.join(map(str, given))}")
+
+    def _check_adapters(self) -> None:
+        counts = [n for n in self.candidates.max_loras if n is not None]
+        lora = self.engine.lora
+        if counts and lora is None:
+            raise ValueError("candidates.max_loras needs engine.lora, which says how many adapters requests ask for")
+        if counts and lora is not None and min(counts) < lora.adapters:
+            raise ValueError(f"candidates.max_loras must be >= engine.lora.adapters ({lora.adapters}; loading them in "
+                             f"turn is not modelled), got {min(counts)}")
 
     def _check_split(self) -> None:
         split = max(self.candidates.prefill_replicas) > 0

@@ -145,6 +145,15 @@ def test_three_models_on_one_fleet(capsys: pytest.CaptureFixture[str]) -> None:
     assert shared["gpus"] <= data["gpus"] and shared["common"]["carries"] >= 1
 
 
+def test_one_fleet_for_all_adapters_or_one_each(capsys: pytest.CaptureFixture[str]) -> None:
+    """A tenant with a twelfth of the traffic takes a whole GPU at least: twelve fleets are twelve GPUs or more."""
+    data = answer("18_tenants_with_adapters", capsys)
+    row = data["answer"]["adapters"]
+    assert row["apart"]["gpus"] >= 12 > data["recommended"]["gpus"] >= row["without"]["gpus"]
+    blocks = {o["label"]: o["candidate"]["max_loras"] for o in data["candidates"]}
+    assert blocks == {"h200-sxm, 12 adapter slots": 12, "h200-sxm, 48 adapter slots": 48}
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", FILES)
 def test_answers_begin_as_documented(name: str, capsys: pytest.CaptureFixture[str]) -> None:

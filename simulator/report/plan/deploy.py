@@ -157,6 +157,8 @@ def command_notes(setup: Setup, fleet: Fleet) -> list[str]:
         )
     elif weights.quantised:
         notes.append(f"the checkpoint is quantised, {weights.text()}: the engine reads that from its config.json")
+    if setup.scenario.engine.lora:
+        notes.append("every adapter is named with --lora-modules NAME=PATH")
     if setup.speculation:
         notes.append(
             f"the plan holds where a step with drafts yields {setup.speculation.tokens_per_step:.3g} tokens on "
