@@ -16,11 +16,12 @@ from simulator.units import NS_PER_S
 
 
 def adapted(search: Search, fleet: Fleet, outcome: Outcome, rate: float) -> dict[str, Any] | None:
-    """What adapters cost at `rate` times the workload's traffic; None where requests bring none."""
+    """What adapters cost at `rate` times the workload's traffic; None where requests bring none, and
+    for unlike replicas, where it is open what a fleet for each adapter would be of."""
     bench, candidate = search.runner.bench, fleet.candidate
     setup = bench.setup(candidate)
     lora = lora_of(setup.scenario.engine.lora)
-    if lora is None or not lora.adapters:
+    if lora is None or not lora.adapters or candidate.beside is not None:
         return None
     plain = bench.ready(replace(candidate, max_loras=0))
     assert plain.setup is not None and outcome.judgement is not None

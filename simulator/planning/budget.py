@@ -17,7 +17,7 @@ from simulator.planning.capacity import GROWTHS, STEPS, months_to
 from simulator.planning.edge import RATE_STEP
 from simulator.planning.news import INTERRUPTED, Tell, Teller
 from simulator.planning.points import Runner
-from simulator.planning.price import price_of
+from simulator.planning.price import pools_of, price_beside, price_of, usd_of
 from simulator.planning.search import Search
 from simulator.planning.spec import MAX_REPLICAS, PlanSpec
 from simulator.planning.statistics import (
@@ -177,15 +177,17 @@ def _better(
 
 
 def affordable(spec: PlanSpec, candidate: Candidate) -> int:
-    """Replicas that the budget pays for, spares included."""
-    budget, each = spec.budget, candidate.gpus
+    """Replicas that the budget pays for, spares included; below 0 of its own where it does not pay for those beside."""
+    budget, each, other = spec.budget, candidate.gpus, candidate.beside
     assert budget is not None
     if budget.replicas is not None:
         return budget.replicas
+    beside = other.replicas if other else 0
     if budget.gpus is not None:
-        return min(MAX_REPLICAS, budget.gpus // each)
-    cost = price_of(spec, candidate.gpu).usd_per_hour * each
-    return min(MAX_REPLICAS, math.floor((budget.usd_per_hour or 0.0) / cost + 1e-9))
+        return min(MAX_REPLICAS, beside + (budget.gpus - (other.gpus if other else 0)) // each)
+    cost, paid = price_of(spec, candidate.gpu).usd_per_hour * each, price_beside(spec, candidate)
+    left = (budget.usd_per_hour or 0.0) - (paid.usd_per_hour * other.gpus if paid and other else 0.0)
+    return min(MAX_REPLICAS, beside + math.floor(left / cost + 1e-9))
 
 
 def blank_row(spec: PlanSpec, found: Ready, total: int) -> dict[str, Any]:
@@ -194,8 +196,9 @@ def blank_row(spec: PlanSpec, found: Ready, total: int) -> dict[str, Any]:
     price = price_of(spec, candidate.gpu)
     return {
         "label": candidate.label, "replicas": total, "serving": total - spec.survive,
-        "gpus": total * candidate.gpus,
-        "usd_per_hour": total * candidate.gpus * price.usd_per_hour, "price_assumed": price.assumed,
+        "gpus": candidate.gpus_of(total),
+        "usd_per_hour": usd_of(spec, candidate, total), 
+        "price_assumed": price.assumed and candidate.own(total) > 0, **pools_of(spec, candidate, total),
         "carries": None, "low": None, "high": None, "wall": False, "breaks": None, "levels": [], "worst": None,
         "reason": found.reason,
     }  # fmt: skip
@@ -208,6 +211,10 @@ def fleet_row(search: Search, found: Ready, traffic: float, total: int, near: fl
     serving = row["serving"]
     if found.setup is None:
         return row
+    if candidate.own(total := row["replicas"]) < 0:
+        need = candidate.own(0) * -1
+        return row | {"replicas": max(0, total), "serving": 0, "gpus": 0, "usd_per_hour": 0.0,
+                      "reason": f"the budget does not pay for the {need} replicas beside"}
     if serving < 1:
         return row | {"reason": "the budget does not pay for one serving replica" +
                       (f" beside {spec.survive} spare" if spec.survive else "")}  # fmt: skip
@@ -264,5 +271,6 @@ def _steps(search: Search, candidate: Candidate, best: dict[str, Any], traffic: 
         if not math.isfinite(carries) or carries <= 0:
             break
         months = months_to(now, carries, search.spec.growth_pct_per_month or GROWTHS)
-        rows.append({"replicas": n + search.spec.survive, "rate": carries, "months": months})
+        rows.append({"replicas": n + search.spec.survive, "rate": carries, "months": months,
+                     **pools_of(search.spec, candidate, n + search.spec.survive)})  # fmt: skip
     return rows

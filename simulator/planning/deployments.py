@@ -110,6 +110,9 @@ def _each(document: Document, base: Path) -> Deployments:
             specs[str(name)] = plan_of(part, base)
         except ConfigError as error:
             raise placed_in(str(name), error) from None
+        if any(specs[str(name)].candidates.beside):
+            refused = f"{part.where(('candidates', 'beside'))}: candidates.beside is not modelled with deployments"
+            raise placed_in(str(name), ConfigError(refused))
     _check_prices(document, specs)
     return Deployments(str(data.get("name", "plan")), str(data.get("description", "")), specs)
 

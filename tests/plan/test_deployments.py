@@ -233,6 +233,8 @@ def test_an_interruption_keeps_what_is_known() -> None:
         ({"budget": {"gpus": 3}, "search": {"batch_limits": True}}, "search.batch_limits is not modelled"),
         ({"prices": {"l4": 1}}, "prices.l4 has no effect: no such GPU among the candidates of any"),
         ({"deployments": {"a": {"slo": {"ttft_p99.9_s": 1}}, "b": {}}}, r"200 requests cannot.*\(in deployment a\)"),
+        ({"candidates": {"router": "least_work", "beside": {"gpu": "l40s", "replicas": 2}}},
+         "candidates.beside is not modelled with deployments .in deployment a."),
     ],
 )
 def test_what_is_refused(changes: dict[str, Any], text: str) -> None:

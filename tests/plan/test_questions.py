@@ -43,7 +43,7 @@ def test_every_question_is_listed_with_its_command() -> None:
     assert listed == FILES
 
 
-@pytest.mark.parametrize("name", [n for n in FILES if n.startswith(("01", "04", "09"))])
+@pytest.mark.parametrize("name", [n for n in FILES if n.startswith(("01", "04", "09", "15"))])
 def test_fleets_to_buy(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     data = answer(name, capsys)
     assert data["feasible"] and data["answer"]["bought"]["holds"]

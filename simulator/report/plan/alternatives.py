@@ -104,6 +104,8 @@ def end_text(end: Data | None) -> str:
     if end["cost"] is None:
         return "no rate meets the limits"
     change = f"{100 * (end['cost'] - 1):+.0f} %".replace("-0 %", "0 %").replace("+0 %", "0 %")
+    if end["replicas"] is None:
+        return change
     return f"{change}, {end['replicas']} replica{'' if end['replicas'] == 1 else 's'}"
 
 
