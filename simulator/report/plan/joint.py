@@ -35,8 +35,17 @@ def _cost(data: Data) -> str:
 
 
 def _shares(data: Data) -> str:
-    """`chat 8, autocomplete 3, agents 4`: GPUs of those that have any."""
-    return ", ".join(f"{row['name']} {row['gpus']}" for row in data["deployments"] if row["gpus"])
+    """`chat 8, autocomplete 3, agents 4`: GPUs of those that have any, by name where they differ."""
+    rows = [row for row in data["deployments"] if row["gpus"]]
+    return ", ".join(f"{row['name']} {_gpus(data, row['gpus'], row['gpu'])}" for row in rows)
+
+
+def _gpus(data: Data, count: int, gpu: str) -> str:
+    """`8`, and of what where GPUs differ: `8 x l40s`."""
+    known = [*data["more"], *([data["needs"]] if data["needs"] else [])]
+    splits = [label.split(", ")[0] for split in known for label in split["labels"]]
+    kinds = {row["gpu"] for row in data["deployments"] if row["gpus"]}.union(splits)
+    return str(count) if len(kinds) == 1 else f"{count} x {gpu}"
 
 
 def _plan_lines(data: Data) -> list[str]:
@@ -46,7 +55,8 @@ def _plan_lines(data: Data) -> list[str]:
     else:
         lines = [f"No fleet for {row['name']}: {row['reason']}." for row in data["deployments"]
                  if row["name"] in data["failed"]]  # fmt: skip
-        lines += [f"The others take {gpu_words(data['gpus'])}: {_shares(data)}; {_cost(data)}."] if rows else []
+        others = "The others take" if data["failed"] else "Found by then:"
+        lines += [f"{others} {gpu_words(data['gpus'])}: {_shares(data)}; {_cost(data)}."] if rows else []
     if data["spare_gpus"]:
         lines.append(_spare_line(data))
     least = _nearest(data)
@@ -145,7 +155,8 @@ def _amount(data: Data, split: Data) -> str:
 
 
 def _split_words(data: Data, split: Data) -> str:
-    return ", ".join(f"{row['name']} {gpus}" for row, gpus in zip(data["deployments"], split["split"], strict=True))
+    found = zip(data["deployments"], split["split"], split["labels"], strict=True)
+    return ", ".join(f"{row['name']} {_gpus(data, gpus, label.split(', ')[0])}" for row, gpus, label in found)
 
 
 def _factor(value: float | None, missing: str) -> str:
