@@ -77,7 +77,8 @@ class Table(Part):
     def __init__(self, name: str, walls: Sequence[Mapping[int, float]], each: Sequence[int]) -> None:
         self.name, self.reason, self.looks = name, "", 0
         self.walls = {f"c{k}": table for k, table in enumerate(walls)}
-        self.options = [Option(Ready(_candidate(label), None, StepError(0.0, "")), float(cost), 0, sorted(table))
+        self.options = [Option(Ready(_candidate(label), None, StepError(0.0, "")), float(cost).__mul__, 0,
+                               sorted(table))
                         for (label, table), cost in zip(self.walls.items(), each, strict=True)]  # fmt: skip
 
     def look(self, option: Option, serving: int) -> None:
@@ -168,6 +169,22 @@ def test_a_manifest_for_all_that_have_one() -> None:
     assert joint["deployments"][1]["traffic"] == pytest.approx(2 * joint["deployments"][0]["traffic"])
 
 
+def test_replicas_that_are_there_are_paid_from_the_budget() -> None:
+    """Two l40s stand beside the replicas of one deployment, at 1 USD/h each; an h100-sxm costs 3: of 11.90 USD/h these
+    and three more are paid, whoever gets them."""
+    own = {"gpu": "h100-sxm", "router": "least_outstanding"}
+    there = own | {"beside": {"gpu": "l40s", "replicas": 2}}
+    data = {k: v for k, v in CHAT.items() if k != "candidates"} | {
+        "name": "two", "growth": 20, "slo": {"tpot_p50_s": 0.012}, "prices": {"h100-sxm": 3.0, "l40s": 1.0},
+        "deployments": {"alone": {"candidates": own}, "there": {"candidates": there}}}  # fmt: skip
+    shared = shared_data(share_out(deployments_from(data | {"budget": {"usd_per_hour": 11.9}}), jobs=1, explain=False))
+    assert shared["usd_per_hour"] == 11 and shared["gpus"] == 5
+    alone, mixed = shared["deployments"]
+    assert mixed["usd_per_hour"] == 2 + 3 * (mixed["gpus"] - 2) and alone["usd_per_hour"] == 3 * alone["gpus"]
+    assert shared["common"]["carries"] == min(alone["carries"], mixed["carries"])
+    assert f"there {mixed['gpus']} x " in joint_lines(shared)[0]
+
+
 def test_who_cannot_be_served_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "plan.yaml"
     broken = CHAT | {"name": "two", "deployments": {"fits": {}, "large": {"model": "llama-3.1-70b"}}}
@@ -233,8 +250,6 @@ def test_an_interruption_keeps_what_is_known() -> None:
         ({"budget": {"gpus": 3}, "search": {"batch_limits": True}}, "search.batch_limits is not modelled"),
         ({"prices": {"l4": 1}}, "prices.l4 has no effect: no such GPU among the candidates of any"),
         ({"deployments": {"a": {"slo": {"ttft_p99.9_s": 1}}, "b": {}}}, r"200 requests cannot.*\(in deployment a\)"),
-        ({"candidates": {"router": "least_work", "beside": {"gpu": "l40s", "replicas": 2}}},
-         "candidates.beside is not modelled with deployments .in deployment a."),
     ],
 )
 def test_what_is_refused(changes: dict[str, Any], text: str) -> None:

@@ -43,7 +43,7 @@ def _shares(data: Data) -> str:
 def _gpus(data: Data, count: int, gpu: str) -> str:
     """`8`, and of what where GPUs differ: `8 x l40s`."""
     known = [*data["more"], *([data["needs"]] if data["needs"] else [])]
-    splits = [label.split(", ")[0] for split in known for label in split["labels"]]
+    splits = [kind for split in known for kind in split["kinds"]]
     kinds = {row["gpu"] for row in data["deployments"] if row["gpus"]}.union(splits)
     return str(count) if len(kinds) == 1 else f"{count} x {gpu}"
 
@@ -155,8 +155,8 @@ def _amount(data: Data, split: Data) -> str:
 
 
 def _split_words(data: Data, split: Data) -> str:
-    found = zip(data["deployments"], split["split"], split["labels"], strict=True)
-    return ", ".join(f"{row['name']} {_gpus(data, gpus, label.split(', ')[0])}" for row, gpus, label in found)
+    found = zip(data["deployments"], split["split"], split["kinds"], strict=True)
+    return ", ".join(f"{row['name']} {_gpus(data, gpus, kind)}" for row, gpus, kind in found)
 
 
 def _factor(value: float | None, missing: str) -> str:

@@ -11,10 +11,9 @@ from simulator.planning.capacity import months_to
 from simulator.planning.deployments import Deployments
 from simulator.planning.joint import Joint
 from simulator.planning.plan import token_rates
-from simulator.planning.price import Fleet, fleet_of
+from simulator.planning.price import Fleet, fleet_of, watts_of
 from simulator.planning.search import Outcome
 from simulator.planning.split import Part, Shared, Split
-from simulator.profiles.gpu import load_gpu
 from simulator.report.plan.data import export_of, plain
 from simulator.version import schema_of
 
@@ -106,10 +105,10 @@ def _planned(name: str, model: str, data: Data | None) -> dict[str, Any]:
         status = "not finished" if data["stopped"] else "infeasible"
         return _blank(name, asked["model"], asked["requests_per_s"], status, reason)
     row = _blank(name, best["candidate"]["model"] or model, asked["requests_per_s"], "feasible", "")
-    each = best["usd_per_hour"] / best["replicas"]
+    each, beside = best["usd_per_hour"] / best["replicas"], best["candidate"]["beside"]
     keys = ("label", "replicas", "spare", "gpus", "usd_per_hour", "price_assumed", "watts_estimate")
     row |= {key: best[key] for key in keys} | {
-        "gpu": best["candidate"]["gpu"],
+        "gpu": " and ".join(sorted({best["candidate"]["gpu"]} | ({beside["gpu"]} if beside else set()))),
         "spare_gpus": best["spare"] * best["gpus"] // best["replicas"],
         "spare_usd_per_hour": best["spare"] * each,
         "levels": [{key: level[key] for key in ("name", "value", "limit")} for level in best["levels"]],
@@ -141,11 +140,11 @@ def _bought(shared: Shared, k: int) -> dict[str, Any]:
     row = _blank(part.name, candidate.model or part.spec.model, part.traffic, "feasible", "")
     row |= {key: own[key] for key in ("label", "replicas", "gpus", "usd_per_hour", "price_assumed", "levels", "wall")}
     row |= {
-        "gpu": candidate.gpu,
+        "gpu": " and ".join(sorted(candidate.kinds)),
         "spare": spare,
         "spare_gpus": spare * candidate.gpus,
         "spare_usd_per_hour": spare * own["usd_per_hour"] / own["replicas"],
-        "watts_estimate": load_gpu(candidate.gpu).tdp_w * own["gpus"],
+        "watts_estimate": watts_of(candidate, own["replicas"]),
         "explained": True,
         "export": export_of(part.spec, option.found.setup, fleet) if option.found.setup else {},
     }
@@ -182,11 +181,12 @@ def _common(shared: Shared, rows: Sequence[Data], growth: Sequence[float]) -> di
 
 def _totals(split: Split) -> dict[str, Any]:
     """Who gets what in a split, and what it carries."""
-    gpus = [(n + option.spare) * option.found.candidate.gpus for option, n in split.fleets]
+    gpus = [option.found.candidate.gpus_of(n + option.spare) for option, n in split.fleets]
     return {
         "carries": split.growth if split.growth < float("inf") else None,
         "budget": split.cost,
         "gpus": sum(gpus),
         "split": gpus,
+        "kinds": [" and ".join(sorted(option.found.candidate.kinds)) for option, _ in split.fleets],
         "labels": [option.found.candidate.label for option, _ in split.fleets],
     }
