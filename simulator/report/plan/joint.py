@@ -121,6 +121,7 @@ def _split_lines(data: Data) -> list[str]:
     carry = "carry" if budget_text(data).endswith("s") else "carries"
     lines = [f"{budget_text(data)} {carry} {times_text(common['carries'])} the traffic of all {count}{range_}: "
              f"{_shares(data)}; {_cost(data)}."]  # fmt: skip
+    lines += [_spare_line(data)] if data["spare_gpus"] else []
     if common["first"]:
         row = next(row for row in data["deployments"] if row["name"] == common["first"])
         seen = f" (seen over {row['span_s']:,.0f} s of arrivals)" if row["span_s"] else ""
@@ -132,8 +133,6 @@ def _split_lines(data: Data) -> list[str]:
     for split in data["more"]:
         shares = _split_words(data, split)
         lines.append(f"{_amount(data, split)} would carry {times_text(split['carries'])} it: {shares}.")
-    if data["spare_gpus"]:
-        lines.append(_spare_line(data))
     if common["months"] and common["carries"] and common["carries"] > 1:
         when = ", ".join(f"{months_text(count)} months at {g} % a month" for g, count in common["months"].items())
         lines.append(f"Traffic that grows gets there in {when}.")
