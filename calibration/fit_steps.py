@@ -25,7 +25,8 @@ from simulator.profiles.gpu import Gpu
 
 Array = npt.NDArray[np.float64]
 
-FREE: Final = ("layer_fixed", "gemm_rate", "decode_bandwidth", "sample_sequence", "prefill_rate")
+FREE: Final = ("layer_fixed", "gemm_rate", "decode_bandwidth", "sample_sequence", "prefill_rate",
+               "decode_beside_prefill")
 """Components fitted here, in profile units: those that a step log can tell apart. It cannot tell a product's start
 from the fixed time of its layer (four starts and one fixed time only add up), nor elementwise traffic from the
 products' rate (both grow with the tokens of a step): product start and elementwise bandwidth stay as the operators
@@ -122,6 +123,7 @@ def gpu_seconds(cost: Cost, steps: pd.DataFrame) -> Array:
     ) * unit
     prefill = (
         steps.prefill_attention_pairs.to_numpy() * float(cost.prefill_pair_fp)
+        + steps.decode_context_tokens.to_numpy() * float(cost.beside_context_fp) * steps.kind.to_numpy()
         + (tokens - steps.n_decode.to_numpy()) * float(cost.prefill_token_fp) * steps.kind.to_numpy()
         + steps.n_prefill.to_numpy() * float(cost.prefill_seq_fp)
     ) * unit

@@ -40,6 +40,7 @@ from simulator.scenario.swap import offload_limits, swap_limits
 from simulator.scenario.windowed import refuse_beside_windows, window_limits
 from simulator.state import LARGEST_COUNT, Limits
 from simulator.units import to_ticks
+from simulator.workload.unequal import unequal
 
 
 @dataclass(frozen=True)
@@ -316,6 +317,7 @@ def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, host: Host, model
                              seqs, budget)
     return calibrated_cost(gpu, engine, model, hardware.tensor_parallel, hardware.weight_dtype, hardware.kv_dtype,
                            seqs, budget, host, _routing(scenario), windowed, speculation, scenario.engine.sampling,
-                           lora_of(scenario.engine.lora), hardware.pipeline_parallel)
+                           lora_of(scenario.engine.lora), hardware.pipeline_parallel,
+                           unequal(scenario.parsed_workload()))
 
 

@@ -232,6 +232,7 @@ def some_cost(choose: Choose, tick: int) -> Cost:
             prep_seq_ns=prep_seq, frontend_in_ns=few(), frontend_each_ns=few(),
             frontend_out_ns=few(), layers=np.int64(choose.among(1, 3, 4, 7)), plan_ns=few(), plan_seq_ns=few(),
             pause_ns=few(), crowded=np.int64(choose.among(1000, 1250)), hop_ns=few(), hop_fp=linear(),
+            beside_context_fp=linear(),
         )
     )  # fmt: skip
 
