@@ -104,7 +104,7 @@ def cost_of(run: MeasuredRun, setup: Profiles) -> Cost:
         sampler_of(run.engine.sampling, run.path),
         lora_of(run.engine.lora),
         e.pipeline_parallel_size,
-        spread(*(run.requests[name].to_numpy() for name in ("prompt_tokens", "output_tokens")), run.kind == "grouped"),
+        spread(run.requests.prompt_tokens.to_numpy(), run.requests.output_tokens.to_numpy(), run.kind == "grouped"),
     )
 
 
