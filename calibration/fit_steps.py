@@ -31,6 +31,8 @@ FREE: Final = ("layer_fixed", "gemm_rate", "decode_bandwidth", "sample_sequence"
 from the fixed time of its layer (four starts and one fixed time only add up), nor elementwise traffic from the
 products' rate (both grow with the tokens of a step): product start and elementwise bandwidth stay as the operators
 alone give them. Left free, both pairs move the gaps by less than a seventh of their error per prior width."""
+LEAST: Final = {"decode_beside_prefill": 1.0}
+"""Components that have a smallest value other than none."""
 DECODE_ERROR: Final = 0.01
 PREFILL_ERROR: Final = 0.03
 """Relative errors the gaps are weighed by: repeatability of decode steps and of single prefill steps."""
@@ -170,7 +172,8 @@ def fit_steps(
     def residual(x: Array) -> Array:
         return np.concatenate([relative(x) / scale, (x - centre) / width])
 
-    bounds = (np.maximum(centre - 6 * width, 1e-6), centre + 6 * width)
+    least = np.array([LEAST.get(key, 1e-6) for key in free])
+    bounds = (np.maximum(centre - 6 * width, least), centre + 6 * width)
     found = least_squares(
         residual,
         centre if start is None else np.clip([start[key] for key in free], *bounds),

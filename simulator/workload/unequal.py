@@ -33,9 +33,10 @@ def spread(prompt: Whole, output: Whole, together: bool = False) -> float:
     """Standard deviation over mean of the contexts in a step, at most 1: of each request the prompt and, at a moment
     of its answer like any other, half the answer more or less. `together`: all are at the same place of theirs.
 
-    That the loss grows with it, from none at 0 to that measured at 1, is assumed.
+    That the loss grows with it, from none at 0 to that measured at 1, is assumed; so is 1 for a single request, beside
+    which others may come.
     """
-    if not prompt.size:
+    if prompt.size < 2:
         return ALL
     context = prompt + output / 2.0
     within = 0.0 if together else float(np.mean(output.astype(np.float64) ** 2)) / 12.0
