@@ -87,3 +87,16 @@ def gpus_of(name: str, tensor: int, stages: int) -> str:
     """The GPUs of a replica: `h100-sxm`, `2 x h100-sxm`, `2 stages of 4 x h100-sxm`."""
     each = f"{tensor} x {name}" if tensor > 1 else name
     return f"{stages} stages of {each}" if stages > 1 else each
+
+
+def counted(fleet: Mapping[str, Any]) -> str:
+    """Replicas of a fleet, `3`; of unlike ones those beside last, `1 + 2`."""
+    other = fleet.get("beside")
+    return f"{other['own']} + {other['replicas']}" if other else f"{fleet['replicas']}"
+
+
+def counted_range(fleet: Mapping[str, Any]) -> str:
+    """From how many replicas of the searched kind to how many, spares included: `3-5`."""
+    more = fleet["spare"] - (fleet["beside"]["replicas"] if fleet.get("beside") else 0)
+    low, high = (n + more for n in fleet["serving_range"])
+    return f"{low}-{high}"

@@ -40,8 +40,8 @@ AllowOption = Annotated[bool, typer.Option(
     "--allow-code", help="Run the Python file that the scenario names as its policy (policy.file).")]
 UnitOption = Annotated[str | None, typer.Option("--time-unit", help="Unit of the arrivals: s, ms, us, ns or iso.")]
 
-MARKS: Final = {"sweep": "axes", "plan": "candidates", "whatif": "overlays"}
-"""Command -> a top-level key that only its YAML files have; without any of them a file is a scenario, for `run`."""
+MARKS: Final = {"sweep": ("axes",), "plan": ("candidates", "deployments"), "whatif": ("overlays",)}
+"""Command -> top-level keys that only its YAML files have; without any of them a file is a scenario, for `run`."""
 
 PIPE_WIDTH: Final = 4096
 """Columns of plain output: nothing is wrapped or cut when piped."""
@@ -142,7 +142,7 @@ def command_of(path: Path) -> str:
     except ReadError:
         return "run"
     keys = set(re.findall(r"^(\w+)\s*:", text, re.MULTILINE))
-    return next((command for command, mark in MARKS.items() if mark in keys), "run")
+    return next((command for command, marks in MARKS.items() if keys.intersection(marks)), "run")
 
 
 def _known(name: str, path: Path) -> None:

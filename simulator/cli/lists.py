@@ -199,7 +199,8 @@ def _by_memory(engine: "EngineProfile", key: str) -> str:
 
 
 KindArgument = Annotated[str, typer.Argument(
-    metavar="KIND", help="scenario, or a kind of JSON that is written: summary, plan, budget, capacity, load, whatif.")]
+    metavar="KIND", help="scenario, or a kind of JSON that is written: summary, plan, budget, deployments, capacity, "
+    "load, whatif.")]
 
 
 def schema(kind: KindArgument = "scenario") -> None:

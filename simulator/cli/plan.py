@@ -26,6 +26,7 @@ from simulator.cli.progress import news_of
 from simulator.errors import ConfigError
 
 if TYPE_CHECKING:
+    from simulator.planning.deployments import Deployments
     from simulator.planning.plan import Plan
     from simulator.planning.spec import PlanSpec
 
@@ -65,16 +66,19 @@ def plan_command(
 ) -> None:
     """Find the cheapest fleet that meets the service levels: how many GPUs, at what cost, how near the wall."""
     from simulator.planning.cache import default_folder
+    from simulator.planning.deployments import Deployments, read_plan
     from simulator.planning.plan import plan
-    from simulator.planning.spec import load_plan
 
     path, chosen = find_scenario(file), TraceChoice(trace, columns, time_unit, drop, where)
     before, after = chosen.assignments(path)
     try:
-        spec = load_plan(path, [*before, *(assignments or ()), *after])
+        spec = read_plan(path, [*before, *(assignments or ()), *after])
     except ConfigError as error:
         raise chosen.explained(error) from error
     check_out(out)
+    if isinstance(spec, Deployments):
+        _together(spec, out, jobs, cache, quick, as_json, quiet)
+        return
     if spec.budget is not None:
         _spend(spec, out, jobs, cache, quick, as_json, quiet)
         return
@@ -82,6 +86,30 @@ def plan_command(
         found = plan(spec, jobs=jobs, cache=default_folder() if cache else None, explain=not quick, progress=progress)
     _tell(found, out, as_json, quiet)
     if found.best is None:
+        raise typer.Exit(3)
+
+
+def _together(
+    asked: "Deployments", out: Path | None, jobs: int | None, cache: bool, quick: bool, as_json: bool, quiet: bool
+) -> None:
+    """A plan of several deployments: what all of them need, or how a budget is shared out among them."""
+    from simulator.planning.cache import default_folder
+    from simulator.planning.joint import plan_each
+    from simulator.planning.split import share_out
+    from simulator.report.plan.joint import joint_tables, write_joint
+    from simulator.report.plan.joint_data import joint_data, shared_data
+
+    folder = default_folder() if cache else None
+    with news_of("planning", quiet) as progress:
+        if asked.budget is None:
+            data = joint_data(plan_each(asked, jobs=jobs, cache=folder, explain=not quick, progress=progress))
+        else:
+            data = shared_data(share_out(asked, jobs=jobs, cache=folder, explain=not quick, progress=progress))
+    if out is not None:
+        write_joint(data, out)
+    deliver(data, out, joint_tables, as_json, quiet,
+            f"{data['simulated']} points simulated ({data['requests']:,} requests)")  # fmt: skip
+    if not data["feasible"]:
         raise typer.Exit(3)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from simulator.errors import ConfigError
+from simulator.planning.adapters import adapted
 from simulator.planning.alternatives import Alternatives
 from simulator.planning.bounds import RELIEF, gains
 from simulator.planning.candidate import Candidate
@@ -14,7 +15,7 @@ from simulator.planning.loss import lost
 from simulator.planning.mix import mixed
 from simulator.planning.names import gpu_name
 from simulator.planning.points import Point
-from simulator.planning.price import Fleet, price_of
+from simulator.planning.price import Fleet, pools_of, price_of, usd_of
 from simulator.planning.search import Outcome, Search
 from simulator.planning.sensitivity import Sensitivity
 from simulator.planning.statistics import Judgement, first_broken, value_of
@@ -52,6 +53,7 @@ class Answer:
     autoscaled: dict[str, Any] | None = None
     spot: dict[str, Any] | None = None
     sensitivity: list[dict[str, Any]] = field(default_factory=list)
+    adapters: dict[str, Any] | None = None
     explained: bool = False
 
 
@@ -79,15 +81,17 @@ class Explain:
 
     def answer(self, explain: bool) -> Answer:
         """The whole answer, or only the fleet that is bought and the loss of its spares; each part is one method."""
-        part = (f"{self.fleet.replicas} replicas of {self.candidate.label}, {name}" for name in PARTS)
+        fleet = self.candidate.said(self.fleet.replicas, f" replicas of {self.candidate.label}")
+        part = (f"{fleet}, {name}" for name in PARTS)
         begin = self.search.runner.teller.begin
         begin(next(part))
         bought = self.search.verdict(self.candidate, self.fleet.replicas, self.rate, 1 + self.error)
         loss = lost(self.search, self.fleet, self.rate) if self.fleet.spare else None
         other = Alternatives(self.search, self.fleet, self.rate, self.error)
         scaled, spot = other.autoscaled(), other.spot()
+        lora = adapted(self.search, self.fleet, self.outcome, self.rate)
         if not explain:
-            return Answer(bought, loss=loss, autoscaled=scaled, spot=spot)
+            return Answer(bought, loss=loss, autoscaled=scaled, spot=spot, adapters=lora)
         begin(next(part))
         wall = self.search.wall(self.candidate, self.serving, self.rate)
         spare = wall
@@ -127,6 +131,7 @@ class Explain:
             scaled,
             spot,
             sensitive,
+            lora,
             True,
         )
 
@@ -165,19 +170,20 @@ class Explain:
     def changes(self, wall: float) -> Iterator[dict[str, Any]]:
         """Single changes of the settings, by what they do to requests per dollar at the wall; best first."""
         rows: list[dict[str, Any]] = []
-        price = price_of(self.search.spec, self.candidate.gpu).usd_per_hour * self.candidate.gpus
+        price = usd_of(self.search.spec, self.candidate, self.serving)
         for name, changed, note in self._single_changes():
             found = self.search.runner.bench.ready(changed)
             if found.setup is None:
                 continue
             moved = wall * self.search.moved(self.candidate, self.serving, wall, changed)
-            cost = price_of(self.search.spec, changed.gpu).usd_per_hour * changed.gpus
+            cost = usd_of(self.search.spec, changed, self.serving)
+            dearer = cost / price if price else 1.0  # replicas that are paid for cost nothing however they are set
             rows.append(
                 {
                     "change": name,
                     "note": note,
                     "wall_gain_pct": 100 * (moved / wall - 1),
-                    "per_dollar_gain_pct": 100 * (moved / wall * price / cost - 1),
+                    "per_dollar_gain_pct": 100 * (moved / wall / dearer - 1),
                 }
             )
         yield from sorted(rows, key=lambda row: row["per_dollar_gain_pct"], reverse=True)
@@ -195,11 +201,12 @@ class Explain:
                 )
             if c.kv_dtype in ("bf16", "fp16") and "fp8" in peaks:
                 yield "fp8 KV cache", replace(c, kv_dtype="fp8"), "changes the model's outputs: check quality"
-            yield (
-                f"tensor parallel {2 * c.tensor_parallel}",
-                replace(c, tensor_parallel=2 * c.tensor_parallel),
-                "twice the GPUs per replica",
-            )
+            if c.own(self.serving):
+                yield (
+                    f"tensor parallel {2 * c.tensor_parallel}",
+                    replace(c, tensor_parallel=2 * c.tensor_parallel),
+                    "twice the GPUs per replica",
+                )
         yield f"max_num_seqs {2 * seqs}", replace(c, max_num_seqs=2 * seqs), ""
         if seqs > 1:
             yield f"max_num_seqs {seqs // 2}", replace(c, max_num_seqs=seqs // 2), ""
@@ -236,7 +243,6 @@ class Explain:
     def growth(self) -> Iterator[dict[str, Any]]:
         """The same configuration at more traffic."""
         found = self.search.runner.bench.ready(self.candidate)
-        price = price_of(self.search.spec, self.candidate.gpu).usd_per_hour * self.candidate.gpus
         for factor in GROWTHS:
             need = self.search.needed(found, self.rate * factor, math.ceil(self.serving * factor))
             got = None if need else self.search.solve(found, self.rate * factor)
@@ -246,7 +252,8 @@ class Explain:
                 "status": got.status if got else "feasible",
                 "reason": got.reason if got else "",
                 "replicas": replicas,
-                "usd_per_hour": replicas * price if replicas else None,
+                **(pools_of(self.search.spec, self.candidate, replicas) if replicas else {}),
+                "usd_per_hour": usd_of(self.search.spec, self.candidate, replicas) if replicas else None,
             }
 
     def hourly(self) -> dict[str, Any] | None:

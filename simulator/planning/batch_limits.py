@@ -132,7 +132,8 @@ def fewer_replicas(
             target = _target(search, outcome, best)
             if target is None:
                 break
-            note = Tried(outcome.candidate.label, f"with {target} replica{'s' if target > 1 else ''}", default)
+            fleet = f"with {outcome.candidate.said(target, ' replicas' if target > 1 else ' replica')}"
+            note = Tried(outcome.candidate.label, fleet, default)
             tried.append(note)
             better = _solved(search, outcome.candidate, default, target, note)
             if better is None or not _beats(better[1], outcome):
@@ -176,7 +177,7 @@ def _value(spec: PlanSpec, found: Ready, outcome: Outcome) -> float:
 def _target(search: Search, outcome: Outcome, best: float) -> int | None:
     """The most replicas that would be an improvement on the best fleet and are not far from what it takes now."""
     spec, candidate = search.spec, outcome.candidate
-    counts = spec.candidates.allowed(candidate.gpus, candidate.prefill_replicas)
+    counts = candidate.counts(spec)
     if outcome.status != "feasible":
         idle = outcome.best_try if outcome.status == "infeasible" else None
         near = outcome.rate_met >= NEAR * spec.growth or (idle is not None and idle.binding.ratio < FAR_OFF)

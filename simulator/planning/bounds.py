@@ -8,11 +8,15 @@ The bound is proved, not estimated. A step of T tokens takes at least dense[T]; 
 and a fleet that keeps up with L requests/s has at least L times the mean of that replicas. With k drafts a step may
 yield 1 + k tokens of a sequence: its O output tokens then take at least O / (1 + k) steps. With a prefix cache and
 requests that name their prefixes, P is 1 and D the slots.
+
+Beside k replicas of another kind the requests may be dealt out in any way: the least that is left for the others is
+where those replicas, busy all the time, take the requests that are longest on the others for each second that they take
+of them (a fractional knapsack; Dantzig, Operations Research 5(2), 1957).
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +27,7 @@ from simulator.errors import ServecastError
 from simulator.metrics.trust import mark_of, never_run
 from simulator.planning.candidate import Candidate, scenario_of
 from simulator.planning.spec import PlanSpec
+from simulator.planning.unlike import BESIDE, OWN
 from simulator.profiles.uncertainty import load_uncertainty
 from simulator.scenario.setup import Setup, prepare
 from simulator.units import NS_PER_S
@@ -147,6 +152,7 @@ class Ready:
     setup: Setup | None
     error: StepError
     reason: str = ""
+    errors: dict[str, StepError] = field(default_factory=dict)  # of each pool, where they are unlike
 
 
 def ready(spec: PlanSpec, candidate: Candidate, longest: int = 0) -> Ready:
@@ -156,7 +162,7 @@ def ready(spec: PlanSpec, candidate: Candidate, longest: int = 0) -> Ready:
     `longest` request [tokens].
     """
     try:
-        setup = prepare(scenario_of(spec, candidate), shorten=True)
+        setup = _looked_up(spec, candidate)
     except ServecastError as error:
         return Ready(candidate, None, StepError(0.0, ""), str(error))
     length, wanted = setup.limits.max_model_len, min(longest, setup.model.max_positions)
@@ -166,15 +172,35 @@ def ready(spec: PlanSpec, candidate: Candidate, longest: int = 0) -> Ready:
             "as max_model_len the longer ones would be rejected"
         )
         return Ready(candidate, None, StepError(0.0, ""), text)
-    return Ready(candidate, setup, step_error(setup, spec.search.calibration_error))
+    if candidate.beside is None:
+        return Ready(candidate, setup, step_error(setup, spec.search.calibration_error))
+    errors = {name: step_error(pool, spec.search.calibration_error) for name, pool in setup.pools.items()}
+    worst = max(errors.values(), key=lambda error: error.relative)
+    return Ready(candidate, setup, worst, "", errors)
+
+
+def _looked_up(spec: PlanSpec, candidate: Candidate) -> Setup:
+    """The candidate's setup; unlike pools get the shorter of the two lengths that are sure to fit."""
+    scenario = scenario_of(spec, candidate)
+    setup = prepare(scenario, shorten=True)
+    lengths = {pool.limits.max_model_len for pool in setup.pools.values()}
+    if candidate.beside is None or len(lengths) == 1:
+        return setup
+    return prepare(scenario.updated({"max_model_len": min(lengths)}))
 
 
 def request_seconds_bound(setup: Setup, trace: Trace) -> float:
     """[s] of one replica's GPU that a mean request takes at least."""
+    return float(_least_ns(setup, trace).sum()) / len(trace) / NS_PER_S / max(1, setup.limits.stages)
+
+
+def _least_ns(setup: Setup, trace: Trace) -> npt.NDArray[np.float64]:
+    """[ns] of one replica's GPUs that each request takes at least, (those within max_model_len,); of a pipeline those
+    of all stages, its busiest has its share of them at least."""
     cost, limits = setup.cost, setup.limits
     served = trace.prompt + trace.output <= limits.max_model_len
     if not served.any():
-        return 0.0
+        return np.zeros(0)
     prompt = (trace.prompt - trace.cached)[served].astype(np.float64)
     shared = bool(limits.prefix and trace.extras)
     if shared:  # how much of a prompt the cache knows is seen only then: at best all but its last token
@@ -194,20 +220,40 @@ def request_seconds_bound(setup: Setup, trace: Trace) -> float:
     ns = np.maximum((prompt + output - 1) * per_token, output / most / holders * float(dense.min()))
     context = (output - 1) / most * (whole + output / 2)
     pairs = whole * (1 if shared else prompt / 2)
-    ns = ns + context * (cost.decode_context_fp / 2**FP_BITS) + pairs * (cost.prefill_pair_fp / 2**FP_BITS)
-    return float(ns.sum()) / len(trace) / NS_PER_S / max(1, limits.stages)  # of a pipeline: its busiest stage at least
+    least: npt.NDArray[np.float64] = (
+        ns + context * (cost.decode_context_fp / 2**FP_BITS) + pairs * (cost.prefill_pair_fp / 2**FP_BITS))
+    return least
 
 
 def fewest_replicas(setup: Setup, trace: Trace, rate: float) -> int:
     """Replicas below which a fleet cannot keep up with `rate` [requests/s]."""
+    if BESIDE in setup.pools:
+        return _fewest_of_both(setup, trace, rate)
     return max(1, math.ceil(rate * request_seconds_bound(setup, trace) - 1e-9))
+
+
+def _fewest_of_both(setup: Setup, trace: Trace, rate: float) -> int:
+    """fewest_replicas of unlike pools: all of those beside, and the fewest of the others."""
+    own, other = (_least_ns(pool, trace) / max(1, pool.limits.stages)
+                  for pool in (setup.pools[OWN], setup.pools[BESIDE]))  # fmt: skip
+    beside = setup.pools[BESIDE].scenario.cluster.replicas
+    span = len(trace) / rate * NS_PER_S
+    first = np.argsort(-own / np.maximum(other, 1e-9), kind="stable")
+    taken = np.clip((beside * span - (np.cumsum(other[first]) - other[first])) / np.maximum(other[first], 1e-9), 0, 1)
+    left = float((own[first] * (1 - taken)).sum())
+    return beside + max(0, math.ceil(left / span - 1e-9))
 
 
 def likely_replicas(setup: Setup, trace: Trace, rate: float, tpot_s: float | None) -> int:
     """A starting point for the search: the largest batch whose step keeps `tpot_s`, and Little's law.
 
-    Each step also prefills what its finished sequences bring along. Not a bound.
+    Each step also prefills what its finished sequences bring along. Not a bound. Those beside a candidate's own take
+    the share of the traffic that they are of a fleet of their kind.
     """
+    if BESIDE in setup.pools:
+        beside = setup.pools[BESIDE].scenario.cluster.replicas
+        own, other = (likely_replicas(setup.pools[name], trace, rate, tpot_s) for name in (OWN, BESIDE))
+        return max(fewest_replicas(setup, trace, rate), beside + math.ceil(own * max(0.0, 1 - beside / other)))
     cost, limits = setup.cost, setup.limits
     prompt, output = float(trace.prompt.mean()), float(trace.output.mean())
     context = prompt + output / 2

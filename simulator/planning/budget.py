@@ -17,7 +17,7 @@ from simulator.planning.capacity import GROWTHS, STEPS, months_to
 from simulator.planning.edge import RATE_STEP
 from simulator.planning.news import INTERRUPTED, Tell, Teller
 from simulator.planning.points import Runner
-from simulator.planning.price import price_of
+from simulator.planning.price import pools_of, price_beside, price_of, usd_of
 from simulator.planning.search import Search
 from simulator.planning.spec import MAX_REPLICAS, PlanSpec
 from simulator.planning.statistics import (
@@ -88,7 +88,7 @@ def spend(
         chosen = known[best["label"]]
         try:
             teller.begin(f"{best['label']}, the bottleneck")
-            data["relief"] = _relief(search, chosen, best["serving"], best["carries"] / traffic)
+            data["relief"] = relief_rows(search, chosen, best["serving"], best["carries"] / traffic)
             teller.begin(f"{best['label']}, larger fleets")
             if spec.growth_pct_per_month or "replicas" in data["budget"]:
                 data["steps"] = _steps(search, chosen, best, traffic)
@@ -103,11 +103,12 @@ def _rows(search: Search, candidates: Sequence[Candidate], traffic: float) -> tu
     stopped, most, teller = "", 0.0, search.runner.teller
     for k, candidate in enumerate(candidates, 1):
         found = search.runner.bench.ready(candidate)
-        row = _blank(search.spec, found) | {"reason": NOT_FINISHED}
+        total = affordable(search.spec, candidate)
+        row = blank_row(search.spec, found, total) | {"reason": NOT_FINISHED}
         try:
             if not stopped:
                 teller.begin(f"{candidate.label} ({k} of {len(candidates)} candidates)")
-                row = _row(search, found, traffic)
+                row = fleet_row(search, found, traffic, total)
         except KeyboardInterrupt:
             stopped = INTERRUPTED
         rows.append(row)
@@ -167,7 +168,7 @@ def _better(
     if changed is None:
         return None
     known[changed.label] = changed
-    found = _row(search, bench.ready(changed), traffic)
+    found = fleet_row(search, bench.ready(changed), traffic, affordable(spec, changed))
     gain = best["worst"] / found["worst"] if slo and found["worst"] else (found["carries"] or 0.0) / best["carries"]
     if gain >= GAIN:
         return found
@@ -176,36 +177,44 @@ def _better(
 
 
 def affordable(spec: PlanSpec, candidate: Candidate) -> int:
-    """Replicas that the budget pays for, spares included."""
-    budget, each = spec.budget, candidate.gpus
+    """Replicas that the budget pays for, spares included; below 0 of its own where it does not pay for those beside."""
+    budget, each, other = spec.budget, candidate.gpus, candidate.beside
     assert budget is not None
     if budget.replicas is not None:
         return budget.replicas
+    beside = other.replicas if other else 0
     if budget.gpus is not None:
-        return min(MAX_REPLICAS, budget.gpus // each)
-    cost = price_of(spec, candidate.gpu).usd_per_hour * each
-    return min(MAX_REPLICAS, math.floor((budget.usd_per_hour or 0.0) / cost + 1e-9))
+        return min(MAX_REPLICAS, beside + (budget.gpus - (other.gpus if other else 0)) // each)
+    cost, paid = price_of(spec, candidate.gpu).usd_per_hour * each, price_beside(spec, candidate)
+    left = (budget.usd_per_hour or 0.0) - (paid.usd_per_hour * other.gpus if paid and other else 0.0)
+    return min(MAX_REPLICAS, beside + math.floor(left / cost + 1e-9))
 
 
-def _blank(spec: PlanSpec, found: Ready) -> dict[str, Any]:
-    """One candidate's fleet, before anything is known of it."""
-    candidate, total = found.candidate, affordable(spec, found.candidate)
+def blank_row(spec: PlanSpec, found: Ready, total: int) -> dict[str, Any]:
+    """One candidate's fleet of `total` replicas, before anything is known of it."""
+    candidate = found.candidate
     price = price_of(spec, candidate.gpu)
     return {
         "label": candidate.label, "replicas": total, "serving": total - spec.survive,
-        "gpus": total * candidate.gpus,
-        "usd_per_hour": total * candidate.gpus * price.usd_per_hour, "price_assumed": price.assumed,
+        "gpus": candidate.gpus_of(total),
+        "usd_per_hour": usd_of(spec, candidate, total), 
+        "price_assumed": price.assumed and candidate.own(total) > 0, **pools_of(spec, candidate, total),
         "carries": None, "low": None, "high": None, "wall": False, "breaks": None, "levels": [], "worst": None,
         "reason": found.reason,
     }  # fmt: skip
 
 
-def _row(search: Search, found: Ready, traffic: float) -> dict[str, Any]:
-    """One candidate: its fleet, what it carries, and its levels at the plan's traffic."""
-    spec, candidate, row = search.spec, found.candidate, _blank(search.spec, found)
+def fleet_row(search: Search, found: Ready, traffic: float, total: int, near: float | None = None) -> dict[str, Any]:
+    """One candidate's fleet of `total` replicas: what it carries, looked for around `near` times the workload's traffic
+    where given, and its levels at the plan's traffic."""
+    spec, candidate, row = search.spec, found.candidate, blank_row(search.spec, found, total)
     serving = row["serving"]
     if found.setup is None:
         return row
+    if candidate.own(total := row["replicas"]) < 0:
+        need = candidate.own(0) * -1
+        return row | {"replicas": max(0, total), "serving": 0, "gpus": 0, "usd_per_hour": 0.0,
+                      "reason": f"the budget does not pay for the {need} replicas beside"}
     if serving < 1:
         return row | {"reason": "the budget does not pay for one serving replica" +
                       (f" beside {spec.survive} spare" if spec.survive else "")}  # fmt: skip
@@ -216,7 +225,7 @@ def _row(search: Search, found: Ready, traffic: float) -> dict[str, Any]:
     now = search.judged(candidate, serving, spec.growth, count=count, whole=True)
     row |= {"levels": level_rows(now), "meets": now.holds}
     row["worst"] = None if now.overloaded else finite(now.binding.ratio)
-    edge = search.wall_edge(candidate, serving, spec.growth)
+    edge = search.wall_edge(candidate, serving, near or spec.growth)
     wall = edge.passes
     if wall == 0:
         idle = search.judged(candidate, serving, spec.growth * LOWEST_RATE, count=2)
@@ -244,7 +253,7 @@ def _key(spec: PlanSpec, row: dict[str, Any]) -> tuple[float, ...]:
     return (carries == 0.0, -carries, row["usd_per_hour"])
 
 
-def _relief(search: Search, candidate: Candidate, serving: int, wall: float) -> list[dict[str, Any]]:
+def relief_rows(search: Search, candidate: Candidate, serving: int, wall: float) -> list[dict[str, Any]]:
     """How far the wall moves with 25 % more of each resource that can bind, most first; null = no wall any more."""
     above = search.judged(candidate, serving, wall * (1 + RATE_STEP), count=2).records
     setup = search.runner.bench.setup(candidate)
@@ -262,5 +271,6 @@ def _steps(search: Search, candidate: Candidate, best: dict[str, Any], traffic: 
         if not math.isfinite(carries) or carries <= 0:
             break
         months = months_to(now, carries, search.spec.growth_pct_per_month or GROWTHS)
-        rows.append({"replicas": n + search.spec.survive, "rate": carries, "months": months})
+        rows.append({"replicas": n + search.spec.survive, "rate": carries, "months": months,
+                     **pools_of(search.spec, candidate, n + search.spec.survive)})  # fmt: skip
     return rows

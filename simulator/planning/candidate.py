@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from policies.registry import policy_named
 from simulator.planning.spec import PlanSpec
+from simulator.planning.unlike import BESIDE, OWN, BesideSpec
 from simulator.scenario.spec import Scenario, scenario_from
 
 PREFILL: Final = "prefill"
@@ -33,15 +34,47 @@ class Candidate:
     prefill_replicas: int = 0
     tbt_s: float | None = None
     pipeline_parallel: int = 1
+    max_loras: int | None = None
+    beside: BesideSpec | None = None
 
     @property
     def gpus(self) -> int:
         """GPUs of a replica."""
         return self.tensor_parallel * self.pipeline_parallel
 
+    def own(self, replicas: int) -> int:
+        """How many of a fleet's replicas are the candidate's own."""
+        return replicas - (self.beside.replicas if self.beside else 0)
+
+    def gpus_of(self, replicas: int) -> int:
+        """GPUs of a fleet of so many replicas."""
+        return self.own(replicas) * self.gpus + (self.beside.gpus if self.beside else 0)
+
+    def counts(self, spec: PlanSpec) -> tuple[int, ...]:
+        """Numbers of serving replicas of the whole fleet to choose from, rising."""
+        return spec.candidates.allowed(self.gpus, self.prefill_replicas, self.beside)
+
+    def said(self, replicas: int, noun: str = "") -> str:
+        """`3 replicas`, of which the `noun` is given; `1 l40s beside 2 a100-sxm-80gb` of unlike ones."""
+        own, other = self.own(replicas), self.beside
+        if other is None:
+            return f"{replicas}{noun}"
+        others = f"{other.replicas} {other.gpu}"
+        return f"{own} {self.gpu} beside {others}" if own else f"{others} alone"
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The GPUs of the fleet."""
+        return frozenset((self.gpu, self.beside.gpu) if self.beside else (self.gpu,))
+
     @property
     def label(self) -> str:
         """Short text that tells candidates apart."""
+        return f"{self.kind}, {self.beside.label}" if self.beside else self.kind
+
+    @property
+    def kind(self) -> str:
+        """The same without what stands beside it."""
         parts = [
             self.gpu,
             f"TP{self.tensor_parallel}" if self.tensor_parallel > 1 else "",
@@ -58,6 +91,7 @@ class Candidate:
             _drafts(self.draft_tokens),
             f"{self.prefill_replicas} for prefill" if self.prefill_replicas else "",
             f"{1000 * self.tbt_s:g} ms a token" if self.tbt_s else "",
+            "" if self.max_loras is None else f"{self.max_loras} adapter slots" if self.max_loras else "no adapters",
         ]
         return ", ".join(part for part in parts if part)
 
@@ -85,6 +119,8 @@ def candidates_of(spec: PlanSpec) -> tuple[Candidate, ...]:
         c.prefill_replicas,
         c.tbt_s,
         c.pipeline_parallel,
+        c.max_loras,
+        c.beside,
     )
     asked = (Candidate(*point) for point in grid)
     return tuple(dict.fromkeys(each if _paced(each) else replace(each, tbt_s=None) for each in asked))
@@ -137,8 +173,10 @@ def scenario_of(spec: PlanSpec, candidate: Candidate, replicas: int = 1) -> Scen
 
 
 def _engine(spec: PlanSpec, candidate: Candidate) -> dict[str, Any]:
-    """The engine with as many drafts a step as the candidate has."""
+    """The engine with as many drafts a step, and slots for adapters, as the candidate has."""
     engine, count = spec.engine.model_dump(), candidate.draft_tokens
+    if candidate.max_loras is not None:
+        engine["lora"] = engine["lora"] | {"max_loras": candidate.max_loras} if candidate.max_loras else None
     drafts = engine["speculation"]
     if count == 0:
         engine["speculation"] = None
@@ -149,7 +187,11 @@ def _engine(spec: PlanSpec, candidate: Candidate) -> dict[str, Any]:
 
 
 def _cluster(spec: PlanSpec, candidate: Candidate, replicas: int) -> dict[str, Any]:
-    """Replicas alike, or those that compute prompts and, at least one, those that go on from there."""
+    """Replicas alike, those that compute prompts and, at least one, those that go on from there, or, at least one, the
+    candidate's own and others beside them."""
+    if candidate.beside is not None:
+        own = {"replicas": max(1, candidate.own(replicas))}
+        return {"router": candidate.router, "pools": {OWN: own, BESIDE: candidate.beside.pool()}}
     first = candidate.prefill_replicas
     if not first or spec.link is None:
         return {"replicas": replicas, "router": candidate.router}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from simulator.metrics.fleet import HOUR_NS, paid_ns
 from simulator.metrics.latency import Bools, Fates, Floats, fates, gap_mean_ns, histogram_quantiles, seconds
@@ -17,8 +18,10 @@ from simulator.metrics.stability import stability
 from simulator.metrics.summary import begin_ns, makespan_ns
 from simulator.planning.asking import Asking
 from simulator.planning.slo import MEAN, METRICS
+from simulator.planning.unlike import BESIDE
 from simulator.records import Totals
 from simulator.run import Result
+from simulator.scenario.setup import Setup
 from simulator.scenario.spec import Scenario
 from simulator.state import FINISHED
 from simulator.units import NS_PER_S, to_seconds
@@ -197,10 +200,34 @@ def _counts(result: Result, fate: Fates) -> dict[str, Any]:
 
 
 def _totals(result: Result) -> dict[str, Any]:
-    total = Totals(*(int(result.totals[name].sum()) for name in result.totals.dtype.names or ()))
-    limits, wall = result.setup.limits, max(1.0, float(total.wall))
+    if BESIDE in result.setup.pools:
+        return _totals_of_both(result)
+    return _totals_of(result.totals, result.setup)
+
+
+def _totals_of_both(result: Result) -> dict[str, Any]:
+    """Those of unlike pools together: sums, shares of the time of all replicas, and the highest peaks."""
+    own = [_totals_of(result.totals[list(rows)], result.setup.pools[name])
+           for name, rows in result.scenario.cluster.ranges.items()]  # fmt: skip
+    wall = sum(part["wall_s"] for part in own)
+    found: dict[str, Any] = {}
+    for key in own[0]:
+        values = [part[key] for part in own]
+        if key.endswith("_peak"):
+            found[key] = max(values)
+        elif key.endswith(("_share", "_mean")):
+            found[key] = sum(value * part["wall_s"] for value, part in zip(values, own, strict=True)) / wall
+        else:
+            found[key] = sum(values)
+    return found
+
+
+def _totals_of(totals: npt.NDArray[Any], setup: Setup) -> dict[str, Any]:
+    """Those of replicas that are alike."""
+    total = Totals(*(int(totals[name].sum()) for name in totals.dtype.names or ()))
+    limits, wall = setup.limits, max(1.0, float(total.wall))
     on_gpus = wall * max(1, limits.stages)  # the stages of a pipeline take turns: shares are the mean of theirs
-    floor = float(result.setup.cost.dense_ns[0, min(1, result.setup.cost.dense_ns.shape[1] - 1)]) * total.steps
+    floor = float(setup.cost.dense_ns[0, min(1, setup.cost.dense_ns.shape[1] - 1)]) * total.steps
     weights = min(float(total.dense), floor)
     return {
         "steps": int(total.steps),
@@ -212,11 +239,11 @@ def _totals(result: Result) -> dict[str, Any]:
         "compute_share": (float(total.dense) - weights + float(total.prefill_attention)) / on_gpus,
         "cpu_share": max(0.0, 1.0 - float(total.gpu) / on_gpus),
         "kv_mean": float(total.blocks) * 1024 / wall / limits.num_blocks,
-        "kv_peak": float(result.totals["peak_blocks"].max()) / limits.num_blocks,
+        "kv_peak": float(totals["peak_blocks"].max()) / limits.num_blocks,
         "slots_mean": float(total.running) / wall / limits.max_num_seqs,
-        "slots_peak": float(result.totals["peak_running"].max()) / limits.max_num_seqs,
+        "slots_peak": float(totals["peak_running"].max()) / limits.max_num_seqs,
         "waiting_mean": float(total.waiting) * 1024 / wall,
-        "waiting_peak": int(result.totals["peak_waiting"].max()),
+        "waiting_peak": int(totals["peak_waiting"].max()),
     }
 
 

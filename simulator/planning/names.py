@@ -31,7 +31,7 @@ MOVED: Final = {
     "cluster.replicas": "candidates.replicas",
     "cluster.router": "candidates.router",
     "cluster.link": "link",
-    "cluster.pools": "candidates.prefill_replicas",
+    "cluster.pools": "candidates.beside or candidates.prefill_replicas",
     "gpu": "candidates.gpu",
     "replicas": "candidates.replicas",
 }
@@ -73,6 +73,7 @@ def check_names(document: Document, base: Path, values: Mapping[str, Iterable[An
         "model": (lambda name: load_model(model_beside(base, name)), list_models()),
         "candidates.model": (lambda name: load_model(model_beside(base, name)), list_models()),
     }
+    lookups |= {f"candidates.beside.{key}": lookups[f"candidates.{key}"] for key in ("gpu", "weight_dtype", "kv_dtype")}
     for key, (lookup, known) in lookups.items():
         for name in values[key]:
             try:

@@ -18,7 +18,7 @@ from simulator.planning.candidate import candidates_of
 from simulator.planning.looks import OutOfBudget
 from simulator.planning.news import INTERRUPTED, Tell, Teller
 from simulator.planning.points import Runner
-from simulator.planning.price import Fleet, bound_key, fleet_of, rank_key
+from simulator.planning.price import Fleet, bound_key, fleet_of, pools_of, rank_key, usd_of
 from simulator.planning.search import Outcome, Search
 from simulator.planning.spec import PlanSpec
 from simulator.planning.statistics import check_levels, check_prefixes
@@ -146,18 +146,18 @@ def _check_mix(spec: PlanSpec, trace: Trace) -> None:
 
 def _search_all(search: Search, found: Sequence[Ready], trace: Trace) -> tuple[list[Outcome], str]:
     """Candidates by rising lower bound of the objective; one whose bound is beyond the best is pruned, except
-    the first of each GPU model, so that every GPU gets an answer. Also what stopped the search, if anything did;
-    what was found by then stays."""
+    the first of each GPU model, and of each pair of them, so that every one gets an answer. Also what stopped the
+    search, if anything did; what was found by then stays."""
     spec, arriving = search.spec, mean_rate(trace) * search.spec.growth
     bounds = {id(f): fewest_replicas(f.setup, trace, arriving) if f.setup else 0 for f in found}
     best: float | None = None
     solved: dict[int, Outcome] = {}
-    answered: set[str] = set()
+    answered: set[frozenset[str]] = set()
     stopped, teller = "", search.runner.teller
     in_turn = sorted(found, key=lambda f: bound_key(spec, f.candidate, bounds[id(f)]) or 0.0)
     for k, f in enumerate(in_turn, 1):
         lower = bound_key(spec, f.candidate, bounds[id(f)])
-        if best is not None and lower is not None and lower > best and f.candidate.gpu in answered:
+        if best is not None and lower is not None and lower > best and f.candidate.kinds in answered:
             teller.parts -= 1
             solved[id(f)] = Outcome(
                 f.candidate,
@@ -178,11 +178,11 @@ def _search_all(search: Search, found: Sequence[Ready], trace: Trace) -> tuple[l
             outcome, stopped = Outcome(f.candidate, "not finished", INTERRUPTED), INTERRUPTED
         solved[id(f)] = outcome
         if outcome.status == "feasible":
-            answered.add(f.candidate.gpu)
+            answered.add(f.candidate.kinds)
             value = bound_key(spec, f.candidate, outcome.replicas)
             if best is None or (value is not None and value < best):
                 best = value
-                teller.known = f"{outcome.replicas + spec.survive} replicas of {f.candidate.label}"
+                teller.known = f.candidate.said(outcome.replicas + spec.survive, f" replicas of {f.candidate.label}")
     return [solved[id(f)] for f in found], stopped
 
 
@@ -247,7 +247,7 @@ def _rank(search: Search, outcomes: Sequence[Outcome], trace: Trace) -> list[Cho
             per_gpu = 0.0
             if spec.objective == "max_goodput_per_gpu":
                 wall = search.wall(outcome.candidate, outcome.replicas, spec.growth)
-                per_gpu = wall * mean_rate(trace) / (outcome.replicas * outcome.candidate.gpus)
+                per_gpu = wall * mean_rate(trace) / outcome.candidate.gpus_of(outcome.replicas)
             choices.append(Choice(outcome, fleet, per_gpu))
     return sorted(choices, key=lambda c: rank_key(spec, c.fleet, c.goodput_per_gpu))
 
@@ -257,8 +257,7 @@ def _front(search: Search, choices: Sequence[Choice]) -> tuple[dict[str, Any], .
     rows = []
     for choice in choices:
         candidate = choice.outcome.candidate
-        allowed = search.spec.candidates.allowed(candidate.gpus, candidate.prefill_replicas)
-        price = choice.fleet.usd_per_hour / choice.fleet.replicas
+        allowed = candidate.counts(search.spec)
         for n in [n for n in allowed if n >= choice.outcome.replicas][: NEAR + 1]:
             try:
                 got = choice.outcome.judgement if n == choice.outcome.replicas else None
@@ -270,7 +269,8 @@ def _front(search: Search, choices: Sequence[Choice]) -> tuple[dict[str, Any], .
                 {
                     "label": choice.outcome.candidate.label,
                     "replicas": n + search.spec.survive,
-                    "usd_per_hour": price * (n + search.spec.survive),
+                    **pools_of(search.spec, candidate, n + search.spec.survive),
+                    "usd_per_hour": usd_of(search.spec, candidate, n + search.spec.survive),
                     "latency_s": values,
                 }
             )
@@ -309,6 +309,6 @@ def _span(fleet: Fleet) -> str:
 
 
 def _tied(best: Fleet, other: Fleet) -> bool:
-    if best.candidate.gpu != other.candidate.gpu:
+    if best.candidate.kinds != other.candidate.kinds:
         return other.usd_range[0] <= best.usd_range[1]
     return any(b <= a for a, b in zip(best.usd_range, other.usd_range, strict=True))

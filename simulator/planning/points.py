@@ -54,6 +54,7 @@ class Bench:
         self.wanted = wanted_of(spec)
         self._setups: dict[tuple[Candidate, str | None], Setup] = {}
         self._fleets: dict[tuple[Candidate, int, Way], Setup] = {}
+        self._shares: dict[Candidate, dict[str, float]] = {}
         self._requests = functools.lru_cache(maxsize=1)(self._changed)
 
     def ready(self, candidate: Candidate) -> Ready:
@@ -77,6 +78,8 @@ class Bench:
             if found.setup is None:
                 raise ConfigError(found.reason)
             self._setups[key] = found.setup if relief is None else relieved(found.setup, relief)
+            most = found.error.relative
+            self._shares[candidate] = {name: error.relative / most for name, error in found.errors.items() if most > 0}
         return self._setups[key]
 
     def setup_of(self, point: Point) -> Setup:
@@ -89,7 +92,8 @@ class Bench:
                 self._fleets[key] = fleet_setup(self.spec, *key)
             return stretched(self._fleets[key], point.step_factor)
         setup = self.setup(point.candidate, point.relief)
-        return stretched(setup if way is None else changed_setup(setup, way), point.step_factor)
+        setup = setup if way is None else changed_setup(setup, way)
+        return stretched(setup, point.step_factor, self._shares[point.candidate])
 
     def trace(self, point: Point) -> Trace:
         """The requests of a point: the whole fleet's, or the share of one replica."""
@@ -148,6 +152,7 @@ class Bench:
                 "warmup": self.spec.warmup_fraction,
                 "code": (source_hash(), MEASURE_VERSION),
                 **{f"cost.{k}": v for k, v in setup.cost._asdict().items()},
+                **_of_pools(setup),
             }
         )
 
@@ -171,6 +176,12 @@ class Bench:
         left = len(whole) - (end - first)
         after_s = (whole.arrival_ns[first] - whole.arrival_ns[0]) / NS_PER_S / point.rate
         return Beside(left if point.full else -(-left // point.replicas), float(after_s))
+
+
+def _of_pools(setup: Setup) -> dict[str, Any]:
+    """Limits and step times of every pool."""
+    return {f"{name}.{part}.{key}": value for name, pool in setup.pools.items()
+            for part, own in (("limits", pool.limits), ("cost", pool.cost)) for key, value in own._asdict().items()}
 
 
 _benches: dict[str, Bench] = {}
@@ -206,7 +217,7 @@ class Runner:
 
     def symmetric(self, candidate: Candidate) -> bool:
         """Whether one replica can stand for all."""
-        return is_symmetric(candidate.router) and not candidate.prefill_replicas
+        return is_symmetric(candidate.router) and not candidate.prefill_replicas and candidate.beside is None
 
     def run(self, points: Sequence[Point]) -> list[dict[str, Any]]:
         """Records of the points, in order."""

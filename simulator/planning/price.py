@@ -31,6 +31,27 @@ def price_of(spec: PlanSpec, gpu: str) -> Price:
     return Price(profile.price_usd_h, f"{profile.sources.get('price', 'profile')}; {profile.price_date}", True)
 
 
+def price_beside(spec: PlanSpec, candidate: Candidate) -> Price | None:
+    """That of the GPUs beside the candidate's own; None where there are none."""
+    if candidate.beside is None:
+        return None
+    given = candidate.beside.price
+    return price_of(spec, candidate.beside.gpu) if given is None else Price(given, "given in the plan", False)
+
+
+def usd_of(spec: PlanSpec, candidate: Candidate, replicas: int) -> float:
+    """[USD/h] of a fleet of so many replicas."""
+    own = price_of(spec, candidate.gpu).usd_per_hour * candidate.gpus * candidate.own(replicas)
+    other = price_beside(spec, candidate)
+    return own if other is None or candidate.beside is None else own + other.usd_per_hour * candidate.beside.gpus
+
+
+def watts_of(candidate: Candidate, replicas: int) -> float:
+    """[W] of its GPUs at their rated maximum."""
+    own = load_gpu(candidate.gpu).tdp_w * candidate.gpus * candidate.own(replicas)
+    return own if candidate.beside is None else own + load_gpu(candidate.beside.gpu).tdp_w * candidate.beside.gpus
+
+
 @dataclass(frozen=True)
 class Fleet:
     """A fleet to buy: `serving` replicas carry the load, `spare` more may fail."""
@@ -53,7 +74,7 @@ class Fleet:
     @property
     def gpus(self) -> int:
         """GPUs to buy."""
-        return self.replicas * self.candidate.gpus
+        return self.candidate.gpus_of(self.replicas)
 
     @property
     def usd_per_month(self) -> float:
@@ -63,7 +84,7 @@ class Fleet:
     def plain(self) -> dict[str, Any]:
         """For JSON."""
         return {
-            "candidate": vars(self.candidate),
+            "candidate": plain_candidate(self.candidate),
             "label": self.candidate.label,
             "replicas": self.replicas,
             "serving": self.serving,
@@ -79,20 +100,34 @@ class Fleet:
         }
 
 
+def plain_candidate(candidate: Candidate) -> dict[str, Any]:
+    """For JSON."""
+    return vars(candidate) | {"beside": candidate.beside and candidate.beside.model_dump()}
+
+
+def pools_of(spec: PlanSpec, candidate: Candidate, replicas: int) -> dict[str, Any]:
+    """`beside` of a fleet's JSON: both pools in numbers, nothing for a fleet of one kind."""
+    other, price = candidate.beside, price_beside(spec, candidate)
+    if other is None or price is None:
+        return {}
+    return {"beside": {"own": candidate.own(replicas), "own_kind": candidate.kind, "gpu": other.gpu, "kind": other.kind,
+                       "replicas": other.replicas, "gpus": other.gpus, "price_usd_per_gpu_hour": price.usd_per_hour,
+                       "price_source": price.source, "price_assumed": price.assumed}}  # fmt: skip
+
+
 def fleet_of(spec: PlanSpec, outcome: Outcome, tokens_per_s: tuple[float, float]) -> Fleet:
     """Price a feasible outcome; `tokens_per_s` = (output, all) of the whole traffic."""
-    candidate, price = outcome.candidate, price_of(spec, outcome.candidate.gpu).usd_per_hour
-    each = price * candidate.gpus
-    low, high = (n + spec.survive for n in outcome.range)
-    hourly = each * (outcome.replicas + spec.survive)
-    watts = load_gpu(candidate.gpu).tdp_w * candidate.gpus * (outcome.replicas + spec.survive)
+    candidate, replicas = outcome.candidate, outcome.replicas + spec.survive
+    hourly = usd_of(spec, candidate, replicas)
+    low, high = (usd_of(spec, candidate, n + spec.survive) for n in outcome.range)
+    watts = watts_of(candidate, replicas)
     output, total = (max(rate, 1e-12) * 3600 / 1e6 for rate in tokens_per_s)
     return Fleet(
         candidate,
         outcome.replicas,
         spec.survive,
         hourly,
-        (each * low, each * high),
+        (low, high),
         hourly / output,
         hourly / total,
         watts,
@@ -115,9 +150,9 @@ def bound_key(spec: PlanSpec, candidate: Candidate, bound: int) -> float | None:
     """The objective at the proved lower bound on replicas; None where there is no bound on the objective."""
     replicas = bound + spec.survive
     if spec.objective == "min_cost":
-        return replicas * candidate.gpus * price_of(spec, candidate.gpu).usd_per_hour
+        return usd_of(spec, candidate, replicas)
     if spec.objective == "min_gpus":
-        return float(replicas * candidate.gpus)
+        return float(candidate.gpus_of(replicas))
     if spec.objective == "min_energy":
-        return replicas * candidate.gpus * load_gpu(candidate.gpu).tdp_w
+        return watts_of(candidate, replicas)
     return None

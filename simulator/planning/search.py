@@ -90,7 +90,7 @@ class Search(Walls):
         """Numbers of replicas that are allowed, the proved least at `rate` times the traffic, and those from it on."""
         trace = self.runner.bench.traffic.trace(0)
         bound = fewest_replicas(setup, trace, mean_rate(trace) * rate)
-        allowed = list(self.spec.candidates.allowed(candidate.gpus, candidate.prefill_replicas))
+        allowed = list(candidate.counts(self.spec))
         return allowed, bound, [n for n in allowed if n >= bound]
 
     def solve(self, found: Ready, rate: float, near: int | None = None) -> Outcome:
@@ -107,7 +107,8 @@ class Search(Walls):
                 f"fewer replicas are allowed than it takes beside the {candidate.prefill_replicas} for prompts")
             return Outcome(candidate, "infeasible", why, bound=bound)
         if not counts:
-            needs = f"needs at least {bound} replicas to keep up, {allowed[-1]} are allowed"
+            most = allowed[-1] if candidate.beside is None else candidate.own(allowed[-1])
+            needs = f"needs at least {candidate.said(bound, ' replicas')} to keep up, {most} are allowed"
             return self._failed(candidate, allowed[-1], rate, bound, error, needs)
         tpot = min((t.max_s for t in spec.slo.targets if t.metric == "tpot"), default=None)
         trace = self.runner.bench.traffic.trace(0)
@@ -137,8 +138,9 @@ class Search(Walls):
         if replicas == 0:
             return ""
         if replicas < bound:
-            return f"{replicas} cannot keep up: {bound} is the proved least"
-        return f"with {replicas}, {reason(self.verdict(candidate, replicas, rate, 1 + error), error)}"
+            least = bound if candidate.beside is None else f"{candidate.own(bound)} {candidate.gpu}"
+            return f"{candidate.said(replicas)} cannot keep up: {least} is the proved least"
+        return f"with {candidate.said(replicas)}, {reason(self.verdict(candidate, replicas, rate, 1 + error), error)}"
 
     def _failed(
         self, candidate: Candidate, most: int, rate: float, bound: int, error: float, needs: str
@@ -147,12 +149,12 @@ class Search(Walls):
         at_most = self.verdict(candidate, most, rate, 1 + error)
         carried = self.highest_rate(candidate, most, rate, factor=1 + error, passes=surely, whole=True)
         if carried > 0:
-            text = needs or f"{most} replicas are the most allowed: {reason(at_most, error)}"
+            text = needs or f"{candidate.said(most, ' replicas')} are the most allowed: {reason(at_most, error)}"
             carries = f"; they carry {carried / rate:.2f} of the traffic" if carried < rate else ""
             return Outcome(candidate, "capped", text + carries, bound=bound, best_try=at_most, rate_met=carried)
         never = self._never(candidate, most, rate, bound, error)
         if never is None:
-            text = f"{most} replicas are the most allowed: {reason(at_most, error)}"
+            text = f"{candidate.said(most, ' replicas')} are the most allowed: {reason(at_most, error)}"
             return Outcome(candidate, "capped", text, bound=bound, best_try=at_most, rate_met=0.0)
         return never
 

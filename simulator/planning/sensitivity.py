@@ -76,17 +76,20 @@ class Sensitivity:
     def _end(self, name: str, factor: float) -> dict[str, Any]:
         """Cost a unit of traffic as a factor (null: no rate meets the limits), and about how many replicas it takes."""
         if name == "price":
-            return {"factor": factor, "cost": factor, "wall_factor": 1.0, "replicas": self.fleet.replicas, "does": True}
+            return {"factor": factor, "cost": factor, "wall_factor": 1.0, "does": True,
+                    "replicas": None if self.fleet.candidate.beside else self.fleet.replicas}  # fmt: skip
         way: Way | None = None if name == "step time" else (name, factor)
         step = factor if name == "step time" else 1.0
-        replicas: int | None
         moved = self.search.moved(self.fleet.candidate, self.fleet.serving, self.wall, way=way, factor=step)
         wall = self.wall * moved
-        if math.isinf(wall):
-            replicas = 1 + self.fleet.spare
-        else:
-            serving = math.ceil(self.fleet.serving * self.rate / wall - 1e-6) if wall > 0 else None
-            replicas = None if serving is None else serving + self.fleet.spare
         cost = None if moved == 0 else 0.0 if math.isinf(moved) else 1 / moved
-        return {"factor": factor, "cost": cost, "wall_factor": finite(moved), "replicas": replicas,
-                "does": wall >= self.rate}  # fmt: skip
+        return {"factor": factor, "cost": cost, "wall_factor": finite(moved),
+                "replicas": self._replicas(wall), "does": wall >= self.rate}  # fmt: skip
+
+    def _replicas(self, wall: float) -> int | None:
+        """About how many it takes where so many carry `wall`; None where no rate does, and of unlike replicas, of which
+        it is open which kind there would be more of."""
+        if self.fleet.candidate.beside is not None or wall <= 0:
+            return None
+        serving = 1 if math.isinf(wall) else math.ceil(self.fleet.serving * self.rate / wall - 1e-6)
+        return serving + self.fleet.spare

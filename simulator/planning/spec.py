@@ -10,10 +10,11 @@ from typing import Any, Final, Literal
 from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from simulator.config import Document, Section, placed, validate
-from simulator.errors import ServecastError
+from simulator.errors import ConfigError, ServecastError
 from simulator.planning.flexible import PlanSpotSpec, ScaledSpec
 from simulator.planning.names import check_names, gpu_name, scenario_keys
 from simulator.planning.slo import SloSpec
+from simulator.planning.unlike import BesideSpec, check_beside
 from simulator.profiles.beside import beside
 from simulator.scenario.limits import LONGEST_S, asked_back
 from simulator.scenario.sections import EngineSpec, HostSpec, KvSpec, LinkSpec
@@ -62,13 +63,19 @@ class Candidates(Section):
                                             "the other policies go without")
     pipeline_parallel: tuple[int, ...] = Field(default=(1,), description="stages of tensor_parallel GPUs each that the "
                                                "model's layers are dealt out to")
+    max_loras: tuple[int | None, ...] = Field(default=(None,), description="slots of engine.lora in GPU "
+                                              "memory, at least one an adapter")
+    beside: tuple[BesideSpec | None, ...] = Field(default=(None,), description="other replicas behind the same router; "
+                                                  "replicas then counts the candidate's own")
     replicas: ReplicaRange | tuple[int, ...] = ReplicaRange()
     total_gpus: tuple[int, ...] | None = Field(default=None, description="only layouts of exactly these sizes")
 
     @model_validator(mode="before")
     @classmethod
     def _lists(cls, data: Any) -> Any:
-        return {k: _listed(v) for k, v in data.items()} if isinstance(data, Mapping) else data
+        if not isinstance(data, Mapping):
+            return data
+        return {k: (v,) if k == "beside" and isinstance(v, Mapping) else _listed(v) for k, v in data.items()}
 
     @field_validator("gpu", mode="after")
     @classmethod
@@ -91,14 +98,23 @@ class Candidates(Section):
                 raise ValueError(f"must not repeat a value, got {list(value)}")
         return value
 
-    def allowed(self, gpus: int, more_than: int = 0) -> tuple[int, ...]:
-        """Numbers of serving replicas of `gpus` each to choose from, rising, those `more_than` some."""
-        given = self.replicas
+    @property
+    def gpus_beside(self) -> tuple[str, ...]:
+        """GPUs of other replicas whose price is looked up."""
+        return tuple(each.gpu for each in self.beside if each is not None and each.price is None)
+
+    def allowed(self, gpus: int, more_than: int = 0, beside: BesideSpec | None = None) -> tuple[int, ...]:
+        """Numbers of serving replicas of `gpus` each to choose from, rising, those `more_than` some; with others beside
+        them the numbers of both, from none of its own on where no least number is given."""
+        given, others, taken = self.replicas, 0, 0
         counts = range(given.min, given.max + 1) if isinstance(given, ReplicaRange) else sorted(given)
-        counts = [n for n in counts if n > more_than]
-        if self.total_gpus is None:
-            return tuple(counts)
-        return tuple(n for n in counts if n * gpus in self.total_gpus)
+        if beside is not None:
+            others, taken = beside.replicas, beside.gpus
+            if isinstance(given, ReplicaRange) and "min" not in given.model_fields_set:
+                counts = range(given.max + 1)
+        elif more_than:
+            counts = [n for n in counts if n > more_than]
+        return tuple(n + others for n in counts if self.total_gpus is None or n * gpus + taken in self.total_gpus)
 
 
 class SearchSpec(Section):
@@ -182,9 +198,10 @@ class PlanSpec(Section):
             raise ValueError("growth_pct_per_month must be > 0, and belongs to a budget")
         for key in ("prices", "reserved_prices"):
             for gpu, price in getattr(self, key).items():
-                if gpu_name(gpu) not in self.candidates.gpu:
-                    known = ", ".join(self.candidates.gpu)
-                    raise ValueError(f"{key}.{gpu} has no effect: no such GPU among candidates.gpu ({known})")
+                known = self.candidates.gpu + self.candidates.gpus_beside
+                if gpu_name(gpu) not in known:
+                    raise ValueError(f"{key}.{gpu} has no effect: no such GPU among candidates.gpu "
+                                     f"({', '.join(dict.fromkeys(known))})")
                 if not price > 0:
                     raise ValueError(f"{key}.{gpu} must be > 0, got {price}")
         if self.reserved_prices and self.budget is not None:
@@ -194,7 +211,11 @@ class PlanSpec(Section):
             if question and "unit" not in self.candidates.gpu:
                 raise ValueError(question)
         self._check_drafts()
+        self._check_adapters()
         self._check_split()
+        check_beside(self.candidates.beside, self.candidates.router, {
+            "candidates.prefill_replicas": max(self.candidates.prefill_replicas), "survive": self.survive,
+            "autoscale": self.autoscale, "spot": self.spot, "reserved_prices": self.reserved_prices})
         self._check_pace()
         self._check_flexible()
         if self.step_s is not None and self.candidates.gpu != ("unit",):
@@ -213,6 +234,15 @@ class PlanSpec(Section):
             if wrong is not None:
                 raise ValueError(f"candidates.draft_tokens: engine.speculation does not say how many of {wrong} drafts "
                                  f"are right; accepted: {', '.join(map(str, given))}")
+
+    def _check_adapters(self) -> None:
+        counts = [n for n in self.candidates.max_loras if n is not None]
+        lora = self.engine.lora
+        if counts and lora is None:
+            raise ValueError("candidates.max_loras needs engine.lora, which says how many adapters requests ask for")
+        if counts and lora is not None and min(counts) < lora.adapters:
+            raise ValueError(f"candidates.max_loras must be >= engine.lora.adapters ({lora.adapters}; loading them in "
+                             f"turn is not modelled), got {min(counts)}")
 
     def _check_split(self) -> None:
         split = max(self.candidates.prefill_replicas) > 0
@@ -257,21 +287,29 @@ class PlanSpec(Section):
 
 def load_plan(path: str | Path, overrides: Iterable[str] = ()) -> PlanSpec:
     """Read a plan file; `overrides` are `key=value` assignments that beat it. Raises ConfigError."""
-    return _finish(Document.of_file(path, overrides), Path(path).parent)
+    document = Document.of_file(path, overrides)
+    if "deployments" in document.data:
+        raise ConfigError(f"{document.where(('deployments',))}: deployments are planned by `servecast plan` "
+                          "(planning.deployments); here a plan of one model is accepted")
+    return plan_of(document, Path(path).parent)
 
 
 def plan_from(data: Mapping[str, Any], base: str | Path = ".", name: str = "plan") -> PlanSpec:
     """A plan from plain data. Raises ConfigError."""
-    return _finish(Document.of_data(data, name), Path(base))
+    return plan_of(Document.of_data(data, name), Path(base))
 
 
-def _finish(document: Document, base: Path) -> PlanSpec:
+def plan_of(document: Document, base: Path) -> PlanSpec:
+    """The plan that a document holds, names looked up. Raises ConfigError."""
     scenario_keys(document)
     _drop_prices(document)
     spec = validate(PlanSpec, document)
     spec._base = base
     named = {f"candidates.{key}": getattr(spec.candidates, key) for key in ("gpu", "policy", "router")}
     named |= {f"candidates.{key}": getattr(spec.candidates, key) for key in ("weight_dtype", "kv_dtype")}
+    others = [each for each in spec.candidates.beside if each is not None]
+    named |= {f"candidates.beside.{key}": [getattr(each, key) for each in others]
+              for key in ("gpu", "weight_dtype", "kv_dtype")}  # fmt: skip
     named |= {"host.name": [beside(base, spec.host.name)], "engine.name": [spec.engine.name], "model": [spec.model]}
     check_names(document, base, named | {"candidates.model": spec.candidates.model})
     try:
@@ -288,4 +326,7 @@ def _drop_prices(document: Document) -> None:
         prices = document.data.get(key)
         if ("candidates", "gpu") in document.overridden and isinstance(candidates, dict) and isinstance(prices, dict):
             wanted = {gpu_name(str(name)) for name in _listed(candidates["gpu"]) or ()}
+            given = candidates.get("beside")
+            others = given if isinstance(given, list) else [given]
+            wanted |= {gpu_name(str(each.get("gpu"))) for each in others if isinstance(each, dict)}
             document.data[key] = {k: v for k, v in prices.items() if gpu_name(str(k)) in wanted}

@@ -50,7 +50,8 @@ def fleet_setup(spec: PlanSpec, candidate: Candidate, replicas: int, way: Way) -
 
 
 def changed_setup(setup: Setup, way: Way) -> Setup:
-    """A replica with a faster or slower host, or with drafts that are right more or less often."""
+    """A replica with a faster or slower host, or with drafts that are right more or less often, in all its pools."""
+    setup = replace(setup, pools={name: changed_setup(pool, way) for name, pool in setup.pools.items()})
     name, factor = way
     if name == "host time":
         own = {key: _scaled(getattr(setup.cost, key), factor) for key in HOST_TIMES}

@@ -31,8 +31,12 @@ def mixed(seed: int, longest: int = 25) -> Case:
 
 
 def some_tick(case: Case) -> int:
-    """[ns] about a step."""
-    return max(1, int(case.cost.dense_ns.max()), int(case.cost.cpu_ns.max()), max(case.arrival) // 20)
+    """[ns] about the longest thing that a run waits for: a step, its host's work, an answer."""
+    cost = case.cost
+    tables = (cost.dense_ns, cost.cpu_ns, cost.prep_ns, cost.head_ns)
+    single = (cost.cpu_seq_ns, cost.prep_seq_ns, cost.plan_ns, cost.plan_seq_ns, cost.pause_ns, cost.frontend_in_ns,
+              cost.frontend_each_ns, cost.frontend_out_ns, cost.hop_ns)
+    return max(1, *(int(table.max()) for table in tables), *map(int, single), max(case.arrival) // 20)
 
 
 def _some_scalers(case: Case, more: Choose, tick: int) -> tuple[tuple[Scaler, ...], tuple[Shift, ...]]:

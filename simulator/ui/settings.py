@@ -134,6 +134,8 @@ def _of_plan(spec: PlanSpec) -> Settings:
     candidate = candidates_of(spec)[0]
     if candidate.prefill_replicas:
         raise ConfigError(f"{spec.name}: candidates.prefill_replicas is not shown on the page, put 0 first")
+    if candidate.beside is not None:
+        raise ConfigError(f"{spec.name}: candidates.beside is not shown on the page, put null first")
     limits = {t.metric: 1000 * t.max_s for t in spec.slo.targets}
     allowed = spec.candidates.allowed(candidate.gpus) or (1,)
     start = Settings()

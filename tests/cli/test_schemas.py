@@ -12,12 +12,16 @@ from simulator.cli.main import main
 from simulator.config import Document
 from simulator.planning.budget import spend
 from simulator.planning.capacity import capacity, levels_of
+from simulator.planning.deployments import deployments_from
+from simulator.planning.joint import plan_each
 from simulator.planning.load import load_curve
 from simulator.planning.plan import plan
 from simulator.planning.slo_words import slo_of_words
 from simulator.planning.spec import plan_from
+from simulator.planning.split import share_out
 from simulator.planning.whatif import asked_for, compare
 from simulator.report.plan.data import plain
+from simulator.report.plan.joint_data import joint_data, shared_data
 from simulator.report.schemas import KINDS, schema_for
 from simulator.run import simulate
 from simulator.scenario.spec import Scenario, load_scenario, scenario_from
@@ -67,6 +71,13 @@ def answers() -> Iterator[tuple[str, Any]]:
         "gpu": "unit", "policy": "static", "max_num_seqs": 1, "replicas": {"max": 1}}), jobs=1))
     yield "budget", spend(a_plan(budget={"replicas": 2}, growth_pct_per_month=[5]), jobs=1)
     yield "budget", spend(a_plan(budget={"replicas": 1}, slo={"queue_p95_s": 1e-6}), jobs=1)
+    two = {"name": "two", "workload": TRAFFIC, "step_s": 0.001, "search": {"replications": 2}, "candidates": {
+        "gpu": "unit", "policy": "static", "max_num_seqs": 1, "replicas": {"max": 3}},
+        "deployments": {"a": {"slo": {"queue_p95_s": 0.2}}, "b": {"slo": {"queue_p95_s": 1e-6}}}}  # fmt: skip
+    yield "deployments", joint_data(plan_each(deployments_from(two), jobs=1))
+    two["deployments"]["b"] = {"slo": {"queue_p95_s": 0.1}}
+    yield "deployments", shared_data(share_out(deployments_from(two | {"budget": {"gpus": 3}}), jobs=1))
+    yield "deployments", shared_data(share_out(deployments_from(two | {"budget": {"gpus": 1}}), jobs=1))
     overlays = {"replications": 2, "overlays": [{"name": "twice", "traffic": 2}, {"name": "ten", "traffic": 10}]}
     yield "whatif", compare(asked_for(textbook(), Document.of_data(overlays, "overlays")), jobs=1)
 
@@ -105,4 +116,4 @@ def test_the_command_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
         jsonschema.Draft202012Validator.check_schema(printed)
         assert printed == schema_for(kind)
     assert main(["schema", "plans"]) == 2
-    assert "known: bench, budget, capacity, kv, load, plan, scenario" in capsys.readouterr().err
+    assert "known: bench, budget, capacity, deployments, kv, load, plan, scenario" in capsys.readouterr().err

@@ -16,6 +16,7 @@ OTHER_LIMITS, WAYS = "simulator/planning/batch_limits.py", "simulator/planning/w
 OTHER_FLEETS, OTHER_ENGINES = "simulator/planning/alternatives.py", "simulator/report/plan/engines.py"
 
 LIMITS_TRIED, EFFORT = ("tests/plan/test_batch_limits.py",), ("tests/plan/test_search_effort.py",)
+UNLIKE = ("tests/plan/test_beside.py",)
 FLEETS_BESIDE = ("tests/plan/test_alternatives.py",)
 LIMITS = ("tests/unit/test_default_limits.py",)
 LEVELS = ("tests/plan/test_plan_levels.py",)
@@ -109,9 +110,10 @@ BUGS = (
     Bug("trace in milliseconds", CHROME, "tick / 1000", "tick / 1_000_000", REPORTS),
     Bug("steps drawn from when they were planned", CHROME, '"ts": _us(row["end"] - row["wall_ns"]),\n            "dur"',
         '"ts": _us(row["start"]),\n            "dur"', REPORTS),
-    Bug("spares are not deployed", DEPLOY, '"replicas": fleet.replicas', '"replicas": fleet.serving', KUBERNETES),
-    Bug("GPUs of the fleet for each pod", DEPLOY, '"nvidia.com/gpu": fleet.candidate.gpus',
-        '"nvidia.com/gpu": fleet.gpus', KUBERNETES),
+    Bug("spares are not deployed", DEPLOY, "labels, fleet.replicas, fleet", "labels, fleet.serving, fleet",
+        KUBERNETES),
+    Bug("GPUs of the fleet for each pod", DEPLOY, "fleet.replicas, fleet.candidate.gpus)",
+        "fleet.replicas, fleet.gpus)", KUBERNETES),
     # page
     Bug("one replica gets all the traffic", PAGE, "s.scenario(rate / s.replicas,", "s.scenario(rate,", SLIDERS),
     Bug("all the traffic is shared for one replica", PAGE, "s.plain(s.rate / s.replicas,", "s.plain(s.rate,", SLIDERS),
@@ -122,6 +124,17 @@ BUGS = (
         ("tests/plan/test_pipelines.py",)),
     Bug("stages hand over between pools", "simulator/scenario/handover.py", "if lim.stages:", "if False:",
         ("tests/plan/test_pipelines.py",)),
+    Bug("others beside are for nothing", PRICE, "own + other.usd_per_hour * candidate.beside.gpus", "own", UNLIKE),
+    Bug("others beside are bought twice", "simulator/planning/spec.py", "n + others for n in counts",
+        "n for n in counts", UNLIKE),
+    Bug("unlike steps err alike", "simulator/planning/points.py", "error.relative / most for", "1.0 for", UNLIKE),
+    Bug("others beside are left out of the key", "simulator/planning/points.py",
+        "                **_of_pools(setup),\n", "", UNLIKE),
+    Bug("others beside get the cheapest requests", BOUNDS, "np.argsort(-own / np", "np.argsort(own / np", UNLIKE),
+    Bug("unlike replicas in turn", "simulator/planning/unlike.py", "if blind is not None:", "if False:", UNLIKE),
+    Bug("the host of one pool", WAYS, "{name: changed_setup(pool, way) for name, pool in setup.pools.items()}",
+        "setup.pools", UNLIKE),
+    Bug("peaks over the first pool's blocks", MEASURE, "if BESIDE in result.setup.pools:", "if False:", UNLIKE),
     Bug("spot replicas at the full price", OTHER_FLEETS, "lent * spot_price * each", "lent * own", FLEETS_BESIDE),
     Bug("more spot replicas than the share", OTHER_FLEETS, "math.floor(share * size + 1e-9)", "size", FLEETS_BESIDE),
     Bug("hours of all replicas there may be", MEASURE, '"replica_hours": paid / HOUR_NS',

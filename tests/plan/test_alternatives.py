@@ -250,7 +250,7 @@ def test_an_end_without_a_wall_or_a_rate_has_no_cost(down: float, up: float, spr
     """The wall moves by `down` and `up`; cost goes as 1 / wall, and only ends that have one span the range."""
     moved = iter((down, up))
     search: Any = SimpleNamespace(moved=lambda *_, **__: next(moved))
-    fleet: Any = SimpleNamespace(candidate=None, serving=2, replicas=2, spare=0)
+    fleet: Any = SimpleNamespace(candidate=SimpleNamespace(beside=None), serving=2, replicas=2, spare=0)
     assert Sensitivity(search, fleet, 1.0, 1.5, 0.0)._row("output length", 0.2)["spread"] == pytest.approx(spread)
 
 

@@ -18,6 +18,9 @@ SMALL = {
     "05_prefix_caching": ["workload.trace.copies=3"],
     "10_a_day_with_n_plus_1": ["workload.arrivals.rate=0.2", "workload.prompt.mean=6000",
                                "slo={ttft_p95_s: 4.0, worst_hour: {ttft_p95_s: 5}, worst_5min: {ttft_p50_s: 5}}"],
+    "17_three_models": ["search={batch_limits: false, replications: 2}",
+                        *(f"deployments.{name}.workload.arrivals.requests=400"
+                          for name in ("chat", "autocomplete", "agents"))],
 }  # fmt: skip
 
 
@@ -40,7 +43,7 @@ def test_every_question_is_listed_with_its_command() -> None:
     assert listed == FILES
 
 
-@pytest.mark.parametrize("name", [n for n in FILES if n.startswith(("01", "04", "09"))])
+@pytest.mark.parametrize("name", [n for n in FILES if n.startswith(("01", "04", "09", "15"))])
 def test_fleets_to_buy(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     data = answer(name, capsys)
     assert data["feasible"] and data["answer"]["bought"]["holds"]
@@ -131,6 +134,25 @@ def test_continuous_beats_static_at_every_batch(rows: Any) -> None:
     for seqs in (8, 32, 128):
         one, other = (found[f"h100-sxm, {policy}, seqs {seqs}"]["carries"] for policy in ("chunked", "static"))
         assert one > other
+
+
+def test_three_models_on_one_fleet(capsys: pytest.CaptureFixture[str]) -> None:
+    """Fleets of their own, each with a spare replica; the same GPUs as a budget carry all of the traffic at least."""
+    data = answer("17_three_models", capsys)
+    assert [row["name"] for row in data["deployments"]] == ["chat", "autocomplete", "agents"]
+    assert all(row["spare"] == 1 for row in data["deployments"])
+    assert data["gpus"] == sum(plan["recommended"]["gpus"] for plan in data["plans"].values())
+    shared = answer("17_three_models", capsys, "--set", f"budget.gpus={data['gpus']}")
+    assert shared["gpus"] <= data["gpus"] and shared["common"]["carries"] >= 1
+
+
+def test_one_fleet_for_all_adapters_or_one_each(capsys: pytest.CaptureFixture[str]) -> None:
+    """A tenant with a twelfth of the traffic takes a whole GPU at least: twelve fleets are twelve GPUs or more."""
+    data = answer("18_tenants_with_adapters", capsys)
+    row = data["answer"]["adapters"]
+    assert row["apart"]["gpus"] >= 12 > data["recommended"]["gpus"] >= row["without"]["gpus"]
+    blocks = {o["label"]: o["candidate"]["max_loras"] for o in data["candidates"]}
+    assert blocks == {"h200-sxm, 12 adapter slots": 12, "h200-sxm, 48 adapter slots": 48}
 
 
 @pytest.mark.nightly

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from simulator.planning.edge import TIE
 from simulator.report.tables import COLOURS
-from simulator.text import MISSING, number, seconds, share, stopped_lines
+from simulator.text import MISSING, counted, number, seconds, share, stopped_lines
 
 Data = Mapping[str, Any]
 COLUMNS: Final = (("requests_per_s", "served/s"), ("output_tokens_per_s", "tokens/s"), ("ttft_p50_s", "TTFT p50"),
@@ -160,7 +160,7 @@ def step_rows(data: Data) -> list[tuple[str, ...]]:
     for k, step in enumerate(data["steps"]):
         then = f"add a replica before {step['rate']:.3g} requests/s" if k + 1 < len(data["steps"]) else "-"
         months = (months_text(months) for months in list(step["months"].values())[:MOST_GROWTHS])
-        rows.append((str(step["replicas"]), f"{step['rate']:.3g}", then, *months))
+        rows.append((counted(step), f"{step['rate']:.3g}", then, *months))
     return rows
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from simulator.report.plan.adapters import adapter_rows
 from simulator.report.plan.forest import Bar, forest
 from simulator.text import level_value, number
 
@@ -58,7 +59,7 @@ def _spot(row: Data | None) -> str:
 def alternative_rows(data: Data) -> list[dict[str, str]]:
     """The fixed fleet and the others, a row each; empty where the plan asks for no other."""
     best, answer = data["recommended"], data["answer"]
-    if not best or not answer or not (answer["autoscaled"] or answer["spot"]):
+    if not best or not answer or not (answer["autoscaled"] or answer["spot"] or answer["adapters"]):
         return []
     rows = [{"fleet": f"fixed: {best['replicas']} replicas", "usd": f"{best['usd_per_hour']:.2f}", "saving": "–",
              "levels": _levels(best)}]  # fmt: skip
@@ -74,7 +75,7 @@ def alternative_rows(data: Data) -> list[dict[str, str]]:
                          "levels": _levels(row)})  # fmt: skip
         else:
             rows.append({"fleet": what, "usd": "–", "saving": "–", "levels": row["reason"]})
-    return rows
+    return rows + adapter_rows(answer["adapters"], best["usd_per_hour"])
 
 
 def _levels(row: Data) -> str:
@@ -103,6 +104,8 @@ def end_text(end: Data | None) -> str:
     if end["cost"] is None:
         return "no rate meets the limits"
     change = f"{100 * (end['cost'] - 1):+.0f} %".replace("-0 %", "0 %").replace("+0 %", "0 %")
+    if end["replicas"] is None:
+        return change
     return f"{change}, {end['replicas']} replica{'' if end['replicas'] == 1 else 's'}"
 
 

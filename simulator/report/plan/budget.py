@@ -13,10 +13,10 @@ from simulator.report.folder import new_folder
 from simulator.report.load.words import csv_text, first_relief, growths_shown, months_text, step_rows, steps_table
 from simulator.report.plan.forest import Bar, forest
 from simulator.report.plan.limits import limit_lines, limit_rows
-from simulator.report.plan.words import example_price, fleet_words, gpu_words, replica_words
+from simulator.report.plan.words import bought_gpus, example_price, fleet_words, gpu_words, replica_words
 from simulator.report.render import render
 from simulator.report.write import json_text
-from simulator.text import gain, level_value, number, stopped_lines
+from simulator.text import counted, gain, level_value, number, stopped_lines
 
 Data = Mapping[str, Any]
 
@@ -94,7 +94,7 @@ def budget_tables(data: Data) -> Iterator[Any]:
     for row in data["rows"]:
         reason = row["breaks"]["level"] if row["breaks"] else row["reason"]
         carried = "-" if row["carries"] is None else number(row["carries"])
-        count = (str(row["replicas"]), str(row["gpus"]), f"{row['usd_per_hour']:.2f}")
+        count = (counted(row), str(row["gpus"]), f"{row['usd_per_hour']:.2f}")
         table.add_row(row["label"], *count, carried, of_best(row, data), reason)
     yield table
     if data["steps"]:
@@ -123,7 +123,7 @@ def _cards(data: Data) -> list[tuple[str, str, str]]:
     if best is None:
         return []
     cost, month = best["usd_per_hour"], HOURS_PER_MONTH * best["usd_per_hour"]
-    cards = [("fleet", gpu_words(best["gpus"]), replica_words(best | {"spare": data["survive"]})),
+    cards = [("fleet", gpu_words(bought_gpus(best)), replica_words(best | {"spare": data["survive"]})),
              ("cost", f"{cost:,.2f} USD/h", f"{month:,.0f} USD a month{example_price(best)}"),
              ("carries", f"{number(best['carries'])} requests/s", "and more: no limit breaks")]
     if best["wall"]:
@@ -162,6 +162,7 @@ def render_budget(data: Data) -> str:
         steps=step_rows(data),
         growths=growths_shown(data),
         carries_text=carries_text,
+        counted=counted,
         of_best=of_best,
         gain=gain,
         level_words=level_words,

@@ -5,27 +5,30 @@ from typing import Any
 
 from simulator.metrics.trust import gpu_mark
 from simulator.planning.answer import Answer
+from simulator.planning.bounds import Ready
 from simulator.planning.candidate import Candidate
 from simulator.planning.measure import key_of
 from simulator.planning.plan import Choice, Plan
-from simulator.planning.price import price_of
+from simulator.planning.price import Fleet, plain_candidate, pools_of, price_of
 from simulator.planning.search import Outcome
 from simulator.planning.slo import MEAN
 from simulator.planning.spec import PlanSpec
 from simulator.planning.statistics import Judgement, finite, mean_of
 from simulator.planning.traffic import mean_rate
+from simulator.planning.unlike import BESIDE, OWN
 from simulator.report.autoscaler import manifest
-from simulator.report.plan.deploy import VLLM, command, command_notes, kubernetes, no_command
+from simulator.report.plan.deploy import VLLM, command, command_notes, export_both, kubernetes, no_command
 from simulator.report.plan.names import service_name
 from simulator.scenario.autoscale import AutoscaleSpec
 from simulator.scenario.length import kv_tokens, safe_tokens
+from simulator.scenario.setup import Setup
 from simulator.version import schema_of
 
 NOT_MODELLED = (
     "network and load-balancer latency between client and replica; time to start a replica, but in autoscale and spot",
     "prefix hits that the traffic does not show (sessions, prefix hashes, cached tokens)",
     "failures other than replicas missing (survive) and spot: no retries, no slow GPUs, no restarts under load",
-    "LoRA adapters loaded in turn, replicas spread over a network, mixed GPU types in one fleet",
+    "LoRA adapters loaded in turn, replicas spread over a network",
     "quality of the answers: lower precision is counted as faster, never as worse",
     "host, storage, network and staff costs; power is GPUs times their rated maximum",
 )
@@ -131,18 +134,22 @@ def levels(judged: Judgement, slow: Judgement | None, fast: Judgement | None) ->
 
 def choice(plan: Plan, c: Choice) -> dict[str, Any]:
     """A feasible fleet: what to buy, what it costs, what it reaches."""
-    o, price = c.outcome, price_of(plan.spec, c.fleet.candidate.gpu)
+    o, price, own = c.outcome, price_of(plan.spec, c.fleet.candidate.gpu), c.fleet.candidate.own(c.fleet.replicas)
     assert o.judgement is not None
+    pools = pools_of(plan.spec, c.fleet.candidate, c.fleet.replicas)
+    if pools:
+        pools["beside"]["replica"] = replica(plan, c.fleet.candidate, BESIDE)
     return {
         **c.fleet.plain(),
+        **pools,
         "serving_range": list(o.range),
-        "replica": replica(plan, c.fleet.candidate),
+        "replica": replica(plan, c.fleet.candidate, OWN if own else BESIDE),
         "bound": o.bound,
         "levels": levels(o.judgement, o.slow, o.fast),
         "goodput_per_gpu": c.goodput_per_gpu or None,
         "price_usd_per_gpu_hour": price.usd_per_hour,
         "price_source": price.source,
-        "price_assumed": price.assumed,
+        "price_assumed": price.assumed and own > 0,
         "latency": latency(o.judgement),
         "worst_windows": worst(o.judgement, plan.spec),
         "fewer": o.fewer,
@@ -172,7 +179,7 @@ def outcome(o: Outcome) -> dict[str, Any]:
     """One row of the table of everything that was looked at."""
     return {
         "label": o.candidate.label,
-        "candidate": vars(o.candidate),
+        "candidate": plain_candidate(o.candidate),
         "status": o.status,
         "reason": o.reason,
         "replicas": o.replicas or None,
@@ -186,6 +193,7 @@ def nearest(plan: Plan) -> dict[str, Any] | None:
     if plan.best or plan.nearest is None or plan.nearest.best_try is None:
         return None
     o, judged = plan.nearest, plan.nearest.best_try
+    most = o.candidate.counts(plan.spec)[-1]
     binding = judged.binding
     return {
         "label": o.candidate.label,
@@ -194,7 +202,8 @@ def nearest(plan: Plan) -> dict[str, Any] | None:
         "limit": binding.limit,
         "value": binding.shown,
         "overloaded": judged.overloaded,
-        "replicas": plan.spec.candidates.allowed(o.candidate.gpus, o.candidate.prefill_replicas)[-1],
+        "replicas": most,
+        **pools_of(plan.spec, o.candidate, most),
         "traffic_share": o.rate_met / plan.spec.growth if o.rate_met else None,
         "reason": o.reason,
     }
@@ -218,10 +227,11 @@ def worst(judged: Judgement, spec: PlanSpec) -> list[dict[str, Any]]:
     return list({(row["name"], row["window_s"]): row for row in rows}.values())
 
 
-def replica(plan: Plan, candidate: Candidate) -> dict[str, Any]:
-    """What one replica of a candidate is started with, and its KV memory."""
+def replica(plan: Plan, candidate: Candidate, pool: str = OWN) -> dict[str, Any]:
+    """What one replica of a candidate (of one of its pools) is started with, and its KV memory."""
     setup = plan.ready[candidate.label].setup
     assert setup is not None
+    setup = setup.pools.get(pool, setup)
     limits, asked = setup.limits, plan.spec.max_model_len
     return {
         "kv_blocks": limits.num_blocks,
@@ -243,13 +253,9 @@ def export(plan: Plan) -> dict[str, Any]:
     fleet = plan.best.fleet
     setup = plan.ready[fleet.candidate.label].setup
     assert setup is not None
-    reason = no_command(plan.spec, setup)
-    if reason:
-        return {"reason": reason}
-    found: dict[str, Any] = {"command": command(plan.spec, setup), "notes": command_notes(setup, fleet)}
-    if setup.engine.name != VLLM:
+    found = export_of(plan.spec, setup, fleet)
+    if "kubernetes" not in found:
         return found
-    found |= {"vllm": found["command"], "kubernetes": kubernetes(plan.spec, setup, fleet)}
     scaled = plan.answer.autoscaled if plan.answer else None
     if scaled and scaled["holds"] and plan.spec.autoscale is not None:
         own = AutoscaleSpec.model_validate(plan.spec.autoscale.scaler(scaled["target"], scaled["most"]))
@@ -258,12 +264,26 @@ def export(plan: Plan) -> dict[str, Any]:
     return found
 
 
+def export_of(spec: PlanSpec, setup: Setup, fleet: Fleet) -> dict[str, Any]:
+    """Command and manifest of a fleet, or the `reason` why there are none."""
+    if fleet.candidate.beside is not None:
+        return export_both(spec, setup, fleet)
+    reason = no_command(spec, setup)
+    if reason:
+        return {"reason": reason}
+    found: dict[str, Any] = {"command": command(spec, setup), "notes": command_notes(setup, fleet)}
+    if setup.engine.name == VLLM:
+        found |= {"vllm": found["command"], "kubernetes": kubernetes(spec, setup, fleet)}
+    return found
+
+
 def assumptions(plan: Plan) -> list[str]:
     """In plain words, those that matter for this plan."""
     spec = plan.spec
     texts = []
-    gpus = dict.fromkeys(o.candidate.gpu for o in plan.outcomes)
-    for gpu in gpus:
+    others = [each for each in spec.candidates.beside if each is not None]
+    gpus = [o.candidate.gpu for o in plan.outcomes] + [each.gpu for each in others if each.price is None]
+    for gpu in dict.fromkeys(gpus):
         price = price_of(spec, gpu)
         if price.assumed and gpu != "unit":
             texts.append(
@@ -271,7 +291,8 @@ def assumptions(plan: Plan) -> list[str]:
                 f"prices ({price.source})"
             )
     texts.append(
-        "replicas are identical and share nothing; every fleet in the tables was decided on with all its replicas; "
+        f"replicas {'of a pool ' if others else ''}are identical and share nothing; every fleet in the tables was "
+        "decided on with all its replicas; "
         "the way there, headroom and changes use one replica on its share of the requests where that is enough"
     )
     if spec.growth != 1.0:
@@ -294,11 +315,12 @@ def provenance(plan: Plan) -> dict[str, Any]:
     """Profile, mark and error behind each candidate that was simulated, and the trace."""
     rows: list[dict[str, Any]] = []
     seen: set[tuple[str, str]] = set()
-    for found in plan.ready.values():
-        if found.setup is None or (found.setup.gpu.name, found.error.source) in seen:
+    looked_up = [(setup, found.errors.get(name, found.error)) for found in plan.ready.values() if found.setup
+                 for name, setup in _unlike(found)]  # fmt: skip
+    for setup, error in looked_up:
+        if (setup.gpu.name, error.source) in seen:
             continue
-        setup = found.setup
-        seen.add((setup.gpu.name, found.error.source))
+        seen.add((setup.gpu.name, error.source))
         rows.append(
             {
                 "gpu": setup.gpu.name,
@@ -306,8 +328,8 @@ def provenance(plan: Plan) -> dict[str, Any]:
                 "unverified": list(setup.gpu.unverified),
                 "engine": f"{setup.engine.name} {setup.engine.version}",
                 "engine_mark": setup.engine.mark,
-                "step_time_error": found.error.relative,
-                "error_source": found.error.source,
+                "step_time_error": error.relative,
+                "error_source": error.source,
             }
         )
     meta = plan.trace.meta
@@ -321,3 +343,9 @@ def provenance(plan: Plan) -> dict[str, Any]:
         "seed": plan.spec.seed,
     }
     return {"profiles": rows, "traffic": traffic}
+
+
+def _unlike(found: Ready) -> list[tuple[str, Setup]]:
+    """The setups of a candidate that have errors of their own, by pool."""
+    assert found.setup is not None
+    return list(found.setup.pools.items()) if found.errors else [("", found.setup)]

@@ -13,6 +13,7 @@ import yaml
 
 from simulator.planning.price import Fleet
 from simulator.planning.spec import PlanSpec
+from simulator.planning.unlike import BESIDE, OWN
 from simulator.profiles.engine import load_engine
 from simulator.profiles.model import KV_BYTES, dtype_name
 from simulator.profiles.speculation import NGRAM
@@ -41,6 +42,9 @@ CHECKPOINTS: Final = {
 VLLM: Final = "vllm"
 ENGINES: Final = (VLLM, SGLANG, TRTLLM)
 PORT: Final = 8000
+PINNED: Final = ("pods have to be pinned to nodes with their own GPU, by a nodeSelector of the label that your nodes "
+                 "have for it (nvidia.com/gpu.product where GPU feature discovery sets it)")
+"""What only the cluster knows of unlike replicas (github.com/NVIDIA/k8s-device-plugin, docs/gpu-feature-discovery)."""
 
 
 def no_command(spec: PlanSpec, setup: Setup) -> str:
@@ -50,7 +54,7 @@ def no_command(spec: PlanSpec, setup: Setup) -> str:
         return "a textbook GPU is nothing to start an engine on"
     if setup.engine.name not in ENGINES:
         return f"commands are written for vLLM, SGLang and TensorRT-LLM only, not for {name}"
-    if setup.pools:
+    if setup.pools:  # those of unlike replicas are asked one by one (export_both)
         return "commands are written for replicas that serve requests whole, not for prefill and decode pools"
     if setup.policy.name not in policies_of(setup):
         return f"{name} schedules by {' or '.join(policies_of(setup))}, it has no policy {setup.policy.name}"
@@ -153,6 +157,8 @@ def command_notes(setup: Setup, fleet: Fleet) -> list[str]:
         )
     elif weights.quantised:
         notes.append(f"the checkpoint is quantised, {weights.text()}: the engine reads that from its config.json")
+    if setup.scenario.engine.lora:
+        notes.append("every adapter is named with --lora-modules NAME=PATH")
     if setup.speculation:
         notes.append(
             f"the plan holds where a step with drafts yields {setup.speculation.tokens_per_step:.3g} tokens on "
@@ -198,19 +204,52 @@ class _Plain(yaml.SafeDumper):
         return True
 
 
+def export_both(spec: PlanSpec, setup: Setup, fleet: Fleet) -> dict[str, Any]:
+    """Commands and manifests of unlike replicas, or the `reason` why there are none."""
+    other, own = fleet.candidate.beside, fleet.candidate.own(fleet.replicas)
+    assert other is not None
+    pools = {BESIDE: (setup.pools[BESIDE], other.replicas, other.gpus // other.replicas, other.kind)}
+    if own:
+        pools = {OWN: (setup.pools[OWN], own, fleet.candidate.gpus, fleet.candidate.kind), **pools}
+    for pool, _, _, kind in pools.values():
+        reason = no_command(spec, pool)
+        if reason:
+            return {"reason": f"{kind}: {reason}"}
+    commands = [f"# {count} x {kind}\n{command(spec, pool)}" for pool, count, _, kind in pools.values()]
+    notes = [note for pool, *_ in pools.values() for note in command_notes(pool, fleet)]
+    notes += [PINNED] if setup.engine.name == VLLM else []
+    found: dict[str, Any] = {"command": "\n\n".join(commands), "notes": list(dict.fromkeys(notes))}
+    if setup.engine.name != VLLM:
+        return found
+    name = service_name(spec.name)
+    parts = []
+    for pool_name, (pool, count, gpus, kind) in pools.items():
+        labels = {"app.kubernetes.io/name": name, "app.kubernetes.io/component": pool_name}
+        made = _deployment(spec, pool, service_name(f"{name[:50]}-{pool_name}"), labels, count, gpus)
+        parts.append(f"# {kind}: {PINNED}\n{made}")
+    return found | {"vllm": found["command"], "kubernetes": "---\n".join([*parts, _service(name, fleet)])}
+
+
 def kubernetes(spec: PlanSpec, setup: Setup, fleet: Fleet) -> str:
     """Deployment and Service as YAML (spares included); empty where there are no flags."""
+    name = service_name(spec.name)
+    labels = {"app.kubernetes.io/name": name}
+    deployment = _deployment(spec, setup, name, labels, fleet.replicas, fleet.candidate.gpus)
+    return f"{deployment}---\n{_service(name, fleet)}" if deployment else ""
+
+
+def _deployment(spec: PlanSpec, setup: Setup, name: str, labels: dict[str, str], replicas: int, gpus: int) -> str:
+    """A Deployment as YAML; empty where there are no flags."""
     flags = vllm_flags(spec, setup)
     if not flags:
         return ""
-    name, version = service_name(spec.name), setup.engine.version
-    labels = {"app.kubernetes.io/name": name}
+    version = setup.engine.version
     container: dict[str, Any] = {
         "name": "vllm",
         "image": f"vllm/vllm-openai:v{version if version.count('.') > 1 else version + '.0'}",
         "args": [f"--model={flags[0]}", *flags[1:]],
         "ports": [{"containerPort": PORT}],
-        "resources": {"limits": {"nvidia.com/gpu": fleet.candidate.gpus}},
+        "resources": {"limits": {"nvidia.com/gpu": gpus}},
         "readinessProbe": {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": 5},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }
@@ -225,13 +264,23 @@ def kubernetes(spec: PlanSpec, setup: Setup, fleet: Fleet) -> str:
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {"name": name, "labels": labels},
-        "spec": {"replicas": fleet.replicas, "selector": {"matchLabels": labels}, "template": pod},
+        "spec": {"replicas": replicas, "selector": {"matchLabels": labels}, "template": pod},
     }
+    return _yaml(deployment)
+
+
+def _service(name: str, fleet: Fleet) -> str:
+    """The Service in front of all pods, with what it does otherwise than the plan."""
+    labels = {"app.kubernetes.io/name": name}
     service = {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": name, "labels": labels},
         "spec": {"selector": labels, "ports": [{"port": PORT, "targetPort": PORT}]},
     }
-    first, second = (yaml.dump(part, Dumper=_Plain, sort_keys=False) for part in (deployment, service))
-    return f"{first}---\n# {routing_note(fleet)}\n{second}"
+    return f"# {routing_note(fleet)}\n{_yaml(service)}"
+
+
+def _yaml(part: dict[str, Any]) -> str:
+    text: str = yaml.dump(part, Dumper=_Plain, sort_keys=False)
+    return text

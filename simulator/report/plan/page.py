@@ -18,6 +18,7 @@ from simulator.report.plan.limits import limit_rows
 from simulator.report.plan.words import (
     WORTH_PCT,
     answer_lines,
+    bought_gpus,
     example_price,
     fleet_words,
     gpu_words,
@@ -25,7 +26,7 @@ from simulator.report.plan.words import (
     replica_words,
 )
 from simulator.report.render import markdown_cell, render
-from simulator.text import bounded, gain, level_value, moment
+from simulator.text import bounded, counted, counted_range, gain, level_value, moment
 
 Data = Mapping[str, Any]
 
@@ -47,6 +48,8 @@ def render_plan(data: Data) -> str:
         moment=moment,
         gain=gain,
         fleet_words=fleet_words,
+        counted=counted,
+        counted_range=counted_range,
     )
 
 
@@ -60,6 +63,7 @@ def render_markdown(data: Data) -> str:
         duration=bounded,
         gain=gain,
         fleet_words=fleet_words,
+        counted=counted,
         mix_words=mix_words,
         others=alternative_rows(data),
         end_text=end_text,
@@ -71,16 +75,20 @@ def write_plan(data: Data, out: Path) -> None:
     """plan.json, report.html, report.md, deploy.yaml and autoscaler.yaml in `out`, whole or not at all."""
     from simulator.report.folder import new_folder
 
-    page, text = render_plan(data), render_markdown(data)
+    files = plan_files(data)
     with new_folder(out) as folder:
-        dump = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
-        (folder / "plan.json").write_text(dump + "\n", encoding="utf-8")
-        (folder / "report.html").write_text(page, encoding="utf-8")
-        (folder / "report.md").write_text(text, encoding="utf-8")
-        if "kubernetes" in data["export"]:
-            (folder / "deploy.yaml").write_text(data["export"]["kubernetes"], encoding="utf-8")
-        if "autoscaler" in data["export"]:
-            (folder / "autoscaler.yaml").write_text(data["export"]["autoscaler"], encoding="utf-8")
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+
+
+def plan_files(data: Data) -> dict[str, str]:
+    """What a folder of a plan holds, by name."""
+    dump = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
+    files = {"plan.json": dump + "\n", "report.html": render_plan(data), "report.md": render_markdown(data)}
+    for name, key in (("deploy.yaml", "kubernetes"), ("autoscaler.yaml", "autoscaler")):
+        if key in data["export"]:
+            files[name] = data["export"][key]
+    return files
 
 
 def _cards(data: Data) -> list[tuple[str, str, str]]:
@@ -90,7 +98,7 @@ def _cards(data: Data) -> list[tuple[str, str, str]]:
     cards = [
         (
             "fleet",
-            gpu_words(best["gpus"]),
+            gpu_words(bought_gpus(best)) if bought_gpus(best) else "nothing",
             replica_words(best),
         ),
         (
@@ -147,7 +155,8 @@ def _front(data: Data) -> tuple[str, str]:
 
 def _front_words(row: Data) -> str:
     levels = ", ".join(f"{k} {level_value({'name': k, 'v': v}, 'v')}" for k, v in row["latency_s"].items())
-    return f"{row['replicas']} × {row['label']}: {row['usd_per_hour']:.2f} USD/h; {levels}"
+    fleet = replica_words(row) if row.get("beside") else f"{row['replicas']} × {row['label']}"
+    return f"{fleet}: {row['usd_per_hour']:.2f} USD/h; {levels}"
 
 
 def _curve(data: Data) -> Sequence[Data]:

@@ -6,9 +6,10 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
+from simulator.report.plan.adapters import adapter_lines
 from simulator.report.plan.alternatives import alternative_lines, ends_text, sensitivity_lines
 from simulator.report.plan.limits import limit_lines
-from simulator.text import bounded, level_value, stopped_lines
+from simulator.text import bounded, counted, counted_range, level_value, stopped_lines
 
 Data = Mapping[str, Any]
 
@@ -17,8 +18,21 @@ WORTH_PCT: Final = 2.0
 
 
 def fleet_words(fleet: Data) -> str:
-    """`16 GPUs: 8 replicas of h100-sxm, TP2, 1 replica of them spare`."""
-    return f"{gpu_words(fleet['gpus'])}: {replica_words(fleet)}"
+    """`16 GPUs: 8 replicas of h100-sxm, TP2, 1 replica of them spare`; of what is to be bought."""
+    count = bought_gpus(fleet)
+    return f"{gpu_words(count) if count else 'nothing'}: {replica_words(fleet)}"
+
+
+def bought_gpus(fleet: Data) -> int:
+    """GPUs of a fleet but those that are paid for already."""
+    other = fleet.get("beside")
+    count: int = fleet["gpus"] - (other["gpus"] if other and paid_for(other) else 0)
+    return count
+
+
+def paid_for(other: Data) -> bool:
+    """Whether what stands beside a fleet's own replicas costs nothing."""
+    return bool(other["price_usd_per_gpu_hour"] == 0)
 
 
 def gpu_words(count: int) -> str:
@@ -27,10 +41,19 @@ def gpu_words(count: int) -> str:
 
 
 def replica_words(fleet: Data) -> str:
-    """`8 replicas of h100-sxm, TP2, 1 replica of them spare`."""
+    """`8 replicas of h100-sxm, TP2, 1 replica of them spare`; `1 replica of h100-sxm, least work, beside 4 replicas of
+    a100-sxm-80gb (paid for)`."""
+    other = fleet.get("beside")
+    if other:
+        paid = " (paid for)" if paid_for(other) else ""
+        others = f"{_count(other['replicas'])} of {other['kind']}{paid}"
+        return f"{_count(other['own'])} of {other['own_kind']}, beside {others}" if other["own"] else others
     spare = f", {fleet['spare']} {'replica' if fleet['spare'] == 1 else 'replicas'} of them spare"
-    replicas = f"{fleet['replicas']} replicas" if fleet["replicas"] > 1 else "1 replica"
-    return f"{replicas} of {fleet['label']}{spare if fleet['spare'] else ''}"
+    return f"{_count(fleet['replicas'])} of {fleet['label']}{spare if fleet['spare'] else ''}"
+
+
+def _count(replicas: int) -> str:
+    return f"{replicas} replicas" if replicas > 1 else "1 replica"
 
 
 def answer_lines(data: Data) -> list[str]:
@@ -53,6 +76,7 @@ def answer_lines(data: Data) -> list[str]:
     answer = data["answer"]
     lines += [f"One replica less does not do: {best['fewer']}."] if best["fewer"] else []
     lines += _worst(best) + _survival(data) + limit_lines(data["batch_limits"]) + alternative_lines(answer)
+    lines += adapter_lines(answer["adapters"] if answer else None, best["usd_per_hour"])
     if answer and answer["explained"]:
         lines += _headroom(answer) + sensitivity_lines(answer)
     lines += _length(best, data["question"])
@@ -61,16 +85,15 @@ def answer_lines(data: Data) -> list[str]:
 
 def example_price(fleet: Data) -> str:
     """` (example price)` where the price of a fleet's GPU is its profile's, not the plan's; else empty."""
-    return " (example price)" if fleet["price_assumed"] else ""
+    other = fleet.get("beside")
+    return " (example price)" if fleet["price_assumed"] or (other and other["price_assumed"]) else ""
 
 
 def _example_prices(data: Data) -> list[str]:
     """The GPUs whose price is an example, among the fleets that are priced."""
-    prices = {
-        f["candidate"]["gpu"]: f"{f['candidate']['gpu']} {f['price_usd_per_gpu_hour']:.2f}"
-        for f in [data["recommended"], *data["runners_up"]]
-        if f["price_assumed"]
-    }
+    fleets = [data["recommended"], *data["runners_up"]]
+    priced = [f | {"gpu": f["candidate"]["gpu"]} for f in fleets] + [f["beside"] for f in fleets if f.get("beside")]
+    prices = {f["gpu"]: f"{f['gpu']} {f['price_usd_per_gpu_hour']:.2f}" for f in priced if f["price_assumed"]}
     return (
         [f"Example prices, in USD per GPU and hour: {', '.join(prices.values())}. Yours go under prices."]
         if prices
@@ -126,7 +149,7 @@ def _headroom(answer: Data) -> list[str]:
 
 def _length(best: Data, question: Data) -> list[str]:
     """The max_model_len that was chosen where the plan sets none, and whether the engine is sure to start with it."""
-    own = best["replica"]
+    own = min([best["replica"], best.get("beside", best)["replica"]], key=lambda each: int(each["kv_tokens"]))
     if own["shortened"]:
         return [
             f"max_model_len {own['max_model_len']:,}: the plan sets none, and of the model's {own['positions']:,} "
@@ -175,7 +198,7 @@ def _no_answer(data: Data) -> list[str]:
         lines.append(f"Binding: {near['binding']}, {value} against {limit} ({near['label']}).")
         if near["traffic_share"]:
             lines.append(
-                f"Nearest feasible point: {near['replicas']} replicas of {near['label']} carry "
+                f"Nearest feasible point: {_nearest_fleet(near)} carry "
                 f"{100 * near['traffic_share']:.0f} % of the traffic. That is the cap on replicas, not an answer."
             )
         else:
@@ -184,6 +207,10 @@ def _no_answer(data: Data) -> list[str]:
                 f"{near['label']} nearly idle."
             )
     return lines + stopped_lines(data)
+
+
+def _nearest_fleet(near: Data) -> str:
+    return replica_words(near) if near.get("beside") else f"{near['replicas']} replicas of {near['label']}"
 
 
 def plan_tables(data: Data) -> Iterator[Any]:
@@ -206,7 +233,7 @@ def plan_tables(data: Data) -> Iterator[Any]:
                 [
                     (
                         f"{g['factor']:g} x",
-                        str(g["replicas"] or g["status"]),
+                        counted(g) if g["replicas"] else g["status"],
                         f"{g['usd_per_hour']:.2f}" if g["usd_per_hour"] else "-",
                     )
                     for g in answer["growth"]
@@ -237,12 +264,11 @@ def _candidates(data: Data) -> Table:
     for o in sorted(data["candidates"], key=lambda o: list(fleets).index(o["label"]) if o["label"] in fleets else 999):
         f = fleets.get(o["label"])
         if f:
-            low, high = f["serving_range"]
             rows.append(
                 (
                     o["label"],
                     o["status"],
-                    f"{f['replicas']} ({low + f['spare']}-{high + f['spare']})",
+                    f"{counted(f)} ({counted_range(f)})",
                     str(f["gpus"]),
                     f"{f['usd_per_hour']:.2f}",
                     "; ".join(f"{level['name']} {level_value(level, 'value')}" for level in f["levels"]),

@@ -1,0 +1,196 @@
+"""Several models on one fleet of GPUs: a plan file with `deployments`, each a fleet of its own below common keys.
+
+    candidates: {gpu: h200-sxm}          # common
+    deployments:
+      chat: {model: llama-3.1-70b, workload: {...}, slo: {...}, candidates: {tensor_parallel: [2, 4]}}
+      autocomplete: {workload: {...}, slo: {...}}
+    budget: {gpus: 16}                   # of all; without it the fewest GPUs are searched for
+
+What a deployment says itself stands in place of the common key; `candidates`, `engine`, `kv` and `search` are taken
+together, key by key. `read_plan` is the door. Errors name file, line, key and deployment.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from simulator.config import Document, Key, listed, shown
+from simulator.errors import ConfigError, ServecastError, TraceError
+from simulator.planning.names import gpu_name
+from simulator.planning.spec import BudgetSpec, PlanSpec, plan_of
+from simulator.planning.statistics import check_levels, check_prefixes
+from simulator.planning.traffic import Traffic, at_rate
+
+TOGETHER: Final = ("candidates", "engine", "kv", "search")
+"""Sections of which a deployment may say a part; the rest of it is the common one."""
+OF_ALL: Final = ("name", "description", "budget", "growth_pct_per_month", "deployments")
+"""Keys that a deployment has not."""
+NAME: Final = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
+"""A Service of Kubernetes (RFC 1035 label) and a folder of the report are called so."""
+
+
+@dataclass(frozen=True)
+class Deployments:
+    """Plans of the deployments by name, in the file's order; with a budget every one has it, and it is that of all."""
+
+    name: str
+    description: str
+    specs: Mapping[str, PlanSpec]
+
+    @property
+    def budget(self) -> BudgetSpec | None:
+        """What there is to spend on all of them together."""
+        return next(iter(self.specs.values())).budget
+
+
+class Part(Document):
+    """One deployment with the common keys; places are those of the whole file."""
+
+    def __init__(self, whole: Document, own: str, data: dict[str, Any]) -> None:
+        self.path, self.name, self.node, self.in_file = whole.path, whole.name, whole.node, whole.in_file
+        self.data, self._whole, self._own = data, whole, own
+        prefix = ("deployments", own)
+        self.overridden = {key for key in whole.overridden if key[0] != "deployments"}
+        self.overridden |= {key[2:] for key in whole.overridden if key[:2] == prefix and len(key) > 2}
+
+    def where(self, key: Key) -> str:
+        """The place of what the deployment says itself, else of the common key."""
+        own = self._whole.data["deployments"][self._own]
+        said = own if isinstance(own, Mapping) else {}
+        first = key[0] if key else None
+        below = said.get(first)
+        common = first in self._whole.data and (first not in said or (
+            first in TOGETHER and len(key) > 1 and not (isinstance(below, Mapping) and key[1] in below)))
+        return self._whole.where(key if common else ("deployments", self._own, *key))
+
+
+def read_plan(path: str | Path, overrides: Iterable[str] = ()) -> PlanSpec | Deployments:
+    """Read a plan file, of one model or of several; `overrides` as in load_plan. Raises ConfigError."""
+    document = Document.of_file(path, overrides)
+    base = Path(path).parent
+    return _each(document, base) if "deployments" in document.data else plan_of(document, base)
+
+
+def deployments_from(data: Mapping[str, Any], base: str | Path = ".", name: str = "plan") -> Deployments:
+    """The same from plain data. Raises ConfigError."""
+    return _each(Document.of_data(data, name), Path(base))
+
+
+def placed_in(name: str, error: ServecastError) -> ServecastError:
+    """The error with the deployment behind it."""
+    kind = TraceError if isinstance(error, TraceError) else ConfigError
+    return kind(f"{error} (in deployment {name})")
+
+
+def check_traffic(asked: Deployments) -> None:
+    """Raise ConfigError or TraceError for levels that the traffic of a deployment cannot answer."""
+    for name, spec in asked.specs.items():
+        try:
+            trace = Traffic(spec).trace(0)
+            check_levels(spec, at_rate(trace, spec.growth))
+            check_prefixes(spec.candidates.prefix_caching, trace)
+        except ServecastError as error:
+            raise placed_in(name, error) from None
+
+
+def _each(document: Document, base: Path) -> Deployments:
+    data = document.data
+    given = data["deployments"]
+    if not isinstance(given, Mapping) or not given:
+        raise ConfigError(f"{document.where(('deployments',))}: deployments must map names to what each has of its "
+                          f"own, got {shown(given)}")
+    _check_common(document, given)
+    specs = {}
+    for name, own in given.items():
+        _check_own(document, name, own)
+        part = Part(document, str(name), _merged(data, own, str(name)))
+        try:
+            specs[str(name)] = plan_of(part, base)
+        except ConfigError as error:
+            raise placed_in(str(name), error) from None
+    _check_prices(document, specs)
+    return Deployments(str(data.get("name", "plan")), str(data.get("description", "")), specs)
+
+
+def _check_common(document: Document, given: Mapping[Any, Any]) -> None:
+    """Refuse common keys that nobody listens to, and what several deployments cannot be asked together."""
+    data = document.data
+    for key in data:
+        said = all(isinstance(own, Mapping) and key in own for own in given.values())
+        if said and key not in (*TOGETHER, *OF_ALL):
+            raise ConfigError(f"{document.where((key,))}: {key} has no effect: every deployment has its own")
+    budget, search = data.get("budget"), data.get("search")
+    if budget is None:
+        return
+    if isinstance(budget, Mapping) and "replicas" in budget:
+        raise ConfigError(f"{document.where(('budget', 'replicas'))}: budget.replicas: replicas of different "
+                          "deployments cannot be counted together; accepted: gpus, usd_per_hour")
+    if data.get("objective", "max_traffic") != "max_traffic":
+        raise ConfigError(f"{document.where(('objective',))}: objective {shown(data['objective'])} is not modelled "
+                          "with deployments and a budget; accepted: max_traffic")
+    for name, section in (("", search), *((f"deployments.{k}.", _search(own)) for k, own in given.items())):
+        if isinstance(section, Mapping) and section.get("batch_limits"):
+            raise ConfigError(f"{document.where(('deployments',))}: {name}search.batch_limits is not modelled with "
+                              "deployments and a budget; name max_num_seqs and max_num_batched_tokens in candidates")
+
+
+def _search(own: Any) -> Any:
+    return own.get("search") if isinstance(own, Mapping) else None
+
+
+def _check_own(document: Document, name: Any, own: Any) -> None:
+    """Refuse names that no Service and no folder can have, and keys of all in one deployment."""
+    where = document.where(("deployments", name))
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ConfigError(f"{where}: deployments.{shown(name)}: accepted are names of lower-case letters, digits "
+                          "and -, a letter first: Services are called so")
+    if own is not None and not isinstance(own, Mapping):
+        raise ConfigError(f"{where}: deployments.{name} must be a mapping of keys, got {shown(own)}")
+    wrong = next((key for key in own or () if key in OF_ALL), None)
+    if wrong is None and document.data.get("budget") is not None and "objective" in (own or ()):
+        wrong = "objective"
+    if wrong is not None:
+        raise ConfigError(f"{document.where(('deployments', name, wrong))}: deployments.{name}.{wrong}: {wrong} is one "
+                          "for all deployments, beside them")
+
+
+def _merged(data: Mapping[str, Any], own: Mapping[str, Any] | None, name: str) -> dict[str, Any]:
+    """The data of one deployment's plan."""
+    common = {key: value for key, value in data.items() if key not in ("deployments", "description")}
+    made = {**common, **(own or {}), "name": name}
+    for key in TOGETHER:
+        first, second = (_section(key, side.get(key)) for side in (common, own or {}))
+        if isinstance(first, Mapping) and isinstance(second, Mapping):
+            made[key] = {**first, **second}
+    for key in ("prices", "reserved_prices"):
+        if key not in (own or {}) and isinstance(made.get(key), Mapping):
+            made[key] = {gpu: usd for gpu, usd in made[key].items() if gpu_name(str(gpu)) in _gpus(made)}
+    return made
+
+
+def _section(key: str, value: Any) -> Any:
+    return {"name": value} if key == "engine" and isinstance(value, str) else value
+
+
+def _gpus(data: Mapping[str, Any]) -> list[str]:
+    """GPUs that a deployment may use."""
+    candidates = data.get("candidates")
+    given = candidates.get("gpu") if isinstance(candidates, Mapping) else None
+    names = PlanSpec.model_fields["candidates"].default.gpu if given is None else given
+    beside = candidates.get("beside") if isinstance(candidates, Mapping) else None
+    given = beside if isinstance(beside, list) else [beside]
+    others = [each.get("gpu") for each in given if isinstance(each, Mapping)]
+    return [gpu_name(str(each)) for each in [*(names if isinstance(names, list | tuple) else [names]), *others]]
+
+
+def _check_prices(document: Document, specs: Mapping[str, PlanSpec]) -> None:
+    """Refuse a common price of a GPU that no deployment may use."""
+    used = dict.fromkeys(gpu for spec in specs.values() for gpu in (
+        *spec.candidates.gpu, *spec.candidates.gpus_beside))
+    for key in ("prices", "reserved_prices"):
+        for gpu in document.data.get(key) or ():
+            if gpu_name(str(gpu)) not in used and ("candidates", "gpu") not in document.overridden:
+                raise ConfigError(f"{document.where((key, gpu))}: {key}.{gpu} has no effect: no such GPU among the "
+                                  f"candidates of any deployment ({listed(used)})")

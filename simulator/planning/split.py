@@ -1,0 +1,372 @@
+"""A budget over several deployments: the largest common growth of their traffic that all carry, and who gets what.
+
+Of every deployment the fewest GPUs are a step function of the traffic; its steps are the walls of its fleets, as a plan
+with a budget finds them (planning.budget: by the mean, to 1 %). Walls are simulated where they decide and estimated
+elsewhere, in proportion to the replicas: of the split that is the answer every one is simulated, and so is, of every
+candidate, the largest fleet that would have been cheaper than what carrying more takes. With the walls rising with the
+replicas no other split of the budget carries more.
+"""
+
+import bisect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from simulator.planning.bounds import Ready, fewest_replicas, likely_replicas
+from simulator.planning.budget import blank_row, fleet_row, relief_rows
+from simulator.planning.cache import PointCache
+from simulator.planning.candidate import Candidate, candidates_of
+from simulator.planning.deployments import Deployments, check_traffic
+from simulator.planning.looks import OutOfBudget
+from simulator.planning.news import INTERRUPTED, Tell, Teller
+from simulator.planning.plan import BUDGET
+from simulator.planning.points import Runner
+from simulator.planning.price import usd_of
+from simulator.planning.search import Search
+from simulator.planning.spec import MAX_REPLICAS, PlanSpec
+from simulator.planning.traffic import mean_rate
+
+STEPS: Final = 3
+"""Larger budgets that are answered too: each the least that carries more than the one before."""
+
+
+@dataclass
+class Option:
+    """One candidate of a deployment, and what its fleets were seen to carry, as a multiple of the traffic."""
+
+    found: Ready
+    spends: Callable[[int], float]  # what a fleet of so many replicas takes of the budget
+    spare: int
+    counts: Sequence[int]  # serving replicas, rising
+    seen: dict[int, float] = field(default_factory=dict)
+    sure: bool = False  # what was not seen counts for no more than the next smaller fleet that was
+
+    def cost(self, serving: int) -> float:
+        """What a fleet takes of the budget, spares included."""
+        return self.spends(serving + self.spare)
+
+    def carries(self, serving: int) -> float:
+        """What was seen, else between two fleets that were, or as much a replica as the largest or smallest of them."""
+        if serving in self.seen:
+            return self.seen[serving]
+        low = max((n for n in self.seen if n < serving), default=0)
+        high = min((n for n in self.seen if n > serving), default=0)
+        least, most = self.seen.get(low, 0.0), self.seen.get(high, math.inf)
+        if self.sure or not self.seen:
+            return least
+        if not high or math.isinf(most):
+            return least * serving / low if low else most
+        return least + (most - least) * (serving - low) / (high - low)
+
+    def fewest(self, target: float) -> int | None:
+        """Serving replicas of the smallest fleet that carries `target`."""
+        at = bisect.bisect_left(self.counts, target, key=self.carries)
+        return self.counts[at] if at < len(self.counts) else None
+
+
+Fleet = tuple[Option, int]
+"""A candidate with its serving replicas."""
+
+
+class Part:
+    """One deployment: its candidates, and the simulations that say what their fleets carry."""
+
+    def __init__(self, name: str, spec: PlanSpec, runner: Runner) -> None:
+        self.name, self.spec, self.search = name, spec, Search(spec, runner)
+        self.trace = runner.bench.traffic.trace(0)
+        self.per_unit = mean_rate(self.trace)
+        found = [runner.bench.ready(candidate) for candidate in candidates_of(spec)]
+        self.options = [Option(f, _spends(spec, f.candidate), spec.survive, _counts(spec, f.candidate))
+                        for f in found if f.setup is not None]  # fmt: skip
+        self.options = [option for option in self.options if option.counts]
+        self.reason = next((f.reason for f in found if f.setup is None), "candidates.replicas leaves no number of them")
+
+    @property
+    def traffic(self) -> float:
+        """[requests/s] planned."""
+        return self.per_unit * self.spec.growth
+
+    @property
+    def least(self) -> float:
+        """What the cheapest fleet takes of the budget."""
+        return min((option.cost(option.counts[0]) for option in self.options), default=math.inf)
+
+    def look(self, option: Option, serving: int) -> None:
+        """Simulate what a fleet carries."""
+        edge = self.search.wall_edge(option.found.candidate, serving, self.near(option, serving))
+        option.seen[serving] = math.inf if math.isinf(edge.fails) else edge.passes / self.spec.growth
+
+    def near(self, option: Option, serving: int) -> float:
+        """Where a wall is looked for: [times the workload's traffic] as the other fleets let expect."""
+        others = {n: wall for n, wall in option.seen.items() if n != serving and 0 < wall < math.inf}
+        n = min(others, key=lambda n: (abs(n - serving), n), default=0)
+        return self.spec.growth * (others[n] * serving / n if n else 1.0)
+
+    def first(self, option: Option, most: float) -> int:
+        """The fleet that is looked at first: the likely one, where it takes at most so much of the budget."""
+        setup = option.found.setup
+        assert setup is not None
+        tpot = min((t.max_s for t in self.spec.slo.targets if t.metric == "tpot"), default=None)
+        paid = bisect.bisect_right(option.counts, most + 1e-9, key=option.cost)
+        at = bisect.bisect_left(option.counts, likely_replicas(setup, self.trace, self.traffic, tpot))
+        return option.counts[max(0, min(at, paid - 1))]
+
+    def cheapest(self, target: float) -> Fleet | None:
+        """The cheapest fleet that carries `target` times the traffic; of two the one that carries more."""
+        fleets = [(option, n) for option in self.options if (n := option.fewest(target)) is not None]
+        return min(fleets, key=lambda fleet: (fleet[0].cost(fleet[1]), -fleet[0].carries(fleet[1])), default=None)
+
+    def rivals(self, target: float, most: float) -> list[Fleet]:
+        """Fleets not yet looked at that might carry `target` for less: of each candidate the largest below it."""
+        found = self.cheapest(target)
+        limit = min(most, math.inf if found is None else found[0].cost(found[1]))
+        rivals = []
+        for option in self.options:
+            at = bisect.bisect_left(option.counts, target, key=option.carries)
+            at = min(at, bisect.bisect_left(option.counts, limit - 1e-9, key=option.cost)) - 1
+            n = option.counts[at] if at >= 0 else 0
+            if n and n not in option.seen and not self._beneath(option, n, target):
+                rivals.append((option, n))
+        return rivals
+
+    def _beneath(self, option: Option, serving: int, target: float) -> bool:
+        """Whether it is proved that a fleet does not carry `target`."""
+        setup = option.found.setup
+        return setup is not None and math.isfinite(target) and (
+            fewest_replicas(setup, self.trace, target * self.traffic) > serving)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Split:
+    """A settled answer: the common growth, and a fleet of every deployment in their order."""
+
+    growth: float
+    fleets: tuple[Fleet, ...]
+
+    @property
+    def cost(self) -> float:
+        """Of the budget."""
+        return sum(option.cost(n) for option, n in self.fleets)
+
+
+class Splitting:
+    """Looks for splits of a budget among deployments with as few walls as decide them."""
+
+    def __init__(self, parts: Sequence[Part], tell: Callable[[str], None] = lambda doing: None) -> None:
+        self.parts, self.tell = parts, tell
+
+    def begin(self, budget: float) -> Part | None:
+        """One look at every candidate; the deployment that no fleet serves within the budget, if there is one."""
+        for part in self.parts:
+            others = sum(other.least for other in self.parts if other is not part)
+            for option in list(part.options):
+                n = part.first(option, budget - others)
+                self.tell(f"{part.name}, {option.found.candidate.label}")
+                part.look(option, n)
+                if option.seen[n] == 0:
+                    part.options.remove(option)
+                    part.reason = f"{option.found.candidate.label} meets the limits at no rate"
+            if not part.options:
+                return part
+        return None
+
+    def common(self, budget: float) -> Split | None:
+        """The largest common growth by what is known and estimated; None where the budget pays for no split."""
+        values = sorted({option.carries(n) for part in self.parts for option in part.options for n in option.counts
+                         if option.cost(n) <= budget + 1e-9} - {0.0})  # fmt: skip
+        at = bisect.bisect_right(values, budget + 1e-9, key=lambda value: self._cost(value))
+        found = self._least(values[at - 1]) if at else None
+        return found and Split(min(option.carries(n) for option, n in found.fleets), found.fleets)
+
+    def settled(self, budget: float) -> Split | None:
+        """The same with every wall simulated that decides it."""
+        while True:
+            found = self.common(budget)
+            if found is None:
+                return None
+            beyond = math.nextafter(found.growth, math.inf)
+            if not self._looked(found) and (math.isinf(found.growth) or not self._rivalled(beyond, budget)):
+                return found
+
+    def least(self, target: float) -> Split | None:
+        """The cheapest fleets that carry `target`, settled likewise; None where fewer replicas are allowed."""
+        while True:
+            found = self._least(target)
+            if found is None:
+                return None
+            if not self._looked(found) and not self._rivalled(target, math.inf):
+                return found
+
+    def _least(self, target: float) -> Split | None:
+        fleets = [part.cheapest(target) for part in self.parts]
+        return Split(target, tuple(fleet for fleet in fleets if fleet)) if all(fleets) else None
+
+    def _cost(self, target: float) -> float:
+        found = self._least(target)
+        return math.inf if found is None else found.cost
+
+    def _looked(self, split: Split) -> bool:
+        """Whether fleets of a split had to be looked at."""
+        unknown = [(part, *fleet) for part, fleet in zip(self.parts, split.fleets, strict=True)
+                   if fleet[1] not in fleet[0].seen]  # fmt: skip
+        return self._look(unknown)
+
+    def _rivalled(self, target: float, budget: float) -> bool:
+        """Whether fleets that might carry `target` for less had to be looked at."""
+        unknown = []
+        for part in self.parts:
+            others = sum(other.least for other in self.parts if other is not part)
+            unknown += [(part, *fleet) for fleet in part.rivals(target, budget - others + 2e-9)]
+        return self._look(unknown)
+
+    def _look(self, unknown: Sequence[tuple[Part, Option, int]]) -> bool:
+        for part, option, n in unknown:
+            self.tell(f"{part.name}, {n} x {option.found.candidate.label}")
+            part.look(option, n)
+        return bool(unknown)
+
+
+def _spends(spec: PlanSpec, candidate: Candidate) -> Callable[[int], float]:
+    """Replicas -> what they take of the budget: GPUs, or USD an hour."""
+    assert spec.budget is not None
+    in_gpus = spec.budget.gpus is not None
+    return lambda replicas: float(candidate.gpus_of(replicas)) if in_gpus else usd_of(spec, candidate, replicas)
+
+
+def _counts(spec: PlanSpec, candidate: Candidate) -> Sequence[int]:
+    """Serving replicas to choose from; where the plan names none, any."""
+    asked = spec.candidates
+    if asked.total_gpus is not None or "replicas" in asked.model_fields_set:
+        return candidate.counts(spec)
+    least = candidate.beside.replicas if candidate.beside else candidate.prefill_replicas + 1
+    return range(least, MAX_REPLICAS + 1)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A budget shared out. `found` is None where it does not pay for a fleet of every deployment."""
+
+    asked: Deployments
+    parts: tuple[Part, ...]
+    found: Split | None
+    rows: tuple[dict[str, Any], ...] = ()  # of the fleets, as planning.budget has them
+    needs: Split | None = None  # the cheapest fleets that carry the traffic as it is
+    more: tuple[Split, ...] = ()  # larger budgets
+    relief: tuple[dict[str, Any], ...] = ()  # of the deployment that is at its wall first
+    reason: str = ""
+    failed: str = ""  # the deployment that nothing serves
+    stopped: str = ""
+
+    @property
+    def first(self) -> int:
+        """Place of the deployment that is at its wall first."""
+        assert self.found is not None
+        return min(range(len(self.parts)), key=lambda k: self.found.fleets[k][0].carries(self.found.fleets[k][1]))  # type: ignore[union-attr]
+
+
+def share_out(
+    asked: Deployments,
+    *,
+    jobs: int | None = None,
+    cache: PointCache | Path | None = None,
+    explain: bool = True,
+    progress: Tell | None = None,
+) -> Shared:
+    """Split the budget so that all deployments carry the largest common multiple of their traffic.
+
+    Ctrl-C leaves the best split among the fleets seen by then. Raises ConfigError, TraceError.
+    """
+    budget = asked.budget
+    assert budget is not None
+    amount = float(budget.gpus or budget.usd_per_hour or 0.0)
+    check_traffic(asked)
+    store = PointCache(cache) if isinstance(cache, Path) else cache
+    teller = Teller(progress, sum(len(candidates_of(spec)) for spec in asked.specs.values()) + 4)
+    parts = tuple(Part(name, spec, Runner(spec, jobs, store, teller)) for name, spec in asked.specs.items())
+    nothing = next((part for part in parts if not part.options), None)
+    if nothing is not None:
+        return Shared(asked, parts, None, failed=nothing.name, reason=nothing.reason)
+    if sum(part.least for part in parts) > amount + 1e-9:
+        return Shared(asked, parts, None, reason=_too_little(parts, budget.gpus is not None))
+    stopped, first = "", teller.parts - 4  # looks at every candidate, then as many as it takes
+
+    def tell(doing: str) -> None:
+        nonlocal first
+        first -= 1
+        teller.parts += first < 0
+        teller.begin(doing)
+
+    splitting = Splitting(parts, tell)
+    found: Split | None = None
+    needs: Split | None = None
+    more: list[Split] = []
+    rows: list[dict[str, Any]] = []
+    relief: list[dict[str, Any]] = []
+    try:
+        failed = splitting.begin(amount)
+        if failed is not None:
+            return Shared(asked, parts, None, failed=failed.name, reason=failed.reason)
+        teller.begin("the split of the budget")
+        found = splitting.settled(amount)
+        teller.begin("levels and ranges of the split")
+        for part, (option, n) in zip(parts, found.fleets if found else (), strict=False):
+            near = part.near(option, n)
+            rows.append(fleet_row(part.search, option.found, part.per_unit, n + option.spare, near))
+        if found and explain:
+            teller.begin("other budgets")
+            needs = splitting.least(1.0)
+            _larger(splitting, found, more)
+            teller.begin("the bottleneck")
+            relief = _relief(parts, found)
+    except OutOfBudget:
+        stopped = BUDGET
+    except KeyboardInterrupt:
+        stopped = INTERRUPTED
+    if stopped and found is None:
+        for option in (option for part in parts for option in part.options):
+            option.sure = True
+        found = splitting.common(amount)
+    if found is not None:
+        rows = [rows[k] if k < len(rows) else _bare(part, *fleet)
+                for k, (part, fleet) in enumerate(zip(parts, found.fleets, strict=True))]  # fmt: skip
+    reason = "" if found or stopped else _too_little(parts, budget.gpus is not None)
+    return Shared(asked, parts, found, tuple(rows), needs, tuple(more), tuple(relief), reason, "", stopped)
+
+
+def _larger(splitting: Splitting, found: Split, more: list[Split]) -> None:
+    """Adds the least budgets that carry more, each than the one before."""
+    at = found
+    while len(more) < STEPS and math.isfinite(at.growth):
+        wanted = splitting.least(math.nextafter(at.growth, math.inf))
+        larger = wanted and splitting.settled(wanted.cost)
+        if larger is None or not larger.growth > at.growth:
+            return
+        more.append(larger)
+        at = larger
+
+
+def _relief(parts: Sequence[Part], found: Split) -> list[dict[str, Any]]:
+    """What would move the first wall, most first."""
+    k = min(range(len(parts)), key=lambda k: found.fleets[k][0].carries(found.fleets[k][1]))
+    option, n = found.fleets[k]
+    if math.isinf(option.seen[n]):
+        return []
+    return relief_rows(parts[k].search, option.found.candidate, n, option.seen[n] * parts[k].spec.growth)
+
+
+def _bare(part: Part, option: Option, serving: int) -> dict[str, Any]:
+    """A row of a fleet of which only the wall is known."""
+    carries = option.carries(serving)
+    row = blank_row(part.spec, option.found, serving + option.spare)
+    rate = min(carries, part.spec.search.max_rate_scale) * part.traffic
+    return row | {"carries": rate, "wall": math.isfinite(carries)}
+
+
+def _too_little(parts: Sequence[Part], gpus: bool) -> str:
+    """What the smallest fleets take together."""
+    unit = "GPUs" if gpus else "USD/h"
+    each = ", ".join(f"{part.name} {part.least:g}" for part in parts)
+    spare = " with its spares" if any(part.spec.survive for part in parts) else ""
+    return f"the smallest fleet of each{spare} takes {sum(part.least for part in parts):g} {unit} together ({each})"
