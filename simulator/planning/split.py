@@ -25,7 +25,7 @@ from simulator.planning.plan import BUDGET
 from simulator.planning.points import Runner
 from simulator.planning.price import usd_of
 from simulator.planning.search import Search
-from simulator.planning.spec import MAX_REPLICAS, PlanSpec
+from simulator.planning.spec import MAX_REPLICAS, BudgetSpec, PlanSpec
 from simulator.planning.traffic import mean_rate
 
 STEPS: Final = 3
@@ -260,10 +260,17 @@ class Shared:
     stopped: str = ""
 
     @property
-    def first(self) -> int:
-        """Place of the deployment that is at its wall first."""
-        assert self.found is not None
-        return min(range(len(self.parts)), key=lambda k: self.found.fleets[k][0].carries(self.found.fleets[k][1]))  # type: ignore[union-attr]
+    def amount(self) -> float:
+        """The budget."""
+        return _amount(self.asked.budget)
+
+    @property
+    def capped(self) -> bool:
+        """Whether it is the number of replicas allowed that ends the growth, not the budget."""
+        if self.found is None or self.stopped or math.isinf(self.found.growth):
+            return False
+        beyond = math.nextafter(self.found.growth, math.inf)
+        return any(part.cheapest(beyond) is None for part in self.parts)
 
 
 def share_out(
@@ -278,9 +285,8 @@ def share_out(
 
     Ctrl-C leaves the best split among the fleets seen by then. Raises ConfigError, TraceError.
     """
-    budget = asked.budget
+    budget, amount = asked.budget, _amount(asked.budget)
     assert budget is not None
-    amount = float(budget.gpus or budget.usd_per_hour or 0.0)
     check_traffic(asked)
     store = PointCache(cache) if isinstance(cache, Path) else cache
     teller = Teller(progress, sum(len(candidates_of(spec)) for spec in asked.specs.values()) + 4)
@@ -333,6 +339,11 @@ def share_out(
                 for k, (part, fleet) in enumerate(zip(parts, found.fleets, strict=True))]  # fmt: skip
     reason = "" if found or stopped else _too_little(parts, budget.gpus is not None)
     return Shared(asked, parts, found, tuple(rows), needs, tuple(more), tuple(relief), reason, "", stopped)
+
+
+def _amount(budget: BudgetSpec | None) -> float:
+    """GPUs or USD an hour."""
+    return float(budget.gpus or budget.usd_per_hour or 0.0) if budget else 0.0
 
 
 def _larger(splitting: Splitting, found: Split, more: list[Split]) -> None:

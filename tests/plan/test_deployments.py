@@ -71,6 +71,23 @@ def test_the_best_split_of_a_budget_is_that_of_theory() -> None:
     assert f"7 GPUs carry {data['common']['carries']:.2f} times" in joint_lines(data)[0]
 
 
+def test_what_is_left_over_is_told_from_a_cap_on_replicas() -> None:
+    """By theory a server carries 0.83 (short) and 1.43 times (middle) the same: of two each short is at its wall first.
+    Where it is served by two or four, five servers carry most as two and two, and the fifth helps nobody."""
+    two = {name: queue(name, 1_000) for name in ("short", "middle")}
+    capped = textbook(deployments=two, candidates=SECOND | {"replicas": [1, 2]}, budget={"gpus": 9})
+    data = shared_data(share_out(deployments_from(capped), jobs=1, explain=False))
+    assert data["common"]["first"] == "short" and data["common"]["capped"]
+    left = 9 - data["gpus"]
+    assert data["common"]["left"] == left
+    assert f"{left} GPUs are left over: short is allowed no more replicas (candidates.replicas)." in joint_lines(data)
+    two["short"] |= {"candidates": {"total_gpus": [2, 4]}}
+    pairs = textbook(deployments=two, budget={"gpus": 5})
+    data = shared_data(share_out(deployments_from(pairs), jobs=1, explain=False))
+    assert [row["gpus"] for row in data["deployments"]] == [2, 2] and not data["common"]["capped"]
+    assert "1 GPU is left over: no deployment that is at its wall gets further with it." in joint_lines(data)
+
+
 class Table(Part):
     """A deployment whose fleets carry what a table says; counts the looks."""
 

@@ -123,8 +123,10 @@ def _split_lines(data: Data) -> list[str]:
              f"{_shares(data)}; {_cost(data)}."]  # fmt: skip
     if common["first"]:
         row = next(row for row in data["deployments"] if row["name"] == common["first"])
-        lines.append(f"First at its wall is {row['name']}: just above, {row['words'] or _broken(row)}.")
+        seen = f" (seen over {row['span_s']:,.0f} s of arrivals)" if row["span_s"] else ""
+        lines.append(f"First at its wall is {row['name']}: just above, {row['words'] or _broken(row)}{seen}.")
         lines += [first_relief(data["relief"])] if first_relief(data["relief"]) else []
+    lines += _left_lines(data)
     if data["needs"] and common["carries"] is not None:
         lines.append(_needs_line(data))
     for split in data["more"]:
@@ -136,6 +138,19 @@ def _split_lines(data: Data) -> list[str]:
         when = ", ".join(f"{months_text(count)} months at {g} % a month" for g, count in common["months"].items())
         lines.append(f"Traffic that grows gets there in {when}.")
     return lines + [_deployment_line(row) for row in data["deployments"]]
+
+
+def _left_lines(data: Data) -> list[str]:
+    """What of the budget nobody can use, and whether more replicas could."""
+    common = data["common"]
+    if common["left"] < 0.005:
+        return []
+    gpus = "gpus" in data["budget"]
+    left = gpu_words(round(common["left"])) if gpus else f"{common['left']:,.2f} USD/h"
+    rest = f"{left} {'are' if left.endswith('s') else 'is'} left over"
+    if common["capped"]:
+        return [f"{rest}: {common['first']} is allowed no more replicas (candidates.replicas)."]
+    return [f"{rest}: no deployment that is at its wall gets further with it."]
 
 
 def _needs_line(data: Data) -> str:

@@ -56,7 +56,7 @@ def shared_data(shared: Shared) -> dict[str, Any]:
         "plans": {},
         "stopped": shared.stopped,
         "missing": [],
-        "reason": shared.reason or head["reason"],
+        "reason": head["reason"] or shared.reason,
         "simulated": sum(part.search.runner.simulated for part in shared.parts),
         "requests": sum(part.search.runner.requests for part in shared.parts),
     }
@@ -86,11 +86,12 @@ def _head(asked: Deployments, rows: Sequence[Data]) -> dict[str, Any]:
 
 def _blank(name: str, model: str, traffic: float | None, status: str, reason: str) -> dict[str, Any]:
     return {
-        "name": name, "model": model, "traffic": traffic, "status": status, "reason": reason, "label": None,
+        "name": name, "model": model, "traffic": traffic, "status": status, "reason": reason.removeprefix(f"{name}: "),
+        "label": None,
         "gpu": None, "replicas": None, "spare": None, "gpus": None, "usd_per_hour": None, "spare_gpus": None,
         "spare_usd_per_hour": None, "price_assumed": False, "watts_estimate": None, "levels": [], "carries": None,
-        "low": None, "high": None, "wall": False, "explained": False, "breaks": None, "bottleneck": None, "words": "",
-        "export": {},
+        "low": None, "high": None, "wall": False, "explained": False, "breaks": None, "bottleneck": None,
+        "words": "", "span_s": None, "export": {},
     }  # fmt: skip
 
 
@@ -151,7 +152,7 @@ def _bought(shared: Shared, k: int) -> dict[str, Any]:
     if own["wall"]:
         row |= {key: None if own[key] is None else own[key] / part.traffic for key in ("carries", "low", "high")}
     if own["breaks"]:
-        row |= {"breaks": own["breaks"]["level"], "words": own["breaks"]["words"]}
+        row |= {"breaks": own["breaks"]["level"], "words": own["breaks"]["words"], "span_s": own["span_s"]}
     return row
 
 
@@ -175,6 +176,8 @@ def _common(shared: Shared, rows: Sequence[Data], growth: Sequence[float]) -> di
         "high": min(highs, default=None),
         "first": first["name"] if first else None,
         "breaks": first["breaks"] if first else None,
+        "left": max(0.0, shared.amount - shared.found.cost),
+        "capped": shared.capped,
         "months": months_to(1.0, carries, growth) if carries and growth else {},
     }
 
