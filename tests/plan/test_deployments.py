@@ -19,9 +19,10 @@ from simulator.planning.candidate import Candidate
 from simulator.planning.deployments import Deployments, deployments_from, read_plan
 from simulator.planning.joint import plan_each
 from simulator.planning.news import News
+from simulator.planning.part import Option, Part
 from simulator.planning.plan import plan
 from simulator.planning.spec import load_plan, plan_from
-from simulator.planning.split import Option, Part, Shared, Splitting, share_out
+from simulator.planning.split import Shared, Splitting, share_out
 from simulator.report.plan.joint import joint_lines, manifests, render_joint, write_joint
 from simulator.report.plan.joint_data import joint_data, shared_data
 from tests.plan.test_load import mm1_rate
