@@ -94,15 +94,9 @@ class Part:
         return min((option.cost(option.counts[0]) for option in self.options), default=math.inf)
 
     def look(self, option: Option, serving: int) -> None:
-        """Simulate what a fleet carries."""
-        edge = self.search.wall_edge(option.found.candidate, serving, self.near(option, serving))
+        """Simulate what a fleet carries, as a budget for this deployment alone does."""
+        edge = self.search.wall_edge(option.found.candidate, serving, self.spec.growth)
         option.seen[serving] = math.inf if math.isinf(edge.fails) else edge.passes / self.spec.growth
-
-    def near(self, option: Option, serving: int) -> float:
-        """Where a wall is looked for: [times the workload's traffic] as the other fleets let expect."""
-        others = {n: wall for n, wall in option.seen.items() if n != serving and 0 < wall < math.inf}
-        n = min(others, key=lambda n: (abs(n - serving), n), default=0)
-        return self.spec.growth * (others[n] * serving / n if n else 1.0)
 
     def first(self, option: Option, most: float) -> int:
         """The fleet that is looked at first: the likely one, where it takes at most so much of the budget."""
@@ -318,8 +312,7 @@ def share_out(
         found = splitting.settled(amount)
         teller.begin("levels and ranges of the split")
         for part, (option, n) in zip(parts, found.fleets if found else (), strict=False):
-            near = part.near(option, n)
-            rows.append(fleet_row(part.search, option.found, part.per_unit, n + option.spare, near))
+            rows.append(fleet_row(part.search, option.found, part.per_unit, n + option.spare))
         if found and explain:
             teller.begin("other budgets")
             needs = splitting.least(1.0)
