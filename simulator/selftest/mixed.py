@@ -8,6 +8,8 @@ from simulator.engines.scaling import METRICS, NOTHING, REQUESTS, WAITING_REQUES
 from simulator.selftest.cases import Case, Choose, Uniform, some_case
 from simulator.selftest.fleets import HANDED, limits_of, pools_of, some_changes, with_decode, with_pools
 
+LONG_AFTER: Final = 1000
+"""Ticks after which a run ends whose scalers may take its replicas away for ever."""
 MIXED: Final = {"policy": "chunked", "draft_tokens": 0, "swap_blocks": 0}
 
 
@@ -26,8 +28,11 @@ def mixed(seed: int, longest: int = 25) -> Case:
     scalers, shifts = _some_scalers(case, more, tick)
     count, replicas = more.among(1, 3, 8), len(limits_of(case))
     changes = some_changes(more, tick, count, replicas)
-    return replace(case, changes=changes, found_after=more.among(0, 0, 4 * tick), retry=more.among(tick, 3 * tick),
+    case = replace(case, changes=changes, found_after=more.among(0, 0, 4 * tick), retry=more.among(tick, 3 * tick),
                    notice=more.among(0, 2, 9) * tick, retries=more.among(None, 0, 1, 3), scalers=scalers, shifts=shifts)
+    if scalers and case.retries is None and case.until is None:  # may lose a request each time, and never end
+        return replace(case, until=LONG_AFTER * tick)
+    return case
 
 
 def some_tick(case: Case) -> int:

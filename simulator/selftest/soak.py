@@ -52,6 +52,9 @@ class _Worker:
     process: Any
     pipe: Connection
     seed: Any
+    first: int
+    count: int | None
+    """Of the seeds first, first + jobs, ... how many are its; None: as many as time allows."""
 
 
 def soak(start: int, most: int | None, seconds: float, jobs: int, told: Callable[[Soaked], None] | None = None,
@@ -66,7 +69,7 @@ def soak(start: int, most: int | None, seconds: float, jobs: int, told: Callable
         while workers and len(soaked.findings) < findings and time.monotonic() < begun + seconds:
             ready = wait([each.pipe for each in workers], timeout=1.0)
             for worker in [each for each in workers if each.pipe in ready]:
-                _hear(worker, workers, soaked)
+                _hear(worker, workers, soaked, context, jobs)
             soaked.seconds = time.monotonic() - begun
             if told:
                 told(soaked)
@@ -79,11 +82,16 @@ def soak(start: int, most: int | None, seconds: float, jobs: int, told: Callable
     return soaked
 
 
-def _hear(worker: _Worker, workers: list[_Worker], soaked: Soaked) -> None:
+def _hear(worker: _Worker, workers: list[_Worker], soaked: Soaked, context: Any, jobs: int) -> None:
     try:
         word = worker.pipe.recv()
     except EOFError:
-        _lost(worker, workers, soaked)
+        _lost(worker, soaked)
+        workers.remove(worker)
+        nearer = (int(worker.seed.value) - worker.first) // jobs + 1
+        left = None if worker.count is None else worker.count - nearer
+        if left is None or left > 0:
+            workers.append(_started(context, worker.first + nearer * jobs, jobs, left))
         return
     if word is None:
         workers.remove(worker)
@@ -95,13 +103,12 @@ def _hear(worker: _Worker, workers: list[_Worker], soaked: Soaked) -> None:
         soaked.simpy += word[1]
 
 
-def _lost(worker: _Worker, workers: list[_Worker], soaked: Soaked) -> None:
-    """A worker that hung or has crashed: its case is a finding, unshrunk; the other workers go on."""
+def _lost(worker: _Worker, soaked: Soaked) -> None:
+    """A worker that hung or has crashed: its case is a finding, unshrunk; another goes on behind it."""
     worker.process.join()
     code = worker.process.exitcode
     hung = ALARM is not None and code == -ALARM
     why = f"does not end in {HANG_S:.0f} s of computing" if hung else f"the process ended with {code}"
-    workers.remove(worker)
     seed = int(worker.seed.value)
     soaked.findings.append(Finding(seed, [why], case_text(case_of(seed))))
 
@@ -112,7 +119,7 @@ def _started(context: Any, first: int, step: int, count: int | None) -> _Worker:
     process = context.Process(target=_work, args=(theirs, seed, first, step, count), daemon=True)
     process.start()
     theirs.close()
-    return _Worker(process, ours, seed)
+    return _Worker(process, ours, seed, first, count)
 
 
 def _limited() -> None:
