@@ -42,11 +42,17 @@ def class_of(run: MeasuredRun) -> str:
     return ", ".join(parts)
 
 
+def served_alone(run: MeasuredRun) -> bool:
+    """Whether no two of its requests were in the engine at a time."""
+    start = run.requests.arrival_s.to_numpy()
+    return bool((start[1:] >= (start + run.requests.e2e_s.to_numpy())[:-1]).all())
+
+
 def _arrivals(run: MeasuredRun) -> str:
     """What came how: requests that never meet are lone ones, equal ones sent at once a batch."""
+    if served_alone(run):
+        return "lone requests"
     requests = run.requests
     start = requests.arrival_s.to_numpy()
-    if bool((start[1:] >= (start + requests.e2e_s.to_numpy())[:-1]).all()):
-        return "lone requests"
     alike = requests[["prompt_tokens", "output_tokens"]].nunique().max() == 1
     return "batches" if alike and start[-1] - start[0] < AT_ONCE_S else ARRIVALS[run.kind]

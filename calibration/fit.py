@@ -48,6 +48,10 @@ FIT_RUNS: Final = (
         )
         for kind in ("batch", "ctx", "pre", "prefill")
     ),
+    "llama8b-h200-f/batch_*",
+    "llama8b-h200-f/ctx_*",
+    "llama8b-h200-f/uneven_*",
+    *(f"llama8b-h200-{series}/batch_*" for series in ("c", "d", "e")),
     "qwen3-30b-a3b-h200-tp2ep/prefill_*",
 )
 FEATURE_RUNS: Final = ("llama8b-h200-sampling/batch_*", "llama8b-h200-lora/batch_*", "llama8b-h200-lora/pre*",
@@ -70,9 +74,12 @@ TRAFFIC: Final = 2.0 * (8 * 4096 + 2 * (4096 + 1024) + 4 * 1024 + 3 * 14336)
 KV_BYTES: Final = 4096
 PAIR_FLOPS: Final = 4 * 32 * 128
 """One layer of Llama-3.1-8B: KV bytes per token (8 heads of 128, keys and values, 16 bits), FLOP per pair."""
-UNEVEN_US: Final = 3.75
+BESIDE_PREFILL: Final = (1.35, 0.35)
+"""Decode attention in a step with prefill, relative to one without: between no difference and the 1.7 times of a public
+table (RTX PRO 6000, casys-kaist/LLMServingSim 5daddb2)."""
+UNEVEN_US: Final = 8.0
 """[us] per layer. Steps of 4 and 16 unequal sequences lasted 0.24-0.29 ms (8 us a layer) longer than steps of
-equal ones without asynchronous scheduling; about half is taken, since traffic also slows the CPU."""
+equal ones without asynchronous scheduling; on the H200, with the same kernels, 8.5 us are fitted."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +175,7 @@ def operator_values(gemm: GemmFit, decode: DecodeFit, harness: Operators) -> dic
         "decode_sequence": decode.sequence_s * 1e6,
         "mixed_lengths": 0.0,
         "prefill_rate": 500.0,
+        "decode_beside_prefill": 1.0,
         "prefill_token": 0.0,
         "sample_sequence": 0.0,
         "all_reduce_sync": 0.0,
@@ -191,6 +199,7 @@ def priors(gemm: GemmFit, harness: Operators, library: Operators) -> dict[str, t
         "decode_bandwidth": (best, 0.1),
         "sample_sequence": (2.0, 3.0),
         "prefill_rate": (prefill, 0.15 * prefill),
+        "decode_beside_prefill": BESIDE_PREFILL,
     }
 
 

@@ -13,13 +13,24 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from calibration.fit import KV_BYTES, MEASUREMENTS, UNEVEN_US, Calibration, entry, operator_values, used_for_fit
+from calibration.fit import (
+    BESIDE_PREFILL,
+    KV_BYTES,
+    MEASUREMENTS,
+    Calibration,
+    entry,
+    operator_values,
+    runs_named,
+    used_for_fit,
+)
 from calibration.fit_host import WorkerFit, fit_workers
 from calibration.fit_operators import fit_decode, fit_gemm
 from calibration.fit_stages import StageFit, fit_stages
-from calibration.fit_steps import FREE, StepFit, fit_steps, gaps_of, gpu_seconds, step_cost, with_values
+from calibration.fit_steps import StepFit, fit_steps, gaps_of, gpu_seconds, step_cost, with_values
 from calibration.measured import MeasuredRun, find_runs, load_run
 from calibration.operators import Operators, load_operators
+from calibration.predict import setup_of
+from simulator.cost.device import unsplit
 from simulator.cost.gpu_times import UNITS, gpu_times
 from simulator.profiles.gpu import Gpu, load_gpu
 from simulator.profiles.host import load_host
@@ -28,6 +39,10 @@ Array = npt.NDArray[np.float64]
 
 HARNESS: Final = "ops-h200.json"
 H100_HARNESS: Final = "ops-h100.json"
+ONE: Final = tuple(f"llama8b-h200-{runs}_*" for runs in ("c/batch", "d/batch", "e/batch", "f/batch", "f/ctx"))
+"""Equal sequences on one GPU in 16 bits: four engines, three cards."""
+UNEVEN: Final = tuple(f"llama8b-h200-{runs}_*" for runs in ("f/uneven", "c/conv", "d/conv", "e/conv"))
+"""As many of unequal contexts: batches, and the traffic that the launches are fitted on."""
 PLAIN: Final = ("llama8b-h200-tp2-b", "qwen14b-h200-tp2-b")
 SYNC: Final = "llama8b-h200-tp2-sync"
 FP8: Final = "llama8b-h200-fp8"
@@ -59,8 +74,10 @@ def calibrate_h200(reference: Calibration, measurements: Path = MEASUREMENTS) ->
     base.measured.pop("fp8_extra", None)
     base.measured["fp8_extra"] = {"points": [[1, 0.0], [2, 0.0]], "source": "not fitted yet"}
     priors = _priors(reference, harness, load_operators(measurements / H100_HARNESS))
-    found = fit_steps(_runs(measurements, (*PLAIN, FP8_KV)), base, priors)
+    even = [*runs_named(measurements, ONE), *_runs(measurements, (*PLAIN, FP8_KV))]
+    found = fit_steps(even, base, priors)
     plain = with_values(base, found.values)
+    uneven = _mixed_lengths(runs_named(measurements, UNEVEN), plain)
     extra = _fp8_extra(_runs(measurements, (FP8,)), plain)
     times = load_host().times
     workers = fit_workers(
@@ -68,7 +85,7 @@ def calibrate_h200(reference: Calibration, measurements: Path = MEASUREMENTS) ->
         times.collective_launch_s, times.eager_layer_s,
     )  # fmt: skip
     stages = fit_stages(_runs(measurements, (PIPELINE,)))
-    return H200Fit(with_values(plain, {"mixed_lengths": UNEVEN_US}), found, extra, workers, stages, harness)
+    return H200Fit(with_values(plain, {"mixed_lengths": uneven}), found, extra, workers, stages, harness)
 
 
 def _runs(measurements: Path, series: Sequence[str]) -> list[MeasuredRun]:
@@ -95,10 +112,24 @@ def _priors(
     }
     known = reference.steps
     priors = {}
-    for key in FREE:
+    for key in gains:
         value = known.values[key] * gains[key]
         priors[key] = (value, float(np.hypot(known.errors[key] * gains[key], 0.03 * value)))
-    return priors | {"fp8_kv_rate": (0.8, 0.4)}
+    return priors | {"fp8_kv_rate": (0.8, 0.4), "all_reduce_sync": (1.0, 1.0),
+                     "decode_beside_prefill": BESIDE_PREFILL}
+
+
+def _mixed_lengths(runs: Sequence[MeasuredRun], gpu: Gpu) -> float:
+    """[us] per layer that decode steps of many unequal contexts last beyond those of equal ones: what their gaps grow
+    by with the share that meets it (cost.device.unsplit), beside one number for each series, whose cards differ."""
+    table = gaps_of(runs)
+    table = table[table.kind == 0]
+    missing = (table.gap_s.to_numpy() - gpu_seconds(step_cost(runs[0], gpu), table)) / 32 * 1e6
+    share = unsplit(table.n_decode.to_numpy() - 1.0, setup_of(runs[0]).model.kv_heads)
+    series = table.run.str.split("/").str[0].to_numpy()
+    design = np.column_stack([share, *(series == name for name in np.unique(series))])
+    weight = table.weight.to_numpy()
+    return float(np.linalg.lstsq(design * weight[:, None], missing * weight, rcond=None)[0][0])
 
 
 def _fp8_extra(runs: Sequence[MeasuredRun], gpu: Gpu) -> list[list[float]]:
@@ -138,7 +169,10 @@ def h200_block(fit: H200Fit) -> dict[str, Any]:
     for key, value in values.items():
         block[key] = entry(value / UNITS[key][1], key, alone, "fitted", gemm.mean_error, rows)
     block["fp8_gain"] = entry(times.fp8_gain, "fp8_gain", alone, "measured", 0.05, "m 1024..8192")
-    block["mixed_lengths"] = entry(UNEVEN_US, "mixed_lengths", "as on the H100", "assumed", 0.5, "")
+    block["mixed_lengths"] = entry(
+        times.mixed_lengths_s * 1e6, "mixed_lengths", "output gaps of calibration/measurements/llama8b-h200-f/uneven_* "
+        "and -c, -d, -e/conv_*, beyond the formula for equal contexts", "fitted", decode, "2..128 sequences",
+    )  # fmt: skip
     for key in ("step_fixed", "prefill_token"):
         block[key] = entry(0.0, key, "contained in the other components", "assumed", 0.0, "")
     block["fp8_extra"] = {
@@ -147,5 +181,5 @@ def h200_block(fit: H200Fit) -> dict[str, Any]:
         "64, 128 rows: vLLM csrc/quantization, scaled_mm_sm90_fp8_dispatch",
     }  # fmt: skip
     curves = {key: value for key, value in load_gpu("h200-sxm").measured.items()
-              if key.startswith(("all_reduce", "sampler", "lora"))}
+              if key.startswith(("all_reduce_", "sampler", "lora")) and key not in block}
     return block | curves

@@ -25,11 +25,14 @@ from simulator.profiles.gpu import Gpu
 
 Array = npt.NDArray[np.float64]
 
-FREE: Final = ("layer_fixed", "gemm_rate", "decode_bandwidth", "sample_sequence", "prefill_rate")
+FREE: Final = ("layer_fixed", "gemm_rate", "decode_bandwidth", "sample_sequence", "prefill_rate",
+               "decode_beside_prefill")
 """Components fitted here, in profile units: those that a step log can tell apart. It cannot tell a product's start
 from the fixed time of its layer (four starts and one fixed time only add up), nor elementwise traffic from the
 products' rate (both grow with the tokens of a step): product start and elementwise bandwidth stay as the operators
 alone give them. Left free, both pairs move the gaps by less than a seventh of their error per prior width."""
+LEAST: Final = {"decode_beside_prefill": 1.0}
+"""Components that have a smallest value other than none."""
 DECODE_ERROR: Final = 0.01
 PREFILL_ERROR: Final = 0.03
 """Relative errors the gaps are weighed by: repeatability of decode steps and of single prefill steps."""
@@ -122,6 +125,7 @@ def gpu_seconds(cost: Cost, steps: pd.DataFrame) -> Array:
     ) * unit
     prefill = (
         steps.prefill_attention_pairs.to_numpy() * float(cost.prefill_pair_fp)
+        + steps.decode_context_tokens.to_numpy() * float(cost.beside_context_fp) * steps.kind.to_numpy()
         + (tokens - steps.n_decode.to_numpy()) * float(cost.prefill_token_fp) * steps.kind.to_numpy()
         + steps.n_prefill.to_numpy() * float(cost.prefill_seq_fp)
     ) * unit
@@ -168,7 +172,8 @@ def fit_steps(
     def residual(x: Array) -> Array:
         return np.concatenate([relative(x) / scale, (x - centre) / width])
 
-    bounds = (np.maximum(centre - 6 * width, 1e-6), centre + 6 * width)
+    least = np.array([LEAST.get(key, 1e-6) for key in free])
+    bounds = (np.maximum(centre - 6 * width, least), centre + 6 * width)
     found = least_squares(
         residual,
         centre if start is None else np.clip([start[key] for key in free], *bounds),

@@ -4,7 +4,8 @@ Half-width of a metric on a known host = 1.645 x sqrt(fit^2 + repeat^2), where `
 (1.4826 x median absolute value) of the log errors over the runs used for fitting, first runs of a prompt
 size left out, and `repeat` the standard deviation of one run against its repetition on another card. Both
 are about the simulator's own means, so nothing of the test runs' errors enters. A host that is not known adds
-1.645 x the standard deviation of the engine itself under the same requests on two hosts.
+1.645 x the standard deviation of the engine itself under the same requests on two hosts; to requests that are served
+alone, on any host, that of the same lone requests on several engines.
 
 `python -m calibration.intervals` writes hwprofiles/uncertainty.yaml from the shipped measurements.
 """
@@ -17,6 +18,7 @@ from typing import Final
 import numpy as np
 
 from calibration.accepted import NotModelledError
+from calibration.classes import class_of, served_alone
 from calibration.fit import MEASUREMENTS, first_of_its_size, of_a_feature, used_for_fit
 from calibration.harness import write_atomically
 from calibration.measured import MeasuredRun, find_runs, load_run, measured_metrics
@@ -76,6 +78,22 @@ def _spread(runs: Sequence[MeasuredRun], one: str, other: str) -> dict[str, floa
     }
 
 
+def alone_spread(runs: Sequence[MeasuredRun]) -> dict[str, float]:
+    """Standard deviation of ln(metric) between engines of one kind that served the same lone requests (a class, a
+    name): their launches differ for seconds at a time, and no other request of the step averages that."""
+    groups: dict[tuple[str, str], list[Mapping[str, float]]] = {}
+    for run in runs:
+        if served_alone(run) and not first_of_its_size(run.name):
+            groups.setdefault((class_of(run), run.path.name), []).append(measured_metrics(run))
+    several = [group for group in groups.values() if len(group) > 1]
+    return {
+        name: float(np.sqrt(sum(np.var([np.log(each[name]) for each in group]) * len(group) for group in several)
+                            / sum(len(group) - 1 for group in several)))
+        for name in METRICS
+        if several and all(name in each for group in several for each in group)
+    }
+
+
 def half_widths(errors: Mapping[str, Sequence[float]], repeat: Mapping[str, float]) -> dict[str, float]:
     """Relative 90 % half-widths by metric."""
     widths = {}
@@ -85,8 +103,10 @@ def half_widths(errors: Mapping[str, Sequence[float]], repeat: Mapping[str, floa
     return widths | {"num_gpu_blocks": BLOCKS_HALF_WIDTH}
 
 
-def write_uncertainty(path: Path, widths: Mapping[str, float], hosts: Mapping[str, float]) -> None:
-    """Write hwprofiles/uncertainty.yaml; `hosts`: standard deviations between hosts."""
+def write_uncertainty(
+    path: Path, widths: Mapping[str, float], hosts: Mapping[str, float], alone: Mapping[str, float]
+) -> None:
+    """Write hwprofiles/uncertainty.yaml; `hosts`: standard deviations between hosts, `alone`: of lone requests."""
     blocks = "num_gpu_blocks"
     lines = ["# 90 % half-widths of predictions, by metric; written by calibration.intervals.",
              "half_width:  # on a host whose times are known"]
@@ -97,6 +117,10 @@ def write_uncertainty(path: Path, widths: Mapping[str, float], hosts: Mapping[st
     pairs = "the same requests on two hosts (calibration/measurements: *-traffic and *-b)"
     lines += [_line(name, Z90 * hosts.get(name, 0.0), "measured",
                     "memory does not hang on the host" if name == blocks else pairs) for name in METRICS]
+    lines.append("alone:  # what the states of a host add in its place to requests that meet no others")
+    same = "the same lone requests on engines of one kind (calibration/measurements: pre_*, prefill_*, batch_b1)"
+    lines += [_line(name, Z90 * alone.get(name, 0.0), "measured",
+                    "memory does not hang on the host" if name == blocks else same) for name in METRICS]
     lines.append("factor:  # by mark of the GPU profile, or of the run (simulator.metrics.trust)")
     lines += [f"  {mark}: {{value: {factor}, unit: '1', mark: assumed, source: 'not measured'}}"
               for mark, factor in FACTORS.items()]
@@ -110,4 +134,5 @@ def _line(name: str, share: float, mark: str, source: str) -> str:
 
 if __name__ == "__main__":
     measured = modelled_runs(MEASUREMENTS)
-    write_uncertainty(PATH, half_widths(log_errors(measured), repeat_spread(measured)), host_spread(measured))
+    write_uncertainty(PATH, half_widths(log_errors(measured), repeat_spread(measured)), host_spread(measured),
+                      alone_spread(measured))

@@ -30,6 +30,7 @@ from simulator.units import column_to_ticks, to_seconds
 from simulator.workload.extras import Extras
 from simulator.workload.shared import shared_blocks
 from simulator.workload.trace import make_trace
+from simulator.workload.unequal import spread
 
 Seconds = npt.NDArray[np.float64]
 SEED = 0
@@ -103,6 +104,7 @@ def cost_of(run: MeasuredRun, setup: Profiles) -> Cost:
         sampler_of(run.engine.sampling, run.path),
         lora_of(run.engine.lora),
         e.pipeline_parallel_size,
+        spread(run.requests.prompt_tokens.to_numpy(), run.requests.output_tokens.to_numpy(), run.kind == "grouped"),
     )
 
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from calibration.accepted import NotModelledError
-from calibration.classes import class_of
+from calibration.classes import class_of, served_alone
 from calibration.fit import used_for_fit
 from calibration.inputs import places_of, runs_of
 from calibration.launches import own_host
@@ -23,7 +23,7 @@ from calibration.server import Server
 from simulator.errors import ConfigError, ServecastError
 from simulator.metrics.trust import weakest_mark
 from simulator.profiles.host import Host, load_host
-from simulator.profiles.uncertainty import METRICS, load_uncertainty
+from simulator.profiles.uncertainty import METRICS, load_uncertainty, share_alone
 from simulator.records import LogRow, dtype_of
 from simulator.report.svg import LINES, MUTED, figure, style
 from simulator.units import NS_PER_S
@@ -101,7 +101,10 @@ def _entry(run: MeasuredRun, prediction: Prediction, host: Host, known_host: boo
     setup = setup_of(run)
     mark = weakest_mark(setup.gpu, setup.engine, setup.model, run.engine.tensor_parallel_size, host,
                         stages=run.engine.pipeline_parallel_size)
-    cells = {name: _cell(name, predicted[name], measured[name], mark, known_host)
+    alone, output = served_alone(run), float(run.requests.output_tokens.mean())
+    shares = {name: share_alone(name, predicted["ttft_mean_s"], predicted["e2e_mean_s"], output) if alone else 0.0
+              for name in METRICS}
+    cells = {name: _cell(name, predicted[name], measured[name], mark, known_host, shares[name])
              for name in METRICS if name in measured}
     return {
         "run": run.name,
@@ -113,8 +116,8 @@ def _entry(run: MeasuredRun, prediction: Prediction, host: Host, known_host: boo
     }
 
 
-def _cell(name: str, predicted: float, measured: float, mark: str, known_host: bool) -> dict[str, float]:
-    low, high = load_uncertainty().interval(name, predicted, mark, known_host)
+def _cell(name: str, predicted: float, measured: float, mark: str, known_host: bool, alone: float) -> dict[str, float]:
+    low, high = load_uncertainty().interval(name, predicted, mark, known_host, alone)
     return {
         "predicted": predicted,
         "measured": measured,

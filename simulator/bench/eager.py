@@ -12,7 +12,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from simulator.cost.step import Cost, decode_attention_time, dense_time, prefill_attention_time
+from simulator.cost.step import Cost, decode_attention_time, dense_time, prefill_attention_time, scaled
 from simulator.engines.gaps import itl_bin
 from simulator.state import ITL_BINS, Limits
 from simulator.windows import blocks_for
@@ -34,7 +34,7 @@ def _step_time(cost: Cost, n_decode: int, context: int, n_prefill: int, tokens: 
     kind = 1 if n_prefill > 0 else 0
     gpu = dense_time(cost, kind, n_decode + tokens) + decode_attention_time(cost, n_decode, context)
     if n_prefill > 0:
-        gpu += prefill_attention_time(cost, n_prefill, tokens, pairs)
+        gpu += prefill_attention_time(cost, n_prefill, tokens, pairs) + scaled(context, cost.beside_context_fp)
     return gpu
 
 

@@ -46,6 +46,10 @@ class AttentionTime:
         read = size / (self.gpu.bandwidth * LATENT_BANDWIDTH * slower)
         return layers * max(read, self.latent_flops() / (self.gpu.peak_flops("bf16") * LATENT_RATE))
 
+    def beside_s(self, layers: int) -> float:
+        """[s] by which that is longer in a step with prefill; latent attention has a kernel of its own for each."""
+        return 0.0 if self.model.latent else (self.times.decode_beside_prefill - 1.0) * self.context_s(layers)
+
     def latent_flops(self) -> float:
         """[FLOP] per layer and context token of one decoding sequence: scores over the row, values over its part."""
         latent = self.model.latent

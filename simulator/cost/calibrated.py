@@ -52,12 +52,14 @@ def calibrated_cost(
     sampling: str = GREEDY,
     lora: Lora | None = None,
     stages: int = 1,
+    unequal: float = 1.0,
 ) -> Cost:
     """Fill a `Cost` for `model` on `tp` GPUs of `host` (default: the measured one), drafting by `speculation`; or on
     `stages` times as many, in a pipeline.
 
     `windowed`: requests are longer than the model's attention windows, so that windowed layers are priced by what they
     see.
+    `unequal`: how much the contexts of a step differ, from 0 to 1 (workload.unequal).
     Raises ConfigError: bad limit, uneven split, overflow.
     """
     if max_num_seqs < 1 or max_num_batched_tokens < 1:
@@ -67,7 +69,7 @@ def calibrated_cost(
         )
     times = gpu_times(gpu)
     rows = speculation.rows if speculation else 1
-    device = Device(gpu, times, model, tp, model.weight_format(weight_dtype), routing, rows)
+    device = Device(gpu, times, model, tp, model.weight_format(weight_dtype), routing, rows, unequal)
     attention = AttentionTime(gpu, times, model, tp, kv_dtype)
     drafting, draft = _drafting(device, speculation), speculation.draft if speculation else None
     reading = AttentionTime(gpu, times, draft, tp, kv_dtype) if draft else attention
@@ -120,6 +122,7 @@ def calibrated_cost(
             pause_ns=np.int64(to_ticks(planned[2])),
             crowded=np.int64(round(1000 * CROWDED) if stages > 1 else 1000),
             hop_ns=np.int64(to_ticks(sent.fixed_s)), hop_fp=to_fp(sent.token_s),
+            beside_context_fp=to_fp(attention.beside_s(full) + reading.beside_s(drafting.layers * drafting.passes)),
         )
     )
 

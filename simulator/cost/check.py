@@ -18,7 +18,7 @@ MOST_LAYERS: Final = 2**12
 MOST_CROWDED: Final = 10_000
 """What parts of a step's time are multiplied with in a pipeline."""
 _COEFFICIENTS: Final = ("slope_fp", "decode_context_fp", "decode_seq_fp", "prefill_pair_fp", "prefill_token_fp",
-                        "prefill_seq_fp", "seen_context_fp", "seen_pair_fp", "hop_fp")
+                        "prefill_seq_fp", "seen_context_fp", "seen_pair_fp", "hop_fp", "beside_context_fp")
 _TIMES: Final = ("cpu_seq_ns", "prep_seq_ns", "frontend_in_ns", "frontend_each_ns", "frontend_out_ns",
                    "plan_ns", "plan_seq_ns", "pause_ns", "hop_ns")
 

@@ -25,8 +25,18 @@ query and one of the row, a second product in the latent space, the queries put 
 joined (vLLM 0.24, model_executor/layers/mla.py). Each as long as a product takes to start: assumed."""
 PREFILL_SAMPLES: Final = 8
 """Rows through the head in a step with prefill: its decodes and finished prompts are few beside its tokens."""
-IMBALANCE_SCALE: Final = 5.0
-"""[sequences] over which unequal contexts come to fill the GPU unevenly."""
+UNSPLIT: Final = 52.0
+"""[sequences x KV heads on a GPU] over which unequal contexts come to fill it unevenly. While these are fewer than its
+132 processors, FlashAttention-3 splits each context among several, so that they end together; from about as many on
+each has one, and the longest ends last (Dao-AILab/flash-attention, hopper/heuristics.h, num_splits_heuristic). Decode
+steps show it: 4 unequal sequences of the 8B last as long as equal ones, 8 and more 7 us a layer longer, and with
+tensor parallelism 2 it takes twice as many (calibration/measurements/llama8b-h200-f, llama8b-h200-tp2-b)."""
+
+
+def unsplit(others: Array, heads: int) -> Array:
+    """Share of the loss by unequal contexts that a sequence beside `others` meets, with so many KV heads on the GPU."""
+    share: Array = 1.0 - np.exp(-((others * heads / UNSPLIT) ** 3))
+    return share
 
 
 @dataclass(frozen=True)
@@ -40,6 +50,7 @@ class Device:
     weights: WeightFormat
     routing: Routing = NO_PREFERENCE
     queries: int = 1  # tokens of a sequence in a pure decode step: 1 + drafts
+    unequal: float = 1.0  # of contexts, from 0 to 1 (workload.unequal)
 
     @property
     def vocab_share(self) -> float:
@@ -133,7 +144,8 @@ class Device:
         if kind == 1:
             return total + self.head_s(np.minimum(real, PREFILL_SAMPLES))
         others = np.maximum(real / self.queries - 1.0, 0.0)
-        uneven = self.times.mixed_lengths_s * (1.0 - np.exp(-others / IMBALANCE_SCALE))
+        heads = 1 if self.model.latent else self.model.kv_heads_per_gpu(self.tp)
+        uneven = self.unequal * self.times.mixed_lengths_s * unsplit(others, heads)
         result: Array = total + self.head_s(real) + self.model.layers * uneven
         return result
 

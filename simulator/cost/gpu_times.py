@@ -40,6 +40,7 @@ UNITS: Final[Mapping[str, tuple[str, float]]] = {
     "decode_bandwidth": ("TB/s", 1e12),
     "decode_sequence": ("us", 1e-6),
     "mixed_lengths": ("us", 1e-6),
+    "decode_beside_prefill": ("1", 1.0),
     "prefill_rate": ("TFLOP/s", 1e12),
     "prefill_token": ("ns", 1e-9),
     "sample_sequence": ("us", 1e-6),
@@ -83,6 +84,7 @@ class GpuTimes:
     decode_bandwidth: float  # [B/s] KV read by decode attention
     decode_sequence_s: float  # decode attention per layer and sequence
     mixed_lengths_s: float  # decode attention per layer: load imbalance of unequal contexts, many sequences
+    decode_beside_prefill: float  # decode attention per context token in a step with prefill, relative to one without
     prefill_rate: float  # [FLOP/s] prefill attention, 16 bits
     prefill_token_s: float  # prefill attention per layer and query token
     sample_sequence_s: float  # sampling, per sequence
@@ -137,6 +139,7 @@ def gpu_times(gpu: Gpu) -> GpuTimes:
         decode_bandwidth=values["decode_bandwidth"],
         decode_sequence_s=values["decode_sequence"],
         mixed_lengths_s=values["mixed_lengths"],
+        decode_beside_prefill=values["decode_beside_prefill"],
         prefill_rate=values["prefill_rate"],
         prefill_token_s=values["prefill_token"],
         sample_sequence_s=values["sample_sequence"],

@@ -47,7 +47,8 @@ def longest_step(cost: Cost, most: Reach, stages: int = 0) -> int:
     plain = exact(cost)
     gpu = (_longest_dense(plain, most.tokens) + decode_attention_time(plain, most.rows, most.context)
            + prefill_attention_time(plain, most.rows, most.tokens, most.pairs)
-           + scaled(most.context, plain.seen_context_fp) + scaled(most.pairs, plain.seen_pair_fp))
+           + scaled(most.context, plain.beside_context_fp) + scaled(most.context, plain.seen_context_fp)
+           + scaled(most.pairs, plain.seen_pair_fp))
     gpu = gpu * int(plain.crowded) // 1000 + most.copies
     passing = int(plain.plan_ns) + most.rows * int(plain.plan_seq_ns) + int(plain.pause_ns) + stages * (
         int(plain.hop_ns) + scaled(most.tokens, plain.hop_fp))

@@ -58,6 +58,7 @@ class Cost(NamedTuple):
     crowded: Whole = 1000                # [1/1000] by which GPU times grow when several stages compute at a time
     hop_ns: Whole = 0                    # [ns] from one stage to the next
     hop_fp: Whole = 0                    # [2^-32 ns/token] of it per batched token
+    beside_context_fp: Whole = 0         # [2^-32 ns/token] what a context token costs more in a step with prefill
 
 
 TABLES: Final = ("dense_ns", "cpu_ns", "prep_ns", "eager", "head_ns")

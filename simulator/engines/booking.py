@@ -167,6 +167,8 @@ def _price(rep: Replica, lim: Limits, cost: Cost, step: Column, kind: int) -> No
     if kind == 1:
         prefill = prefill_attention_time(cost, step.prefill, step.prefill_tokens + rep.c.pad_tokens,
                                          step.pairs)
+        if cost.beside_context_fp > 0:
+            decode += scaled(step.context, cost.beside_context_fp)
         if cost.seen_pair_fp > 0:
             prefill += scaled(step.seen_pairs, cost.seen_pair_fp)
     head = table_at(cost.head_ns, kind, tokens) if lim.stages > 1 else 0

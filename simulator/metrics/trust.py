@@ -15,7 +15,7 @@ from simulator.profiles.gpu import Gpu, load_gpu
 from simulator.profiles.host import Host
 from simulator.profiles.model import load_model
 from simulator.profiles.shape import ModelShape
-from simulator.profiles.uncertainty import load_uncertainty
+from simulator.profiles.uncertainty import load_uncertainty, share_alone
 from simulator.result import Result
 from simulator.scenario.setup import Setup
 
@@ -102,15 +102,23 @@ def weakest_mark(gpu: Gpu, engine: EngineProfile, model: ModelShape, tp: int, ho
     return max(marks, key=_WEAKER.index)
 
 
+def _mostly_alone(result: Result, summary: dict[str, Any]) -> bool:
+    """Whether no more than one request was in each replica on average: rate times stay (Little's law)."""
+    stay, rate = summary["e2e_s"]["mean"], summary["throughput"]["requests_per_s"]
+    return stay is not None and rate is not None and stay * rate <= result.scenario.cluster.size
+
+
 def trust(result: Result, summary: dict[str, Any]) -> dict[str, Any]:
     """{"mark", "interval_90": {"ttft_s.mean": [low, high], ...}, "extrapolated": [sentences]} for a summary."""
     mark, setup, trace = mark_of(result.setup), result.setup, result.trace
-    known = load_uncertainty()
+    known, alone = load_uncertainty(), _mostly_alone(result, summary)
+    ttft, stay, output = summary["ttft_s"]["mean"], summary["e2e_s"]["mean"], float(trace.output.mean())
     intervals = {}
     for metric, (section, key) in _PLACES.items():
         value = summary[section][key]
         if value is not None and mark != "textbook":
-            intervals[f"{section}.{key}"] = list(known.interval(metric, value, mark, setup.host.known))
+            share = share_alone(metric, ttft, stay, output) if alone else 0.0
+            intervals[f"{section}.{key}"] = list(known.interval(metric, value, mark, setup.host.known, share))
     beyond: list[str] = []
     if mark != "textbook":
         longest = int((trace.prompt + trace.output).max())

@@ -110,9 +110,6 @@ def _each(document: Document, base: Path) -> Deployments:
             specs[str(name)] = plan_of(part, base)
         except ConfigError as error:
             raise placed_in(str(name), error) from None
-        if any(specs[str(name)].candidates.beside):
-            refused = f"{part.where(('candidates', 'beside'))}: candidates.beside is not modelled with deployments"
-            raise placed_in(str(name), ConfigError(refused))
     _check_prices(document, specs)
     return Deployments(str(data.get("name", "plan")), str(data.get("description", "")), specs)
 
@@ -182,12 +179,16 @@ def _gpus(data: Mapping[str, Any]) -> list[str]:
     candidates = data.get("candidates")
     given = candidates.get("gpu") if isinstance(candidates, Mapping) else None
     names = PlanSpec.model_fields["candidates"].default.gpu if given is None else given
-    return [gpu_name(str(each)) for each in (names if isinstance(names, list | tuple) else [names])]
+    beside = candidates.get("beside") if isinstance(candidates, Mapping) else None
+    given = beside if isinstance(beside, list) else [beside]
+    others = [each.get("gpu") for each in given if isinstance(each, Mapping)]
+    return [gpu_name(str(each)) for each in [*(names if isinstance(names, list | tuple) else [names]), *others]]
 
 
 def _check_prices(document: Document, specs: Mapping[str, PlanSpec]) -> None:
     """Refuse a common price of a GPU that no deployment may use."""
-    used = dict.fromkeys(gpu for spec in specs.values() for gpu in spec.candidates.gpu)
+    used = dict.fromkeys(gpu for spec in specs.values() for gpu in (
+        *spec.candidates.gpu, *spec.candidates.gpus_beside))
     for key in ("prices", "reserved_prices"):
         for gpu in document.data.get(key) or ():
             if gpu_name(str(gpu)) not in used and ("candidates", "gpu") not in document.overridden:

@@ -17,15 +17,15 @@ from typing import Any, Final
 from simulator.planning.bounds import Ready, fewest_replicas, likely_replicas
 from simulator.planning.budget import blank_row, fleet_row, relief_rows
 from simulator.planning.cache import PointCache
-from simulator.planning.candidate import candidates_of
+from simulator.planning.candidate import Candidate, candidates_of
 from simulator.planning.deployments import Deployments, check_traffic
 from simulator.planning.looks import OutOfBudget
 from simulator.planning.news import INTERRUPTED, Tell, Teller
 from simulator.planning.plan import BUDGET
 from simulator.planning.points import Runner
-from simulator.planning.price import price_of
+from simulator.planning.price import usd_of
 from simulator.planning.search import Search
-from simulator.planning.spec import MAX_REPLICAS, PlanSpec
+from simulator.planning.spec import MAX_REPLICAS, BudgetSpec, PlanSpec
 from simulator.planning.traffic import mean_rate
 
 STEPS: Final = 3
@@ -37,7 +37,7 @@ class Option:
     """One candidate of a deployment, and what its fleets were seen to carry, as a multiple of the traffic."""
 
     found: Ready
-    each: float  # of the budget, for a replica
+    spends: Callable[[int], float]  # what a fleet of so many replicas takes of the budget
     spare: int
     counts: Sequence[int]  # serving replicas, rising
     seen: dict[int, float] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Option:
 
     def cost(self, serving: int) -> float:
         """What a fleet takes of the budget, spares included."""
-        return (serving + self.spare) * self.each
+        return self.spends(serving + self.spare)
 
     def carries(self, serving: int) -> float:
         """What was seen, else between two fleets that were, or as much a replica as the largest or smallest of them."""
@@ -78,7 +78,8 @@ class Part:
         self.trace = runner.bench.traffic.trace(0)
         self.per_unit = mean_rate(self.trace)
         found = [runner.bench.ready(candidate) for candidate in candidates_of(spec)]
-        self.options = [Option(f, _each(spec, f), spec.survive, _counts(spec, f)) for f in found if f.setup is not None]
+        self.options = [Option(f, _spends(spec, f.candidate), spec.survive, _counts(spec, f.candidate))
+                        for f in found if f.setup is not None]  # fmt: skip
         self.options = [option for option in self.options if option.counts]
         self.reason = next((f.reason for f in found if f.setup is None), "candidates.replicas leaves no number of them")
 
@@ -227,19 +228,20 @@ class Splitting:
         return bool(unknown)
 
 
-def _each(spec: PlanSpec, found: Ready) -> float:
-    """What a replica takes of the budget: GPUs, or USD an hour."""
+def _spends(spec: PlanSpec, candidate: Candidate) -> Callable[[int], float]:
+    """Replicas -> what they take of the budget: GPUs, or USD an hour."""
     assert spec.budget is not None
-    price = 1.0 if spec.budget.gpus is not None else price_of(spec, found.candidate.gpu).usd_per_hour
-    return found.candidate.gpus * price
+    in_gpus = spec.budget.gpus is not None
+    return lambda replicas: float(candidate.gpus_of(replicas)) if in_gpus else usd_of(spec, candidate, replicas)
 
 
-def _counts(spec: PlanSpec, found: Ready) -> Sequence[int]:
+def _counts(spec: PlanSpec, candidate: Candidate) -> Sequence[int]:
     """Serving replicas to choose from; where the plan names none, any."""
-    candidate, asked = found.candidate, spec.candidates
+    asked = spec.candidates
     if asked.total_gpus is not None or "replicas" in asked.model_fields_set:
-        return asked.allowed(candidate.gpus, candidate.prefill_replicas)
-    return range(candidate.prefill_replicas + 1, MAX_REPLICAS + 1)
+        return candidate.counts(spec)
+    least = candidate.beside.replicas if candidate.beside else candidate.prefill_replicas + 1
+    return range(least, MAX_REPLICAS + 1)
 
 
 @dataclass(frozen=True)
@@ -258,10 +260,17 @@ class Shared:
     stopped: str = ""
 
     @property
-    def first(self) -> int:
-        """Place of the deployment that is at its wall first."""
-        assert self.found is not None
-        return min(range(len(self.parts)), key=lambda k: self.found.fleets[k][0].carries(self.found.fleets[k][1]))  # type: ignore[union-attr]
+    def amount(self) -> float:
+        """The budget."""
+        return _amount(self.asked.budget)
+
+    @property
+    def capped(self) -> bool:
+        """Whether it is the number of replicas allowed that ends the growth, not the budget."""
+        if self.found is None or self.stopped or math.isinf(self.found.growth):
+            return False
+        beyond = math.nextafter(self.found.growth, math.inf)
+        return any(part.cheapest(beyond) is None for part in self.parts)
 
 
 def share_out(
@@ -276,9 +285,8 @@ def share_out(
 
     Ctrl-C leaves the best split among the fleets seen by then. Raises ConfigError, TraceError.
     """
-    budget = asked.budget
+    budget, amount = asked.budget, _amount(asked.budget)
     assert budget is not None
-    amount = float(budget.gpus or budget.usd_per_hour or 0.0)
     check_traffic(asked)
     store = PointCache(cache) if isinstance(cache, Path) else cache
     teller = Teller(progress, sum(len(candidates_of(spec)) for spec in asked.specs.values()) + 4)
@@ -288,7 +296,15 @@ def share_out(
         return Shared(asked, parts, None, failed=nothing.name, reason=nothing.reason)
     if sum(part.least for part in parts) > amount + 1e-9:
         return Shared(asked, parts, None, reason=_too_little(parts, budget.gpus is not None))
-    splitting, stopped = Splitting(parts, teller.begin), ""
+    stopped, first = "", teller.parts - 4  # looks at every candidate, then as many as it takes
+
+    def tell(doing: str) -> None:
+        nonlocal first
+        first -= 1
+        teller.parts += first < 0
+        teller.begin(doing)
+
+    splitting = Splitting(parts, tell)
     found: Split | None = None
     needs: Split | None = None
     more: list[Split] = []
@@ -300,10 +316,12 @@ def share_out(
             return Shared(asked, parts, None, failed=failed.name, reason=failed.reason)
         teller.begin("the split of the budget")
         found = splitting.settled(amount)
+        teller.begin("levels and ranges of the split")
         for part, (option, n) in zip(parts, found.fleets if found else (), strict=False):
             near = part.near(option, n)
             rows.append(fleet_row(part.search, option.found, part.per_unit, n + option.spare, near))
         if found and explain:
+            teller.begin("other budgets")
             needs = splitting.least(1.0)
             _larger(splitting, found, more)
             teller.begin("the bottleneck")
@@ -321,6 +339,11 @@ def share_out(
                 for k, (part, fleet) in enumerate(zip(parts, found.fleets, strict=True))]  # fmt: skip
     reason = "" if found or stopped else _too_little(parts, budget.gpus is not None)
     return Shared(asked, parts, found, tuple(rows), needs, tuple(more), tuple(relief), reason, "", stopped)
+
+
+def _amount(budget: BudgetSpec | None) -> float:
+    """GPUs or USD an hour."""
+    return float(budget.gpus or budget.usd_per_hour or 0.0) if budget else 0.0
 
 
 def _larger(splitting: Splitting, found: Split, more: list[Split]) -> None:

@@ -1,8 +1,8 @@
 """How far predictions are off: 90 % half-widths per metric from hwprofiles/uncertainty.yaml.
 
-They come from the residuals of the fit runs, the spread between repeated runs and that of the same load on two hosts
-(calibration.intervals); for profiles that were scaled or taken from datasheets they are widened by assumed factors in
-the same file.
+They come from the residuals of the fit runs, the spread between repeated runs, that of the same load on two hosts and
+of the same lone requests on several engines (calibration.intervals); for profiles that were scaled or taken from
+datasheets they are widened by assumed factors in the same file.
 """
 
 import functools
@@ -33,27 +33,39 @@ METRICS: Final = (
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """Relative 90 % half-widths (0.05 = 5 %) by metric on a known host, what a host adds that is not known, and factors
-    by profile mark."""
+    """Relative 90 % half-widths (0.05 = 5 %) by metric on a known host, what a host adds that is not known, what its
+    states for seconds add to requests that meet no others, and factors by profile mark."""
 
     half_width: dict[str, float] = field(hash=False)
     host: dict[str, float] = field(hash=False)
+    alone: dict[str, float] = field(hash=False)
     factor: dict[str, float] = field(hash=False)
 
-    def width(self, metric: str, mark: str = "measured", known_host: bool = False) -> float:
+    def width(self, metric: str, mark: str = "measured", known_host: bool = False, alone: float = 0.0) -> float:
         """Relative half-width of a metric: of the model, and of what hosts differ by unless the host is known (its
-        profile was measured there). Raises UnknownNameError for a metric or mark without a width."""
+        profile was measured there). `alone`, the share_alone of requests that meet no others: what engines of one kind
+        differ by, on a known host too, for no other request of a step averages the state that its launches are in.
+        Raises UnknownNameError for a metric or mark without a width."""
         if metric not in self.half_width:
             raise UnknownNameError("metric", metric, self.half_width)
         if mark not in self.factor:
             raise UnknownNameError("profile mark", mark, self.factor)
-        return math.hypot(self.half_width[metric], 0.0 if known_host else self.host[metric]) * self.factor[mark]
+        state = self.alone[metric] * alone if alone else 0.0 if known_host else self.host[metric]
+        return math.hypot(self.half_width[metric], state) * self.factor[mark]
 
-    def interval(self, metric: str, predicted: float, mark: str = "measured", known_host: bool = False
-                 ) -> tuple[float, float]:
+    def interval(self, metric: str, predicted: float, mark: str = "measured", known_host: bool = False,
+                 alone: float = 0.0) -> tuple[float, float]:
         """(low, high) around a prediction; log-symmetric, so low stays positive. Raises as `width`."""
-        ratio = 1.0 + self.width(metric, mark, known_host)
+        ratio = 1.0 + self.width(metric, mark, known_host, alone)
         return predicted / ratio, predicted * ratio
+
+
+def share_alone(metric: str, ttft_s: float, e2e_s: float, output: float) -> float:
+    """The share of a lone request's metric that hangs on the one launch before its first token, as seen on answers of
+    two tokens: all of TTFT, TTFT's share of E2E and of the tokens per second, one of its gaps."""
+    if metric.startswith("ttft"):
+        return 1.0
+    return 1.0 / max(output - 1.0, 1.0) if metric.startswith("tpot") else min(ttft_s / e2e_s, 1.0)
 
 
 @functools.cache
@@ -61,9 +73,9 @@ def load_uncertainty(path: Path = PATH) -> Uncertainty:
     """The shipped widths. Raises ConfigError for a file that cannot be used."""
     try:
         content = read_yaml(path, "uncertainty file")
-        widths = {name: float(entry["value"]) / 100 for name, entry in content["half_width"].items()}
-        hosts = {name: float(entry["value"]) / 100 for name, entry in content["host"].items()}
+        widths, hosts, alone = ({name: float(entry["value"]) / 100 for name, entry in content[part].items()}
+                                for part in ("half_width", "host", "alone"))
         factors = {name: float(entry["value"]) for name, entry in content["factor"].items()}
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path}: not a readable uncertainty file: {error!r}") from error
-    return Uncertainty(widths, hosts, factors)
+    return Uncertainty(widths, hosts, alone, factors)

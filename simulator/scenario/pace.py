@@ -1,6 +1,6 @@
 """The token budget under which no step takes longer than a target, whatever is in it (policies/sarathi.py)."""
 
-from simulator.cost.step import Cost, decode_attention_time, dense_time, prefill_attention_time, table_at
+from simulator.cost.step import Cost, decode_attention_time, dense_time, prefill_attention_time, scaled, table_at
 from simulator.errors import ConfigError
 from simulator.scenario.spec import Scenario
 from simulator.state import Limits
@@ -15,7 +15,7 @@ def longest_step_ns(cost: Cost, lim: Limits, tokens: int) -> int:
     rows = lim.max_num_seqs
     memory = min(lim.num_blocks, rows * -(-lim.max_model_len // lim.block_size)) * lim.block_size
     dense = max(dense_time(cost, 1, tokens), dense_time(cost, 0, min(tokens, rows)))
-    gpu = dense + decode_attention_time(cost, rows, memory)
+    gpu = dense + decode_attention_time(cost, rows, memory) + scaled(memory, cost.beside_context_fp)
     gpu += prefill_attention_time(cost, min(rows, tokens), tokens, tokens * lim.max_model_len)
     prep = max(table_at(cost.prep_ns, kind, tokens) for kind in (0, 1)) + rows * cost.prep_seq_ns
     cpu = max(table_at(cost.cpu_ns, kind, tokens) for kind in (0, 1)) + rows * cost.cpu_seq_ns

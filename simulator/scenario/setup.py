@@ -40,6 +40,7 @@ from simulator.scenario.swap import offload_limits, swap_limits
 from simulator.scenario.windowed import refuse_beside_windows, window_limits
 from simulator.state import LARGEST_COUNT, Limits
 from simulator.units import to_ticks
+from simulator.workload.unequal import unequal
 
 
 @dataclass(frozen=True)
@@ -60,21 +61,26 @@ class Setup:
     """The setup of each pool, by name; empty for a fleet of one kind. The rest is then that of the first."""
     token_budget: int = 0
     """[tokens] max_num_batched_tokens as it is set; what drafts keep back of it is not in the limits."""
+    contexts: float = 1.0
+    """How unequal they are (workload.unequal)."""
 
 
-def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
+def prepare(scenario: Scenario, shorten: bool = False, contexts: float | None = None) -> Setup:
     """Look up the profiles and derive limits and step times. Raises ConfigError, CapacityError.
 
     `shorten` chooses the longest max_model_len that fits the GPUs where the scenario gives none; it is in the
-    scenario of the setup then.
+    scenario of the setup then. `contexts`: how unequal they are (workload.unequal), where another workload than the
+    scenario's will run.
     """
+    if contexts is None:
+        contexts = unequal(scenario.parsed_workload())
     if not scenario.cluster.pools:
-        return _prepare_pool(scenario, shorten)
+        return _prepare_pool(scenario, shorten, contexts)
     pools: dict[str, Setup] = {}
     for name in scenario.cluster.pools:
         own = pool_scenario(scenario, name)
         with named_pool(name):
-            pools[name] = _prepare_pool(own, shorten)
+            pools[name] = _prepare_pool(own, shorten, contexts)
     drafting.check_pools(scenario.place("engine.speculation"), [pool.speculation for pool in pools.values()])
     check_pools({name: pool.limits for name, pool in pools.items()}, {p.policy.name for p in pools.values()})
     first = next(iter(pools.values()))
@@ -86,7 +92,7 @@ def prepare(scenario: Scenario, shorten: bool = False) -> Setup:
     return replace(first, limits=next(iter(limits.values())), scenario=scenario, pools=pools)
 
 
-def _prepare_pool(scenario: Scenario, shorten: bool) -> Setup:
+def _prepare_pool(scenario: Scenario, shorten: bool, contexts: float) -> Setup:
     with _named(scenario, "hardware.gpu"):
         gpu = load_gpu(beside(scenario.base, scenario.hardware.gpu))
         gpu = without_nvlink(gpu) if scenario.hardware.interconnect else gpu
@@ -137,7 +143,7 @@ def _prepare_pool(scenario: Scenario, shorten: bool) -> Setup:
             check_fits(length, kv_tokens(limits), capacity, scenario.max_model_len is not None)
     try:
         cost = _cost(scenario, gpu, engine, host, model, seqs, limits.max_num_batched_tokens, limits.window > 0,
-                     speculation)
+                     speculation, contexts)
     except ConfigError as error:
         if str(error).startswith("cost."):  # a term nobody set: what a profile of the user's own leads to
             raise ConfigError(f"{scenario.place('hardware.gpu')}: {gpu.path}: {gpu.name} is too slow for {model.name} "
@@ -145,14 +151,14 @@ def _prepare_pool(scenario: Scenario, shorten: bool) -> Setup:
         raise
     limits = paced(scenario, cost, limits, policy.name == "sarathi")
     return Setup(scenario, gpu, engine, host, model, policy, capacity, limits, cost, speculation,
-                 token_budget=limits.max_num_batched_tokens + drafting.kept_back(speculation, seqs))
+                 token_budget=limits.max_num_batched_tokens + drafting.kept_back(speculation, seqs), contexts=contexts)
 
 
 def cost_on(setup: Setup, host: Host) -> Cost:
     """Step times of a scenario already looked up, on another host."""
     limits = setup.limits
     return _cost(setup.scenario, setup.gpu, setup.engine, host, setup.model, limits.max_num_seqs,
-                 limits.max_num_batched_tokens, limits.window > 0, setup.speculation)
+                 limits.max_num_batched_tokens, limits.window > 0, setup.speculation, setup.contexts)
 
 
 def _host(scenario: Scenario) -> Host:
@@ -299,7 +305,7 @@ def _prefix_cache(scenario: Scenario, engine: EngineProfile, policy: Policy) -> 
 
 
 def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, host: Host, model: ModelShape, seqs: int,
-          budget: int, windowed: bool, speculation: Speculation | None) -> Cost:
+          budget: int, windowed: bool, speculation: Speculation | None, contexts: float) -> Cost:
     hardware = scenario.hardware
     if gpu.name == "unit":
         return unit_cost(to_ticks(1.0 if hardware.step_s is None else hardware.step_s))
@@ -316,6 +322,7 @@ def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, host: Host, model
                              seqs, budget)
     return calibrated_cost(gpu, engine, model, hardware.tensor_parallel, hardware.weight_dtype, hardware.kv_dtype,
                            seqs, budget, host, _routing(scenario), windowed, speculation, scenario.engine.sampling,
-                           lora_of(scenario.engine.lora), hardware.pipeline_parallel)
+                           lora_of(scenario.engine.lora), hardware.pipeline_parallel,
+                           contexts)
 
 

@@ -189,6 +189,7 @@ TABLE: Final[tuple[Row, ...]] = (
     ("talk", lambda c, d: c.numbers(d.n, 0, c.among(2, 9)) if d.load != "grouped" and c.among(0, 0, 1) else ()),
     ("pause", lambda c, d: some_pauses(c, d) if d.talk or (d.load == "closed" and c.among(0, 1)) else ()),
     ("habits", lambda c, d: some_habits(c, d) if c.among(0, 0, 1) else PATIENT),
+    ("beside", lambda c, d: c.among(0, ONE, ONE // 3)),
 )
 """(name, how it is drawn), in this order; a row may look at those above it."""
 
@@ -198,6 +199,8 @@ def some_case(choose: Choose, given: Mapping[str, Any] | None = None, most: int 
     draft: Draft = SimpleNamespace(most=most, longest_prompt=longest, longest_output=longest)
     for name, draw in TABLE:
         setattr(draft, name, given[name] if given and name in given else draw(choose, draft))
+    if not given or "cost" not in given:
+        draft.cost = draft.cost._replace(beside_context_fp=np.int64(draft.beside))
     draft.limits = Limits(**{name: getattr(draft, name) for name in Limits._fields if hasattr(draft, name)})
     drawn = {field.name: getattr(draft, field.name) for field in fields(Case) if hasattr(draft, field.name)}
     columns: dict[str, Any] = {name: tuple(it) if isinstance(it, list) else it for name, it in drawn.items()}

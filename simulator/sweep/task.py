@@ -26,8 +26,10 @@ from simulator.scenario.spec import Scenario, scenario_from
 from simulator.sweep.row import Record, record_of
 from simulator.sweep.spec import Point
 from simulator.workload.build import build_trace
+from simulator.workload.spec import parse_workload
 from simulator.workload.store import open_columns, save_columns
 from simulator.workload.trace import Trace
+from simulator.workload.unequal import unequal
 
 _STUB = {"requests": {"output": [1]}}
 _WHERE = "point"
@@ -92,8 +94,8 @@ def scenario_of(work: Work, values: Point) -> Scenario:
 
 def _run_row(work: Work, row: Row) -> Record:
     try:
-        setup = _setup_of(work, row.values)
         workload, seed = workload_of(work.base, row.values)
+        setup = _setup_of(work, row.values, _contexts(_text(workload), work.folder))
         store = os.path.join(work.store, trace_key(work.base, row.values, row.replication)) \
             if work.store and row.shared else None
         trace = _trace(_text(workload), seed, row.replication, work.folder, store)
@@ -106,18 +108,24 @@ def _run_row(work: Work, row: Row) -> Record:
         return Record(row.point, row.replication, {}, f"{type(error).__name__}: {error}")
 
 
-def _setup_of(work: Work, values: Point) -> Setup:
-    """The prepared setup; the workload section plays no part in it and is left out of the cache key."""
+@functools.lru_cache(maxsize=64)
+def _contexts(workload: str, folder: str) -> float:
+    """How unequal the contexts of a workload section are: all of it that a setup hangs on."""
+    return unequal(parse_workload(json.loads(workload), folder))
+
+
+def _setup_of(work: Work, values: Point, contexts: float) -> Setup:
+    """The prepared setup; the workload section is left out of the cache key but for its `contexts`."""
     data = deepcopy({key: value for key, value in work.base.items() if key not in ("workload", "seed")})
     for key, value in values.items():
         if not _makes_trace(key):
             set_key(data, key.split("."), value)
-    return _setup(_text(data), work.folder)
+    return _setup(_text(data), work.folder, contexts)
 
 
 @functools.lru_cache(maxsize=64)
-def _setup(data: str, folder: str) -> Setup:
-    return prepare(scenario_from({**json.loads(data), "workload": _STUB}, folder, _WHERE))
+def _setup(data: str, folder: str, contexts: float) -> Setup:
+    return prepare(scenario_from({**json.loads(data), "workload": _STUB}, folder, _WHERE), contexts=contexts)
 
 
 @functools.lru_cache(maxsize=4)

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -144,11 +145,13 @@ def test_shipped_engine_and_host_are_what_the_fit_gives(fits: tuple[Calibration,
 
 def test_all_reduce_curve_of_the_engine_lies_between_the_link_and_our_own_kernel() -> None:
     """Up to 8 MiB no faster than 450 GB/s of link, at most a tenth behind our one-shot kernel on two H200 and ahead of
-    NCCL; NCCL from there."""
+    NCCL; NCCL from there. What a rank waits for the other is apart, and shorter than a product takes to start."""
     path = MEASUREMENTS / "ops-h200-pair.json"
     own, nccl = (all_reduce_curve(path, 2, kernel) for kernel in ("own one-shot over peer memory", "NCCL"))
     assert own is not None and nccl is not None
     times = gpu_times(load_gpu("h200-sxm"))
+    assert 0.0 <= times.all_reduce_sync_s < times.gemm.start_s
+    times = replace(times, all_reduce_sync_s=0.0)
     for (size, one_shot), (_, library) in zip(own["points"], nccl["points"], strict=False):
         found = times.reduce_s(2, np.array([float(size)]))
         assert found is not None

@@ -33,6 +33,9 @@ def with_steps(*rows: tuple[float, int, int, float]) -> MeasuredRun:
     return replace(run, steps=made.reindex(columns=run.steps.columns, fill_value=0))
 
 
+TIMES = load_host().times
+SHIPPED = TIMES.eager_cpu_s + 2 * TIMES.sequence_cpu_s
+"""[s] launch of two sequences on the shipped host."""
 LOG = (
     (0.000, 0, 600, 0.040),   # finds the engine idle: 30 ms, until the next is scheduled
     (0.030, 1, 0, 0.046),     # a decode step
@@ -43,18 +46,18 @@ LOG = (
 
 
 def test_launches_of_a_log_by_hand() -> None:
-    """(30 + 5 + 23) / 3 ms; the scale is of the one behind a graph alone, of 25.62 ms and 0.0303 a sequence."""
+    """(30 + 5 + 23) / 3 ms; the scale is of the one behind a graph alone."""
     run = with_steps(*LOG)
     assert mean_launch([run]) == pytest.approx(0.058 / 3)
     assert mean_launch([run, with_steps(*LOG[:2])]) == pytest.approx((0.058 / 3 + 0.030) / 2)
-    assert launch_scale(run) == pytest.approx(5.0 / (25.6222 + 2 * 0.0303), rel=1e-3)
+    assert launch_scale(run) == pytest.approx(0.005 / SHIPPED)
 
 
 def test_launches_of_several_engines_count_alike_whatever_their_number() -> None:
     """Two runs of one series are averaged first; what the profile adds for two sequences, 0.06 ms, is taken off."""
-    run = with_steps(*LOG)
+    run, added = with_steps(*LOG), 2 * TIMES.sequence_cpu_s
     found = base_launches([run, run, replace(run, path=Path("other/conv"))])
-    assert found == pytest.approx({"llama8b-h200-traffic": 0.005 - 2 * 0.0303e-3, "other": 0.005 - 2 * 0.0303e-3})
+    assert found == pytest.approx({"llama8b-h200-traffic": 0.005 - added, "other": 0.005 - added})
 
 
 def test_typical_launch_is_the_mean_of_six_engines() -> None:
@@ -68,7 +71,7 @@ def test_typical_launch_is_the_mean_of_six_engines() -> None:
 def test_a_run_is_judged_on_its_own_host_where_its_log_shows_it() -> None:
     """Launches of 5 ms where the profile has 25.7 make a host of 0.19 times its CPU times; batches show none."""
     host = load_host()
-    assert own_host(with_steps(*LOG), host).cpu_scale == pytest.approx(5.0 / (25.6222 + 2 * 0.0303), rel=1e-3)
+    assert own_host(with_steps(*LOG), host).cpu_scale == pytest.approx(0.005 / SHIPPED)
     assert own_host(with_steps(*LOG), host.scaled(2.0)).cpu_scale == own_host(with_steps(*LOG), host).cpu_scale
     assert own_host(run_of("llama8b-h200-c/batch_b32"), host) == host
 

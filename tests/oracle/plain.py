@@ -218,6 +218,7 @@ class Oracle:
                 fixed_point(pairs, int(cost.prefill_pair_fp))
                 + fixed_point(new, int(cost.prefill_token_fp))
                 + fixed_point(prefill, int(cost.prefill_seq_fp))
+                + fixed_point(context, int(cost.beside_context_fp))
             )
         return total
 

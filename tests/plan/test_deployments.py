@@ -71,13 +71,31 @@ def test_the_best_split_of_a_budget_is_that_of_theory() -> None:
     assert f"7 GPUs carry {data['common']['carries']:.2f} times" in joint_lines(data)[0]
 
 
+def test_what_is_left_over_is_told_from_a_cap_on_replicas() -> None:
+    """By theory a server carries 0.83 (short) and 1.43 times (middle) the same: of two each short is at its wall first.
+    Where it is served by two or four, five servers carry most as two and two, and the fifth helps nobody."""
+    two = {name: queue(name, 1_000) for name in ("short", "middle")}
+    capped = textbook(deployments=two, candidates=SECOND | {"replicas": [1, 2]}, budget={"gpus": 9})
+    data = shared_data(share_out(deployments_from(capped), jobs=1, explain=False))
+    assert data["common"]["first"] == "short" and data["common"]["capped"]
+    left = 9 - data["gpus"]
+    assert data["common"]["left"] == left
+    assert f"{left} GPUs are left over: short is allowed no more replicas (candidates.replicas)." in joint_lines(data)
+    two["short"] |= {"candidates": {"total_gpus": [2, 4]}}
+    pairs = textbook(deployments=two, budget={"gpus": 5})
+    data = shared_data(share_out(deployments_from(pairs), jobs=1, explain=False))
+    assert [row["gpus"] for row in data["deployments"]] == [2, 2] and not data["common"]["capped"]
+    assert "1 GPU is left over: no deployment that is at its wall gets further with it." in joint_lines(data)
+
+
 class Table(Part):
     """A deployment whose fleets carry what a table says; counts the looks."""
 
     def __init__(self, name: str, walls: Sequence[Mapping[int, float]], each: Sequence[int]) -> None:
         self.name, self.reason, self.looks = name, "", 0
         self.walls = {f"c{k}": table for k, table in enumerate(walls)}
-        self.options = [Option(Ready(_candidate(label), None, StepError(0.0, "")), float(cost), 0, sorted(table))
+        self.options = [Option(Ready(_candidate(label), None, StepError(0.0, "")), float(cost).__mul__, 0,
+                               sorted(table))
                         for (label, table), cost in zip(self.walls.items(), each, strict=True)]  # fmt: skip
 
     def look(self, option: Option, serving: int) -> None:
@@ -131,13 +149,17 @@ def test_the_sum_of_plans_made_apart(tmp_path: Path) -> None:
     data = textbook(deployments=two, survive=1, candidates=SECOND | {"replicas": {"max": 12}}, prices={"unit": 2.5})
     common = {k: v for k, v in data.items() if k not in ("deployments", "name")}
     apart = [plan(plan_from(common | own | {"name": name}), jobs=1, explain=False).best for name, own in two.items()]
-    joint = joint_data(plan_each(deployments_from(data), jobs=1))
+    joint = joint_data(plan_each(deployments_from(data), jobs=1, explain=False))
     assert joint["feasible"] and all(apart)
     assert [row["replicas"] for row in joint["deployments"]] == [best.fleet.replicas for best in apart if best]
     assert joint["gpus"] == sum(best.fleet.gpus for best in apart if best)
     assert joint["usd_per_hour"] == pytest.approx(2.5 * joint["gpus"]) and joint["spare_usd_per_hour"] == 5.0
-    least = min(joint["deployments"], key=lambda row: row["carries"])
-    assert f"Nearest to its wall is {least['name']}" in " ".join(joint_lines(joint))
+    walls = {"wall": True, "explained": True, "low": 1.05, "high": None, "breaks": "p95 queue time",
+             "bottleneck": "slots"}  # fmt: skip
+    rows = [row | walls | {"carries": carries} for row, carries in zip(joint["deployments"], (1.3, 1.2), strict=True)]
+    said = joint_lines(joint | {"deployments": rows})
+    assert "Nearest to its wall is long: 20 % more traffic (5 % to more) until p95 queue time breaks." in said
+    assert "2 GPUs of that, 5.00 USD/h, are spare: short and long may each lose a replica." in said
     write_joint(joint, tmp_path / "out")
     page = (tmp_path / "out" / "report.html").read_text()
     for name in ("short", "long"):
@@ -162,6 +184,22 @@ def test_a_manifest_for_all_that_have_one() -> None:
         ("Deployment", "one"), ("Service", "one"), ("Deployment", "two"), ("Service", "two")]  # fmt: skip
     assert "# odd: vllm 0.24" in manifests(joint)
     assert joint["deployments"][1]["traffic"] == pytest.approx(2 * joint["deployments"][0]["traffic"])
+
+
+def test_replicas_that_are_there_are_paid_from_the_budget() -> None:
+    """Two l40s stand beside the replicas of one deployment, at 1 USD/h each; an h100-sxm costs 3: of 11.90 USD/h these
+    and three more are paid, whoever gets them."""
+    own = {"gpu": "h100-sxm", "router": "least_outstanding"}
+    there = own | {"beside": {"gpu": "l40s", "replicas": 2}}
+    data = {k: v for k, v in CHAT.items() if k != "candidates"} | {
+        "name": "two", "growth": 20, "slo": {"tpot_p50_s": 0.012}, "prices": {"h100-sxm": 3.0, "l40s": 1.0},
+        "deployments": {"alone": {"candidates": own}, "there": {"candidates": there}}}  # fmt: skip
+    shared = shared_data(share_out(deployments_from(data | {"budget": {"usd_per_hour": 11.9}}), jobs=1, explain=False))
+    assert shared["usd_per_hour"] == 11 and shared["gpus"] == 5
+    alone, mixed = shared["deployments"]
+    assert mixed["usd_per_hour"] == 2 + 3 * (mixed["gpus"] - 2) and alone["usd_per_hour"] == 3 * alone["gpus"]
+    assert shared["common"]["carries"] == min(alone["carries"], mixed["carries"])
+    assert f"there {mixed['gpus']} x " in joint_lines(shared)[0]
 
 
 def test_who_cannot_be_served_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,7 +237,8 @@ def test_an_interruption_keeps_what_is_known() -> None:
     assert data["stopped"] == "an interruption" and data["missing"] == ["second"] and not data["feasible"]
     assert data["deployments"][0]["gpus"] == 1 and data["deployments"][1]["status"] == "not finished"
     assert "not done: second" in joint_lines(data)[-1] and render_joint(data)
-    budget = deployments_from(textbook(budget={"gpus": 7}, search={"replications": 2}))
+    queues = {name: queue(name, 2_000) for name in SERVICE}
+    budget = deployments_from(textbook(budget={"gpus": 7}, search={"replications": 2}, deployments=queues))
     counts = [interrupted(budget, after) for after in (1, 45, 60)]
     assert counts[0]["common"] is None and render_joint(counts[0])
     known = [data for data in counts if data["common"]]
@@ -228,8 +267,6 @@ def test_an_interruption_keeps_what_is_known() -> None:
         ({"budget": {"gpus": 3}, "search": {"batch_limits": True}}, "search.batch_limits is not modelled"),
         ({"prices": {"l4": 1}}, "prices.l4 has no effect: no such GPU among the candidates of any"),
         ({"deployments": {"a": {"slo": {"ttft_p99.9_s": 1}}, "b": {}}}, r"200 requests cannot.*\(in deployment a\)"),
-        ({"candidates": {"router": "least_work", "beside": {"gpu": "l40s", "replicas": 2}}},
-         "candidates.beside is not modelled with deployments .in deployment a."),
     ],
 )
 def test_what_is_refused(changes: dict[str, Any], text: str) -> None:

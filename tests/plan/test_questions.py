@@ -18,8 +18,9 @@ SMALL = {
     "05_prefix_caching": ["workload.trace.copies=3"],
     "10_a_day_with_n_plus_1": ["workload.arrivals.rate=0.2", "workload.prompt.mean=6000",
                                "slo={ttft_p95_s: 4.0, worst_hour: {ttft_p95_s: 5}, worst_5min: {ttft_p50_s: 5}}"],
-    "17_three_models": [f"deployments.{name}.workload.arrivals.requests=600"
-                        for name in ("chat", "autocomplete", "agents")],
+    "17_three_models": ["search={batch_limits: false, replications: 2}",
+                        *(f"deployments.{name}.workload.arrivals.requests=400"
+                          for name in ("chat", "autocomplete", "agents"))],
 }  # fmt: skip
 
 

@@ -280,7 +280,7 @@ def test_which_is_better_depends_on_the_targets() -> None:
     """DistServe (OSDI 2024), section 2: prefill disturbs decode where both share a GPU, so a strict target between
     tokens is met only apart; apart, half the GPUs have to do all prefill, so a strict target on the first token with a
     loose one between tokens is met better together."""
-    strict_between, strict_first = (1.0, 0.009), (0.25, 0.05)
+    strict_between, strict_first = (1.0, 0.0085), (0.2, 0.05)
     together = attained({"replicas": 2}, [strict_between, strict_first])
     apart = attained({"link": {"gb_per_s": 25},
                       "pools": {"p": {"role": "prefill"}, "d": {"role": "decode"}}}, [strict_between, strict_first])

@@ -17,7 +17,7 @@ from simulator.scenario.setup import prepare
 
 ROOT = Path(__file__).resolve().parents[2]
 
-REQUESTS: dict[str, Any] = {"requests": {"output": [20, 30, 40], "prompt": 100, "arrival_s": [0.0, 1.0, 2.0]}}
+REQUESTS: dict[str, Any] = {"requests": {"output": [20, 30, 40], "prompt": 100, "arrival_s": [0.0, 0.0, 0.0]}}
 
 
 def summary(**more: Any) -> dict[str, Any]:
@@ -32,6 +32,21 @@ def test_interval_holds_the_prediction_and_has_the_width_of_the_file() -> None:
     width = math.hypot(known.half_width["ttft_mean_s"], known.host["ttft_mean_s"])  # nobody measured this host
     assert high / done["ttft_s"]["mean"] == pytest.approx(1 + width)
     assert done["trust"]["extrapolated"] == []
+
+
+def test_lone_requests_are_less_sure_by_what_their_one_launch_hangs_on() -> None:
+    """Three that never meet: all of TTFT has the spread of lone prompts, E2E in TTFT's share of it, TPOT one gap of
+    the 30 of an answer; on a host of one's own too."""
+    apart = {"requests": {"output": [31, 31, 31], "prompt": 100, "arrival_s": [0.0, 5.0, 10.0]}}
+    done = summary(workload=apart, hardware="h100-sxm", policy={"max_num_seqs": 128, "max_num_batched_tokens": 2048})
+    ttft, stay, known = done["ttft_s"]["mean"], done["e2e_s"]["mean"], load_uncertainty()
+    for place, metric, share in (("ttft_s.mean", "ttft_mean_s", 1.0), ("e2e_s.mean", "e2e_mean_s", ttft / stay),
+                                 ("tpot_s.mean", "tpot_mean_s", 1 / 30)):
+        section, key = place.split(".")
+        width = math.hypot(known.half_width[metric], known.alone[metric] * share)
+        assert done["trust"]["interval_90"][place][1] / done[section][key] == pytest.approx(1 + width)
+        assert known.width(metric, known_host=True, alone=share) == pytest.approx(width)
+    assert known.alone["ttft_mean_s"] > known.host["ttft_mean_s"]
 
 
 def test_weaker_profiles_have_wider_intervals_and_say_what_is_scaled() -> None:

@@ -35,8 +35,17 @@ def _cost(data: Data) -> str:
 
 
 def _shares(data: Data) -> str:
-    """`chat 8, autocomplete 3, agents 4`: GPUs of those that have any."""
-    return ", ".join(f"{row['name']} {row['gpus']}" for row in data["deployments"] if row["gpus"])
+    """`chat 8, autocomplete 3, agents 4`: GPUs of those that have any, by name where they differ."""
+    rows = [row for row in data["deployments"] if row["gpus"]]
+    return ", ".join(f"{row['name']} {_gpus(data, row['gpus'], row['gpu'])}" for row in rows)
+
+
+def _gpus(data: Data, count: int, gpu: str) -> str:
+    """`8`, and of what where GPUs differ: `8 x l40s`."""
+    known = [*data["more"], *([data["needs"]] if data["needs"] else [])]
+    splits = [kind for split in known for kind in split["kinds"]]
+    kinds = {row["gpu"] for row in data["deployments"] if row["gpus"]}.union(splits)
+    return str(count) if len(kinds) == 1 else f"{count} x {gpu}"
 
 
 def _plan_lines(data: Data) -> list[str]:
@@ -46,7 +55,8 @@ def _plan_lines(data: Data) -> list[str]:
     else:
         lines = [f"No fleet for {row['name']}: {row['reason']}." for row in data["deployments"]
                  if row["name"] in data["failed"]]  # fmt: skip
-        lines += [f"The others take {gpu_words(data['gpus'])}: {_shares(data)}; {_cost(data)}."] if rows else []
+        others = "The others take" if data["failed"] else "Found by then:"
+        lines += [f"{others} {gpu_words(data['gpus'])}: {_shares(data)}; {_cost(data)}."] if rows else []
     if data["spare_gpus"]:
         lines.append(_spare_line(data))
     least = _nearest(data)
@@ -70,7 +80,11 @@ def _spare_line(data: Data) -> str:
 def _deployment_line(row: Data) -> str:
     levels = "; ".join(f"{level['name']} {level_value(level, 'value')} of {level_value(level, 'limit')}"
                        for level in row["levels"])  # fmt: skip
-    return f"{row['name']}: {replica_words(row)} for {number(row['traffic'])} requests/s; {levels}."
+    rate = f"{number(row['traffic'])} requests/s"
+    if row["carries"] is not None and row["carries"] < 1:
+        carried = number(row["carries"] * row["traffic"])
+        return f"{row['name']}: {replica_words(row)} for {carried} of its {rate}; with all of them {levels}."
+    return f"{row['name']}: {replica_words(row)} for {rate}; {levels}."
 
 
 def _nearest(data: Data) -> Data | None:
@@ -107,21 +121,35 @@ def _split_lines(data: Data) -> list[str]:
     carry = "carry" if budget_text(data).endswith("s") else "carries"
     lines = [f"{budget_text(data)} {carry} {times_text(common['carries'])} the traffic of all {count}{range_}: "
              f"{_shares(data)}; {_cost(data)}."]  # fmt: skip
+    lines += [_spare_line(data)] if data["spare_gpus"] else []
     if common["first"]:
         row = next(row for row in data["deployments"] if row["name"] == common["first"])
-        lines.append(f"First at its wall is {row['name']}: just above, {row['words'] or _broken(row)}.")
+        seen = f" (seen over {row['span_s']:,.0f} s of arrivals)" if row["span_s"] else ""
+        lines.append(f"First at its wall is {row['name']}: just above, {row['words'] or _broken(row)}{seen}.")
         lines += [first_relief(data["relief"])] if first_relief(data["relief"]) else []
+    lines += _left_lines(data)
     if data["needs"] and common["carries"] is not None:
         lines.append(_needs_line(data))
     for split in data["more"]:
         shares = _split_words(data, split)
         lines.append(f"{_amount(data, split)} would carry {times_text(split['carries'])} it: {shares}.")
-    if data["spare_gpus"]:
-        lines.append(_spare_line(data))
     if common["months"] and common["carries"] and common["carries"] > 1:
         when = ", ".join(f"{months_text(count)} months at {g} % a month" for g, count in common["months"].items())
         lines.append(f"Traffic that grows gets there in {when}.")
     return lines + [_deployment_line(row) for row in data["deployments"]]
+
+
+def _left_lines(data: Data) -> list[str]:
+    """What of the budget nobody can use, and whether more replicas could."""
+    common = data["common"]
+    if common["left"] < 0.005:
+        return []
+    gpus = "gpus" in data["budget"]
+    left = gpu_words(round(common["left"])) if gpus else f"{common['left']:,.2f} USD/h"
+    rest = f"{left} {'are' if left.endswith('s') else 'is'} left over"
+    if common["capped"]:
+        return [f"{rest}: {common['first']} is allowed no more replicas (candidates.replicas)."]
+    return [f"{rest}: no deployment that is at its wall gets further with it."]
 
 
 def _needs_line(data: Data) -> str:
@@ -141,7 +169,8 @@ def _amount(data: Data, split: Data) -> str:
 
 
 def _split_words(data: Data, split: Data) -> str:
-    return ", ".join(f"{row['name']} {gpus}" for row, gpus in zip(data["deployments"], split["split"], strict=True))
+    found = zip(data["deployments"], split["split"], split["kinds"], strict=True)
+    return ", ".join(f"{row['name']} {_gpus(data, gpus, kind)}" for row, gpus, kind in found)
 
 
 def _factor(value: float | None, missing: str) -> str:
@@ -169,7 +198,7 @@ def joint_tables(data: Data) -> Iterator[Any]:
         yield Text(line)
     table = Table(title="Deployments", title_justify="left", box=None, padding=(0, 2, 0, 0))
     room = "headroom" if data["budget"] is None else "carries"
-    for column in ("deployment", "fleet", "replicas", "GPUs", "USD/h", room, "breaks first, or why not"):
+    for column in ("deployment", "fleet", "replicas", "GPUs", "USD/h", room, "breaks, or why not"):
         table.add_column(column, justify="right" if column in ("replicas", "GPUs", "USD/h") else "left")
     for row in data["deployments"]:
         why = row["breaks"] or row["reason"] or ("" if row["gpus"] else row["status"])

@@ -11,10 +11,9 @@ from simulator.planning.capacity import months_to
 from simulator.planning.deployments import Deployments
 from simulator.planning.joint import Joint
 from simulator.planning.plan import token_rates
-from simulator.planning.price import Fleet, fleet_of
+from simulator.planning.price import Fleet, fleet_of, watts_of
 from simulator.planning.search import Outcome
 from simulator.planning.split import Part, Shared, Split
-from simulator.profiles.gpu import load_gpu
 from simulator.report.plan.data import export_of, plain
 from simulator.version import schema_of
 
@@ -57,7 +56,7 @@ def shared_data(shared: Shared) -> dict[str, Any]:
         "plans": {},
         "stopped": shared.stopped,
         "missing": [],
-        "reason": shared.reason or head["reason"],
+        "reason": head["reason"] or shared.reason,
         "simulated": sum(part.search.runner.simulated for part in shared.parts),
         "requests": sum(part.search.runner.requests for part in shared.parts),
     }
@@ -87,11 +86,12 @@ def _head(asked: Deployments, rows: Sequence[Data]) -> dict[str, Any]:
 
 def _blank(name: str, model: str, traffic: float | None, status: str, reason: str) -> dict[str, Any]:
     return {
-        "name": name, "model": model, "traffic": traffic, "status": status, "reason": reason, "label": None,
+        "name": name, "model": model, "traffic": traffic, "status": status, "reason": reason.removeprefix(f"{name}: "),
+        "label": None,
         "gpu": None, "replicas": None, "spare": None, "gpus": None, "usd_per_hour": None, "spare_gpus": None,
         "spare_usd_per_hour": None, "price_assumed": False, "watts_estimate": None, "levels": [], "carries": None,
-        "low": None, "high": None, "wall": False, "explained": False, "breaks": None, "bottleneck": None, "words": "",
-        "export": {},
+        "low": None, "high": None, "wall": False, "explained": False, "breaks": None, "bottleneck": None,
+        "words": "", "span_s": None, "export": {},
     }  # fmt: skip
 
 
@@ -106,10 +106,10 @@ def _planned(name: str, model: str, data: Data | None) -> dict[str, Any]:
         status = "not finished" if data["stopped"] else "infeasible"
         return _blank(name, asked["model"], asked["requests_per_s"], status, reason)
     row = _blank(name, best["candidate"]["model"] or model, asked["requests_per_s"], "feasible", "")
-    each = best["usd_per_hour"] / best["replicas"]
+    each, beside = best["usd_per_hour"] / best["replicas"], best["candidate"]["beside"]
     keys = ("label", "replicas", "spare", "gpus", "usd_per_hour", "price_assumed", "watts_estimate")
     row |= {key: best[key] for key in keys} | {
-        "gpu": best["candidate"]["gpu"],
+        "gpu": " and ".join(sorted({best["candidate"]["gpu"]} | ({beside["gpu"]} if beside else set()))),
         "spare_gpus": best["spare"] * best["gpus"] // best["replicas"],
         "spare_usd_per_hour": best["spare"] * each,
         "levels": [{key: level[key] for key in ("name", "value", "limit")} for level in best["levels"]],
@@ -141,18 +141,18 @@ def _bought(shared: Shared, k: int) -> dict[str, Any]:
     row = _blank(part.name, candidate.model or part.spec.model, part.traffic, "feasible", "")
     row |= {key: own[key] for key in ("label", "replicas", "gpus", "usd_per_hour", "price_assumed", "levels", "wall")}
     row |= {
-        "gpu": candidate.gpu,
+        "gpu": " and ".join(sorted(candidate.kinds)),
         "spare": spare,
         "spare_gpus": spare * candidate.gpus,
         "spare_usd_per_hour": spare * own["usd_per_hour"] / own["replicas"],
-        "watts_estimate": load_gpu(candidate.gpu).tdp_w * own["gpus"],
+        "watts_estimate": watts_of(candidate, own["replicas"]),
         "explained": True,
         "export": export_of(part.spec, option.found.setup, fleet) if option.found.setup else {},
     }
     if own["wall"]:
         row |= {key: None if own[key] is None else own[key] / part.traffic for key in ("carries", "low", "high")}
     if own["breaks"]:
-        row |= {"breaks": own["breaks"]["level"], "words": own["breaks"]["words"]}
+        row |= {"breaks": own["breaks"]["level"], "words": own["breaks"]["words"], "span_s": own["span_s"]}
     return row
 
 
@@ -176,17 +176,20 @@ def _common(shared: Shared, rows: Sequence[Data], growth: Sequence[float]) -> di
         "high": min(highs, default=None),
         "first": first["name"] if first else None,
         "breaks": first["breaks"] if first else None,
+        "left": max(0.0, shared.amount - shared.found.cost),
+        "capped": shared.capped,
         "months": months_to(1.0, carries, growth) if carries and growth else {},
     }
 
 
 def _totals(split: Split) -> dict[str, Any]:
     """Who gets what in a split, and what it carries."""
-    gpus = [(n + option.spare) * option.found.candidate.gpus for option, n in split.fleets]
+    gpus = [option.found.candidate.gpus_of(n + option.spare) for option, n in split.fleets]
     return {
         "carries": split.growth if split.growth < float("inf") else None,
         "budget": split.cost,
         "gpus": sum(gpus),
         "split": gpus,
+        "kinds": [" and ".join(sorted(option.found.candidate.kinds)) for option, _ in split.fleets],
         "labels": [option.found.candidate.label for option, _ in split.fleets],
     }
