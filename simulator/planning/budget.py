@@ -204,9 +204,8 @@ def blank_row(spec: PlanSpec, found: Ready, total: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def fleet_row(search: Search, found: Ready, traffic: float, total: int, near: float | None = None) -> dict[str, Any]:
-    """One candidate's fleet of `total` replicas: what it carries, looked for around `near` times the workload's traffic
-    where given, and its levels at the plan's traffic."""
+def fleet_row(search: Search, found: Ready, traffic: float, total: int) -> dict[str, Any]:
+    """One candidate's fleet of `total` replicas: what it carries, and its levels at the plan's traffic."""
     spec, candidate, row = search.spec, found.candidate, blank_row(search.spec, found, total)
     serving = row["serving"]
     if found.setup is None:
@@ -225,7 +224,7 @@ def fleet_row(search: Search, found: Ready, traffic: float, total: int, near: fl
     now = search.judged(candidate, serving, spec.growth, count=count, whole=True)
     row |= {"levels": level_rows(now), "meets": now.holds}
     row["worst"] = None if now.overloaded else finite(now.binding.ratio)
-    edge = search.wall_edge(candidate, serving, near or spec.growth)
+    edge = search.wall_edge(candidate, serving, spec.growth)
     wall = edge.passes
     if wall == 0:
         idle = search.judged(candidate, serving, spec.growth * LOWEST_RATE, count=2)

@@ -10,132 +10,23 @@ replicas no other split of the budget carries more.
 import bisect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from simulator.planning.bounds import Ready, fewest_replicas, likely_replicas
 from simulator.planning.budget import blank_row, fleet_row, relief_rows
 from simulator.planning.cache import PointCache
-from simulator.planning.candidate import Candidate, candidates_of
+from simulator.planning.candidate import candidates_of
 from simulator.planning.deployments import Deployments, check_traffic
 from simulator.planning.looks import OutOfBudget
 from simulator.planning.news import INTERRUPTED, Tell, Teller
+from simulator.planning.part import Fleet, Option, Part
 from simulator.planning.plan import BUDGET
 from simulator.planning.points import Runner
-from simulator.planning.price import usd_of
-from simulator.planning.search import Search
-from simulator.planning.spec import MAX_REPLICAS, BudgetSpec, PlanSpec
-from simulator.planning.traffic import mean_rate
+from simulator.planning.spec import BudgetSpec
 
 STEPS: Final = 3
 """Larger budgets that are answered too: each the least that carries more than the one before."""
-
-
-@dataclass
-class Option:
-    """One candidate of a deployment, and what its fleets were seen to carry, as a multiple of the traffic."""
-
-    found: Ready
-    spends: Callable[[int], float]  # what a fleet of so many replicas takes of the budget
-    spare: int
-    counts: Sequence[int]  # serving replicas, rising
-    seen: dict[int, float] = field(default_factory=dict)
-    sure: bool = False  # what was not seen counts for no more than the next smaller fleet that was
-
-    def cost(self, serving: int) -> float:
-        """What a fleet takes of the budget, spares included."""
-        return self.spends(serving + self.spare)
-
-    def carries(self, serving: int) -> float:
-        """What was seen, else between two fleets that were, or as much a replica as the largest or smallest of them."""
-        if serving in self.seen:
-            return self.seen[serving]
-        low = max((n for n in self.seen if n < serving), default=0)
-        high = min((n for n in self.seen if n > serving), default=0)
-        least, most = self.seen.get(low, 0.0), self.seen.get(high, math.inf)
-        if self.sure or not self.seen:
-            return least
-        if not high or math.isinf(most):
-            return least * serving / low if low else most
-        return least + (most - least) * (serving - low) / (high - low)
-
-    def fewest(self, target: float) -> int | None:
-        """Serving replicas of the smallest fleet that carries `target`."""
-        at = bisect.bisect_left(self.counts, target, key=self.carries)
-        return self.counts[at] if at < len(self.counts) else None
-
-
-Fleet = tuple[Option, int]
-"""A candidate with its serving replicas."""
-
-
-class Part:
-    """One deployment: its candidates, and the simulations that say what their fleets carry."""
-
-    def __init__(self, name: str, spec: PlanSpec, runner: Runner) -> None:
-        self.name, self.spec, self.search = name, spec, Search(spec, runner)
-        self.trace = runner.bench.traffic.trace(0)
-        self.per_unit = mean_rate(self.trace)
-        found = [runner.bench.ready(candidate) for candidate in candidates_of(spec)]
-        self.options = [Option(f, _spends(spec, f.candidate), spec.survive, _counts(spec, f.candidate))
-                        for f in found if f.setup is not None]  # fmt: skip
-        self.options = [option for option in self.options if option.counts]
-        self.reason = next((f.reason for f in found if f.setup is None), "candidates.replicas leaves no number of them")
-
-    @property
-    def traffic(self) -> float:
-        """[requests/s] planned."""
-        return self.per_unit * self.spec.growth
-
-    @property
-    def least(self) -> float:
-        """What the cheapest fleet takes of the budget."""
-        return min((option.cost(option.counts[0]) for option in self.options), default=math.inf)
-
-    def look(self, option: Option, serving: int) -> None:
-        """Simulate what a fleet carries."""
-        edge = self.search.wall_edge(option.found.candidate, serving, self.near(option, serving))
-        option.seen[serving] = math.inf if math.isinf(edge.fails) else edge.passes / self.spec.growth
-
-    def near(self, option: Option, serving: int) -> float:
-        """Where a wall is looked for: [times the workload's traffic] as the other fleets let expect."""
-        others = {n: wall for n, wall in option.seen.items() if n != serving and 0 < wall < math.inf}
-        n = min(others, key=lambda n: (abs(n - serving), n), default=0)
-        return self.spec.growth * (others[n] * serving / n if n else 1.0)
-
-    def first(self, option: Option, most: float) -> int:
-        """The fleet that is looked at first: the likely one, where it takes at most so much of the budget."""
-        setup = option.found.setup
-        assert setup is not None
-        tpot = min((t.max_s for t in self.spec.slo.targets if t.metric == "tpot"), default=None)
-        paid = bisect.bisect_right(option.counts, most + 1e-9, key=option.cost)
-        at = bisect.bisect_left(option.counts, likely_replicas(setup, self.trace, self.traffic, tpot))
-        return option.counts[max(0, min(at, paid - 1))]
-
-    def cheapest(self, target: float) -> Fleet | None:
-        """The cheapest fleet that carries `target` times the traffic; of two the one that carries more."""
-        fleets = [(option, n) for option in self.options if (n := option.fewest(target)) is not None]
-        return min(fleets, key=lambda fleet: (fleet[0].cost(fleet[1]), -fleet[0].carries(fleet[1])), default=None)
-
-    def rivals(self, target: float, most: float) -> list[Fleet]:
-        """Fleets not yet looked at that might carry `target` for less: of each candidate the largest below it."""
-        found = self.cheapest(target)
-        limit = min(most, math.inf if found is None else found[0].cost(found[1]))
-        rivals = []
-        for option in self.options:
-            at = bisect.bisect_left(option.counts, target, key=option.carries)
-            at = min(at, bisect.bisect_left(option.counts, limit - 1e-9, key=option.cost)) - 1
-            n = option.counts[at] if at >= 0 else 0
-            if n and n not in option.seen and not self._beneath(option, n, target):
-                rivals.append((option, n))
-        return rivals
-
-    def _beneath(self, option: Option, serving: int, target: float) -> bool:
-        """Whether it is proved that a fleet does not carry `target`."""
-        setup = option.found.setup
-        return setup is not None and math.isfinite(target) and (
-            fewest_replicas(setup, self.trace, target * self.traffic) > serving)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -228,22 +119,6 @@ class Splitting:
         return bool(unknown)
 
 
-def _spends(spec: PlanSpec, candidate: Candidate) -> Callable[[int], float]:
-    """Replicas -> what they take of the budget: GPUs, or USD an hour."""
-    assert spec.budget is not None
-    in_gpus = spec.budget.gpus is not None
-    return lambda replicas: float(candidate.gpus_of(replicas)) if in_gpus else usd_of(spec, candidate, replicas)
-
-
-def _counts(spec: PlanSpec, candidate: Candidate) -> Sequence[int]:
-    """Serving replicas to choose from; where the plan names none, any."""
-    asked = spec.candidates
-    if asked.total_gpus is not None or "replicas" in asked.model_fields_set:
-        return candidate.counts(spec)
-    least = candidate.beside.replicas if candidate.beside else candidate.prefill_replicas + 1
-    return range(least, MAX_REPLICAS + 1)
-
-
 @dataclass(frozen=True)
 class Shared:
     """A budget shared out. `found` is None where it does not pay for a fleet of every deployment."""
@@ -318,8 +193,7 @@ def share_out(
         found = splitting.settled(amount)
         teller.begin("levels and ranges of the split")
         for part, (option, n) in zip(parts, found.fleets if found else (), strict=False):
-            near = part.near(option, n)
-            rows.append(fleet_row(part.search, option.found, part.per_unit, n + option.spare, near))
+            rows.append(fleet_row(part.search, option.found, part.per_unit, n + option.spare))
         if found and explain:
             teller.begin("other budgets")
             needs = splitting.least(1.0)

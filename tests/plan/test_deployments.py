@@ -14,13 +14,15 @@ import yaml
 from simulator.cli.main import main
 from simulator.errors import ConfigError
 from simulator.planning.bounds import Ready, StepError
+from simulator.planning.budget import spend
 from simulator.planning.candidate import Candidate
 from simulator.planning.deployments import Deployments, deployments_from, read_plan
 from simulator.planning.joint import plan_each
 from simulator.planning.news import News
+from simulator.planning.part import Option, Part
 from simulator.planning.plan import plan
 from simulator.planning.spec import load_plan, plan_from
-from simulator.planning.split import Option, Part, Shared, Splitting, share_out
+from simulator.planning.split import Shared, Splitting, share_out
 from simulator.report.plan.joint import joint_lines, manifests, render_joint, write_joint
 from simulator.report.plan.joint_data import joint_data, shared_data
 from tests.plan.test_load import mm1_rate
@@ -86,6 +88,22 @@ def test_what_is_left_over_is_told_from_a_cap_on_replicas() -> None:
     data = shared_data(share_out(deployments_from(pairs), jobs=1, explain=False))
     assert [row["gpus"] for row in data["deployments"]] == [2, 2] and not data["common"]["capped"]
     assert "1 GPU is left over: no deployment that is at its wall gets further with it." in joint_lines(data)
+
+
+def test_every_split_as_budgets_of_their_own() -> None:
+    """Each deployment planned alone with one to four GPUs: the best of the splits of five, to the last digit."""
+    asked = textbook(deployments={name: queue(name, 1_000) for name in ("short", "long")}, budget={"gpus": 5})
+    found = shared_data(share_out(deployments_from(asked), jobs=1, explain=False))
+    common = {k: v for k, v in asked.items() if k != "deployments"} | {"search": {"batch_limits": False}}
+    carries = {}
+    for name, own in asked["deployments"].items():
+        for gpus in range(1, 5):
+            alone = spend(plan_from(common | own | {"budget": {"gpus": gpus}}), jobs=1, explain=False)
+            carries[name, gpus] = alone["best"]["carries"] / alone["traffic"]
+    best = max(min(carries["short", n], carries["long", 5 - n]) for n in range(1, 5))
+    assert found["common"]["carries"] == pytest.approx(best, rel=1e-12)
+    assert {row["name"]: row["carries"] for row in found["deployments"]} == pytest.approx(
+        {row["name"]: carries[row["name"], row["gpus"]] for row in found["deployments"]}, rel=1e-12)
 
 
 class Table(Part):

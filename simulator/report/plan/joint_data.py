@@ -10,10 +10,11 @@ from typing import Any
 from simulator.planning.capacity import months_to
 from simulator.planning.deployments import Deployments
 from simulator.planning.joint import Joint
+from simulator.planning.part import Part
 from simulator.planning.plan import token_rates
 from simulator.planning.price import Fleet, fleet_of, watts_of
 from simulator.planning.search import Outcome
-from simulator.planning.split import Part, Shared, Split
+from simulator.planning.split import Shared, Split
 from simulator.report.plan.data import export_of, plain
 from simulator.version import schema_of
 
