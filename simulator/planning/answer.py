@@ -16,6 +16,7 @@ from simulator.planning.mix import mixed
 from simulator.planning.names import gpu_name
 from simulator.planning.points import Point
 from simulator.planning.price import Fleet, pools_of, price_of, usd_of
+from simulator.planning.purchases import Purchases
 from simulator.planning.search import Outcome, Search
 from simulator.planning.sensitivity import Sensitivity
 from simulator.planning.statistics import Judgement, first_broken, value_of
@@ -260,7 +261,8 @@ class Explain:
         """Replicas hour by hour against the constant fleet; None for a trace shorter than most of a day."""
         trace = self.search.runner.bench.traffic.trace(0)
         windows = any(t.window_s for t in self.search.spec.slo.targets)
-        if trace.span_ns < DAY_HOURS * HOUR_NS or windows or not self.search.runner.symmetric(self.candidate):
+        asked = self.search.runner.symmetric(self.candidate) or self.search.spec.reserved_prices
+        if trace.span_ns < DAY_HOURS * HOUR_NS or windows or not asked:
             return None
         hourly = hours_of(trace)
         busiest = max(end - start for start, end in hourly)
@@ -277,14 +279,28 @@ class Explain:
             "saving_pct": 100 * (1 - sum(sized) / constant),
             "usd_per_day_saved": (constant - sum(sized)) * price * 24 / hours,
             "mix": self.mix(sized, price),
+            "purchases": self.purchases(hourly, need, hours, price),
         }
 
-    def mix(self, sized: list[int], on_demand: float) -> dict[str, Any] | None:
-        """What reserving some of the replicas costs; None where the plan has no price for that."""
+    def reserved_price(self) -> float | None:
+        """[USD per replica and hour] of one that is paid for every hour; None where the plan has no price for that."""
         given = {gpu_name(name): price for name, price in self.search.spec.reserved_prices.items()}
-        if self.candidate.gpu not in given:
+        return given[self.candidate.gpu] * self.candidate.gpus if self.candidate.gpu in given else None
+
+    def mix(self, sized: list[int], on_demand: float) -> dict[str, Any] | None:
+        """What reserving some of the replicas costs."""
+        reserved = self.reserved_price()
+        return None if reserved is None else mixed(sized, reserved, on_demand)
+
+    def purchases(
+        self, hourly: Sequence[tuple[int, int]], need: Sequence[int], hours: int, on_demand: float
+    ) -> dict[str, Any] | None:
+        """Reserving some, and some on spot capacity."""
+        reserved = self.reserved_price()
+        if reserved is None:
             return None
-        return mixed(sized, given[self.candidate.gpu] * self.candidate.gpus, on_demand)
+        buy = Purchases(self.search, self.candidate, self.rate, self.error)
+        return buy.day(hourly, [min(n, self.serving) for n in need], hours, reserved, on_demand)
 
     def _hour(self, rows: tuple[int, int], busiest: int) -> int:
         """Fewest replicas for one hour, not more than the constant fleet; slower step times, means."""

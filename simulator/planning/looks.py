@@ -111,7 +111,7 @@ class Looks:
         first = self.judged(candidate, replicas, rate, factor, count=2, rows=rows, way=way)
         if first.verdict == "misses" and (first.overloaded or first.binding.ratio > 1.5):
             return first
-        count, most = self._fewest(candidate), self.spec.search.most_replications
+        count, most = self.fewest(candidate), self.spec.search.most_replications
         while True:
             found = self.judged(candidate, replicas, rate, factor, count=count, rows=rows, whole=True, way=way)
             most = most if self.runner.bench.traffic.replicable else count
@@ -121,7 +121,7 @@ class Looks:
                 return found
             count = min(max(2 * count, self.spec.search.replications), most)
 
-    def _fewest(self, candidate: Candidate) -> int:
+    def fewest(self, candidate: Candidate) -> int:
         """Replications of whole fleets to begin with."""
         least = self.spec.search.replications if candidate in self.careful else FEWEST
         return min(least, self.spec.search.replications, self.spec.search.most_replications)

@@ -67,7 +67,7 @@ class Search(Walls):
 
         def sure(i: int) -> bool:
             if not clear:
-                count = self._fewest(candidate)
+                count = self.fewest(candidate)
                 return self.judged(candidate, counts[i], rate, factor, count=count, rows=rows).holds
             return surely(self.verdict(candidate, counts[i], rate, factor, rows))
 
@@ -126,7 +126,7 @@ class Search(Walls):
             start = max(lower[0], int(need * (1 - 2 * error)))
             least = self.smallest(candidate, lower, rate, 1 - error, start, clear=False) or need
         slow = self.verdict(candidate, need, rate, 1 + error)
-        count = self._fewest(candidate)
+        count = self.fewest(candidate)
         nominal = self.judged(candidate, need, rate, count=count, whole=True)
         fast = self.judged(candidate, need, rate, 1 - error, count=count, whole=candidate in self.careful)
         fewer = [n for n in allowed if n < need]

@@ -206,6 +206,8 @@ class PlanSpec(Section):
                     raise ValueError(f"{key}.{gpu} must be > 0, got {price}")
         if self.reserved_prices and self.budget is not None:
             raise ValueError("reserved_prices has no effect with a budget")
+        if self.reserved_prices and max(self.candidates.prefill_replicas):
+            raise ValueError("reserved_prices is not modelled with candidates.prefill_replicas")
         for key, metric, limit in self.slo.written():
             question = asked_back(key, metric, limit)
             if question and "unit" not in self.candidates.gpu:

@@ -16,6 +16,7 @@ OTHER_LIMITS, WAYS = "simulator/planning/batch_limits.py", "simulator/planning/w
 OTHER_FLEETS, OTHER_ENGINES = "simulator/planning/alternatives.py", "simulator/report/plan/engines.py"
 
 LIMITS_TRIED, EFFORT = ("tests/plan/test_batch_limits.py",), ("tests/plan/test_search_effort.py",)
+BUYING = ("tests/plan/test_purchases.py",)
 UNLIKE = ("tests/plan/test_beside.py",)
 FLEETS_BESIDE = ("tests/plan/test_alternatives.py",)
 LIMITS = ("tests/unit/test_default_limits.py",)
@@ -135,6 +136,14 @@ BUGS = (
     Bug("the host of one pool", WAYS, "{name: changed_setup(pool, way) for name, pool in setup.pools.items()}",
         "setup.pools", UNLIKE),
     Bug("peaks over the first pool's blocks", MEASURE, "if BESIDE in result.setup.pools:", "if False:", UNLIKE),
+    Bug("reserved replicas are for nothing", "simulator/planning/mix.py", "count * reserved * len(hours) + more",
+        "more", BUYING),
+    Bug("reserved ones save no hour", "simulator/planning/mix.py", "max(0, pair[0] - count) * on_demand + pair[1]",
+        "pair[0] * on_demand + pair[1]", BUYING),
+    Bug("any share of an hour on spot capacity", "simulator/planning/purchases.py", "share / (1 - share) * owned",
+        "least", BUYING),
+    Bug("spot replicas that nobody takes back", "simulator/planning/purchases.py", "way=(SPOT, float(lent))",
+        "way=None", BUYING),
     Bug("spot replicas at the full price", OTHER_FLEETS, "lent * spot_price * each", "lent * own", FLEETS_BESIDE),
     Bug("more spot replicas than the share", OTHER_FLEETS, "math.floor(share * size + 1e-9)", "size", FLEETS_BESIDE),
     Bug("hours of all replicas there may be", MEASURE, '"replica_hours": paid / HOUR_NS',

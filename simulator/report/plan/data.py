@@ -162,14 +162,7 @@ def latency(judged: Judgement) -> list[dict[str, Any]]:
     for metric in ("ttft", "tpot", "itl", "e2e", "queue"):
         values = {
             name: mean_of(judged.records, key_of(metric, None, p))
-            for name, p in (
-                ("mean", MEAN),
-                ("p50", 50.0),
-                ("p90", 90.0),
-                ("p95", 95.0),
-                ("p99", 99.0),
-                ("p99.9", 99.9),
-            )
+            for name, p in (("mean", MEAN), *((f"p{p:g}", p) for p in (50.0, 90.0, 95.0, 99.0, 99.9)))
         }
         rows.append({"metric": metric, **values})
     return rows

@@ -15,6 +15,7 @@ from markupsafe import Markup
 from simulator.report.plan.alternatives import alternative_rows, end_text, tornado
 from simulator.report.plan.charts import Series, chart, columns
 from simulator.report.plan.limits import limit_rows
+from simulator.report.plan.purchases import purchase_rows
 from simulator.report.plan.words import (
     WORTH_PCT,
     answer_lines,
@@ -41,6 +42,7 @@ def render_plan(data: Data) -> str:
         pictures=pictures(data),
         limits=limit_rows(data["batch_limits"]),
         others=alternative_rows(data),
+        purchases=purchase_rows(data),
         tornado=Markup(tornado(data["answer"]["sensitivity"] if data["answer"] else [])),
         end_text=end_text,
         level_value=level_value,
@@ -66,6 +68,7 @@ def render_markdown(data: Data) -> str:
         counted=counted,
         mix_words=mix_words,
         others=alternative_rows(data),
+        purchases=purchase_rows(data),
         end_text=end_text,
         cell=markdown_cell,
     )

@@ -9,6 +9,7 @@ from rich.text import Text
 from simulator.report.plan.adapters import adapter_lines
 from simulator.report.plan.alternatives import alternative_lines, ends_text, sensitivity_lines
 from simulator.report.plan.limits import limit_lines
+from simulator.report.plan.purchases import purchase_lines
 from simulator.text import bounded, counted, counted_range, level_value, stopped_lines
 
 Data = Mapping[str, Any]
@@ -76,6 +77,7 @@ def answer_lines(data: Data) -> list[str]:
     answer = data["answer"]
     lines += [f"One replica less does not do: {best['fewer']}."] if best["fewer"] else []
     lines += _worst(best) + _survival(data) + limit_lines(data["batch_limits"]) + alternative_lines(answer)
+    lines += purchase_lines(answer)
     lines += adapter_lines(answer["adapters"] if answer else None, best["usd_per_hour"])
     if answer and answer["explained"]:
         lines += _headroom(answer) + sensitivity_lines(answer)
