@@ -205,7 +205,7 @@ def blank_row(spec: PlanSpec, found: Ready, total: int) -> dict[str, Any]:
     return {
         "label": candidate.label, **fleet,
         "carries": None, "low": None, "high": None, "wall": False, "breaks": None, "levels": [], "worst": None,
-        "reason": found.reason,
+        "meets": None, "reason": found.reason,
     }  # fmt: skip
 
 
