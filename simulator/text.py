@@ -89,6 +89,11 @@ def gpus_of(name: str, tensor: int, stages: int) -> str:
     return f"{stages} stages of {each}" if stages > 1 else each
 
 
+def replicas_text(count: int) -> str:
+    """`1 replica`, `3 replicas`."""
+    return f"{count} replica{'' if count == 1 else 's'}"
+
+
 def counted(fleet: Mapping[str, Any]) -> str:
     """Replicas of a fleet, `3`; of unlike ones those beside last, `1 + 2`."""
     other = fleet.get("beside")

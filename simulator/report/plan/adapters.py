@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from simulator.text import number, seconds
+from simulator.text import number, replicas_text, seconds
 from simulator.units import GIB
 
 Data = Mapping[str, Any]
@@ -22,12 +22,12 @@ def adapter_lines(row: Data | None, cost: float) -> list[str]:
         f"{row['sequences']} sequences takes {seconds(longer)} longer, {100 * longer / row['step_s_without']:.0f} %."
     ]
     if row["without"]:
-        lines.append(f"Without adapters the same traffic takes {_count(row['without'])}, "
+        lines.append(f"Without adapters the same traffic takes {replicas_text(row['without']['replicas'])}, "
                      f"{row['without']['usd_per_hour']:.2f} USD/h.")  # fmt: skip
     if row["apart"]:
         own = row["apart"]
         lines.append(f"A fleet for each of the {row['adapters']} adapters, merged into its weights: {own['fleets']} x "
-                     f"{_count({'replicas': own['each']})}, {own['gpus']} GPUs, {own['usd_per_hour']:.2f} USD/h, "
+                     f"{replicas_text(own['each'])}, {own['gpus']} GPUs, {own['usd_per_hour']:.2f} USD/h, "
                      f"{_against(own['usd_per_hour'], cost)}.")  # fmt: skip
     elif row["reason"]:
         lines.append(f"No fleet for one adapter alone: {row['reason']}.")
@@ -44,7 +44,8 @@ def adapter_rows(row: Data | None, cost: float) -> list[dict[str, str]]:
         rows.append(_row(f"a fleet for each of {apart['fleets']} adapters: {apart['replicas']} replicas", apart, cost,
                          f"{apart['each']} each, the adapter merged into the weights; every limit kept"))  # fmt: skip
     if without:
-        rows.append(_row(f"no adapters at all: {_count(without)}", without, cost, "every limit kept"))
+        rows.append(_row(f"no adapters at all: {replicas_text(without['replicas'])}", without, cost,
+                         "every limit kept"))  # fmt: skip
     return rows
 
 
@@ -52,10 +53,6 @@ def _row(what: str, fleet: Data, cost: float, levels: str) -> dict[str, str]:
     change = 100 * (fleet["usd_per_hour"] / cost - 1)
     saving = f"{-change:.0f} %" if change < 0.5 else f"{change:.0f} % more"
     return {"fleet": what, "usd": f"{fleet['usd_per_hour']:.2f}", "saving": saving, "levels": levels}
-
-
-def _count(fleet: Data) -> str:
-    return f"{fleet['replicas']} replica{'' if fleet['replicas'] == 1 else 's'}"
 
 
 def _against(usd: float, cost: float) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 from simulator.report.plan.adapters import adapter_rows
 from simulator.report.plan.forest import Bar, forest
-from simulator.text import level_value, number
+from simulator.text import level_value, number, replicas_text
 
 Data = Mapping[str, Any]
 NAMES = {"hpa": "Kubernetes' HPA", "keda": "KEDA"}
@@ -51,7 +51,7 @@ def _spot(row: Data | None) -> str:
         return ""
     if not row["holds"]:
         return f"No cheaper fleet with spot replicas keeps the limits: {row['reason']}."
-    owned = f"{row['owned']} replica{'' if row['owned'] == 1 else 's'} on demand and " if row["owned"] else ""
+    owned = f"{replicas_text(row['owned'])} on demand and " if row["owned"] else ""
     return (f"With {owned}{row['spot']} on spot capacity, each taken back {row['reclaims_per_hour']:g} times an hour, "
             f"it keeps every limit too: {row['usd_per_hour']:.2f} USD/h, {row['saving_pct']:.0f} % less.")  # fmt: skip
 
@@ -61,7 +61,7 @@ def alternative_rows(data: Data) -> list[dict[str, str]]:
     best, answer = data["recommended"], data["answer"]
     if not best or not answer or not (answer["autoscaled"] or answer["spot"] or answer["adapters"]):
         return []
-    rows = [{"fleet": f"fixed: {best['replicas']} replicas", "usd": f"{best['usd_per_hour']:.2f}", "saving": "–",
+    rows = [{"fleet": f"fixed: {replicas_text(best['replicas'])}", "usd": f"{best['usd_per_hour']:.2f}", "saving": "–",
              "levels": _levels(best)}]  # fmt: skip
     for row, name in ((answer["autoscaled"], "autoscaled"), (answer["spot"], "spot")):
         if not row:
@@ -106,7 +106,7 @@ def end_text(end: Data | None) -> str:
     change = f"{100 * (end['cost'] - 1):+.0f} %".replace("-0 %", "0 %").replace("+0 %", "0 %")
     if end["replicas"] is None:
         return change
-    return f"{change}, {end['replicas']} replica{'' if end['replicas'] == 1 else 's'}"
+    return f"{change}, {replicas_text(end['replicas'])}"
 
 
 def ends_text(row: Data) -> str:

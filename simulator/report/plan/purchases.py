@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from simulator.text import replicas_text
+
 Data = Mapping[str, Any]
 
 
@@ -12,7 +14,7 @@ def purchase_lines(answer: Data | None) -> list[str]:
     if found is None:
         return []
     *others, best = found["ways"]
-    parts = [f"{best['reserved']} {'replica' if best['reserved'] == 1 else 'replicas'} reserved"]
+    parts = [f"{replicas_text(best['reserved'])} reserved"]
     parts += [f"up to {best[key]} {name}" for key, name in (("on_demand", "by the hour"), ("spot", "on spot capacity"))
               if best[key]]  # fmt: skip
     what = ", ".join(parts[:-1]) + (" and " if len(parts) > 1 else "") + parts[-1]

@@ -10,7 +10,7 @@ from simulator.report.plan.adapters import adapter_lines
 from simulator.report.plan.alternatives import alternative_lines, ends_text, sensitivity_lines
 from simulator.report.plan.limits import limit_lines
 from simulator.report.plan.purchases import purchase_lines
-from simulator.text import bounded, counted, counted_range, level_value, stopped_lines
+from simulator.text import bounded, counted, counted_range, level_value, replicas_text, stopped_lines
 
 Data = Mapping[str, Any]
 
@@ -47,14 +47,10 @@ def replica_words(fleet: Data) -> str:
     other = fleet.get("beside")
     if other:
         paid = " (paid for)" if paid_for(other) else ""
-        others = f"{_count(other['replicas'])} of {other['kind']}{paid}"
-        return f"{_count(other['own'])} of {other['own_kind']}, beside {others}" if other["own"] else others
-    spare = f", {fleet['spare']} {'replica' if fleet['spare'] == 1 else 'replicas'} of them spare"
-    return f"{_count(fleet['replicas'])} of {fleet['label']}{spare if fleet['spare'] else ''}"
-
-
-def _count(replicas: int) -> str:
-    return f"{replicas} replicas" if replicas > 1 else "1 replica"
+        others = f"{replicas_text(other['replicas'])} of {other['kind']}{paid}"
+        return f"{replicas_text(other['own'])} of {other['own_kind']}, beside {others}" if other["own"] else others
+    spare = f", {replicas_text(fleet['spare'])} of them spare"
+    return f"{replicas_text(fleet['replicas'])} of {fleet['label']}{spare if fleet['spare'] else ''}"
 
 
 def answer_lines(data: Data) -> list[str]:
