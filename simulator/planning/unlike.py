@@ -19,7 +19,8 @@ from simulator.planning.traffic import is_symmetric
 OWN: Final = "own"
 BESIDE: Final = "beside"
 """Pools of a fleet with candidates.beside."""
-INHERITED: Final = ("max_num_seqs", "max_num_batched_tokens", "weight_dtype", "kv_dtype")
+LIMITS: Final = ("max_num_seqs", "max_num_batched_tokens")
+FORMATS: Final = ("weight_dtype", "kv_dtype")
 """Not given: the candidate's."""
 
 
@@ -74,8 +75,8 @@ class BesideSpec(Section):
         hardware: dict[str, Any] = {"gpu": self.gpu, "tensor_parallel": self.tensor_parallel,
                                     "pipeline_parallel": self.pipeline_parallel,
                                     "expert_parallel": self.expert_parallel}  # fmt: skip
-        hardware |= {key: own for key in ("weight_dtype", "kv_dtype") if (own := getattr(self, key))}
-        limits = {key: own for key in INHERITED[:2] if (own := getattr(self, key))}
+        hardware |= {key: own for key in FORMATS if (own := getattr(self, key))}
+        limits = {key: own for key in LIMITS if (own := getattr(self, key))}
         return {"replicas": self.replicas, "hardware": hardware} | ({"policy": limits} if limits else {})
 
 
