@@ -14,10 +14,10 @@ from simulator.report.load.words import first_relief, months_text
 from simulator.report.plan.budget import budget_text
 from simulator.report.plan.forest import Bar, forest
 from simulator.report.plan.page import plan_files
-from simulator.report.plan.words import gpu_words, replica_words
+from simulator.report.plan.words import bought_gpus, gpu_words, replica_words
 from simulator.report.render import render
 from simulator.report.write import json_text
-from simulator.text import gain, level_value, number, stopped_lines
+from simulator.text import counted, gain, level_value, number, stopped_lines
 
 Data = Mapping[str, Any]
 
@@ -32,6 +32,13 @@ def joint_lines(data: Data) -> list[str]:
 def _cost(data: Data) -> str:
     example = " (example prices)" if data["price_assumed"] else ""
     return f"{data['usd_per_hour']:,.2f} USD/h{example}, {HOURS_PER_MONTH * data['usd_per_hour']:,.0f} USD/month"
+
+
+def _bought(data: Data) -> str:
+    """`5 GPUs`; where others are paid for already, `5 GPUs beside 4 paid for`."""
+    count = sum(bought_gpus(row) for row in data["deployments"] if row["gpus"])
+    paid = f" beside {data['gpus'] - count} paid for" if count < data["gpus"] else ""
+    return f"{gpu_words(count) if count else 'nothing'}{paid}"
 
 
 def _shares(data: Data) -> str:
@@ -51,7 +58,7 @@ def _gpus(data: Data, count: int, gpu: str) -> str:
 def _plan_lines(data: Data) -> list[str]:
     rows = [row for row in data["deployments"] if row["gpus"]]
     if data["feasible"]:
-        lines = [f"Buy {gpu_words(data['gpus'])}: {_shares(data)}; {_cost(data)}."]
+        lines = [f"Buy {_bought(data)}: {_shares(data)}; {_cost(data)}."]
     else:
         lines = [f"No fleet for {row['name']}: {row['reason']}." for row in data["deployments"]
                  if row["name"] in data["failed"]]  # fmt: skip
@@ -205,7 +212,7 @@ def joint_tables(data: Data) -> Iterator[Any]:
         if row["gpus"] is None:
             table.add_row(row["name"], "–", "–", "–", "–", "–", why)
         else:
-            table.add_row(row["name"], row["label"], str(row["replicas"]), str(row["gpus"]),
+            table.add_row(row["name"], row["label"], counted(row), str(row["gpus"]),
                           f"{row['usd_per_hour']:.2f}", room_text(data, row), why)  # fmt: skip
     table.add_row("together", "", "", str(data["gpus"]), f"{data['usd_per_hour']:.2f}", "", "", style="bold")
     yield table
@@ -240,7 +247,7 @@ def _cards(data: Data) -> list[tuple[str, str, str]]:
         return []
     example = " (example prices)" if data["price_assumed"] else ""
     month = HOURS_PER_MONTH * data["usd_per_hour"]
-    cards = [("fleet", gpu_words(data["gpus"]), _shares(data)),
+    cards = [("fleet", _bought(data), _shares(data)),
              ("cost", f"{data['usd_per_hour']:,.2f} USD/h", f"{month:,.0f} USD a month{example}")]  # fmt: skip
     if data["spare_gpus"]:
         cards.append(("spare", gpu_words(data["spare_gpus"]), f"{data['spare_usd_per_hour']:,.2f} USD/h of that"))
@@ -288,5 +295,6 @@ def render_joint(data: Data) -> str:
         times_text=times_text,
         split_words=_split_words,
         amount=_amount,
+        counted=counted,
         gain=gain,
     )

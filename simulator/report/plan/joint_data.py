@@ -115,6 +115,7 @@ def _planned(name: str, model: str, data: Data | None) -> dict[str, Any]:
         "spare_usd_per_hour": best["spare"] * each,
         "levels": [{key: level[key] for key in ("name", "value", "limit")} for level in best["levels"]],
         "export": data["export"],
+        **({"beside": best["beside"]} if beside else {}),
     }
     if answer and answer["explained"]:
         row |= {"explained": True, "wall": answer["wall_rate"] is not None}
@@ -140,7 +141,8 @@ def _bought(shared: Shared, k: int) -> dict[str, Any]:
     candidate, spare = option.found.candidate, option.spare
     fleet = _fleet(part, shared.found, k)
     row = _blank(part.name, candidate.model or part.spec.model, part.traffic, "feasible", "")
-    row |= {key: own[key] for key in ("label", "replicas", "gpus", "usd_per_hour", "price_assumed", "levels", "wall")}
+    keys = ("label", "replicas", "gpus", "usd_per_hour", "price_assumed", "levels", "wall")
+    row |= {key: own[key] for key in (*keys, *(["beside"] if "beside" in own else []))}
     row |= {
         "gpu": " and ".join(sorted(candidate.kinds)),
         "spare": spare,
