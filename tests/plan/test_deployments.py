@@ -217,7 +217,7 @@ def test_replicas_that_are_there_are_paid_from_the_budget() -> None:
     alone, mixed = shared["deployments"]
     assert mixed["usd_per_hour"] == 2 + 3 * (mixed["gpus"] - 2) and alone["usd_per_hour"] == 3 * alone["gpus"]
     assert shared["common"]["carries"] == min(alone["carries"], mixed["carries"])
-    assert f"there {mixed['gpus']} x " in joint_lines(shared)[0]
+    assert f"there {mixed['gpus'] - 2} x h100-sxm and 2 x l40s" in joint_lines(shared)[0]
 
 
 def test_who_cannot_be_served_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

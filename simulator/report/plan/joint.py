@@ -14,10 +14,10 @@ from simulator.report.load.words import first_relief, months_text
 from simulator.report.plan.budget import budget_text
 from simulator.report.plan.forest import Bar, forest
 from simulator.report.plan.page import plan_files
-from simulator.report.plan.words import gpu_words, replica_words
+from simulator.report.plan.words import bought_gpus, gpu_words, paid_for, replica_words
 from simulator.report.render import render
 from simulator.report.write import json_text
-from simulator.text import gain, level_value, number, stopped_lines
+from simulator.text import counted, gain, level_value, number, stopped_lines
 
 Data = Mapping[str, Any]
 
@@ -37,7 +37,26 @@ def _cost(data: Data) -> str:
 def _shares(data: Data) -> str:
     """`chat 8, autocomplete 3, agents 4`: GPUs of those that have any, by name where they differ."""
     rows = [row for row in data["deployments"] if row["gpus"]]
-    return ", ".join(f"{row['name']} {_gpus(data, row['gpus'], row['gpu'])}" for row in rows)
+    return ", ".join(f"{row['name']} {_share(data, row)}" for row in rows)
+
+
+def _share(data: Data, row: Data) -> str:
+    """`3`, `3 x l40s`; of unlike replicas `1 x l40s and 2 x a100-sxm-80gb (paid for)`."""
+    other = row.get("beside")
+    if not other:
+        return _gpus(data, row["gpus"], row["gpu"])
+    kind = next((kind for kind in row["gpu"].split(" and ") if kind != other["gpu"]), other["gpu"])
+    own = row["gpus"] - other["gpus"]
+    beside = f"{other['gpus']} x {other['gpu']}{' (paid for)' if paid_for(other) else ''}"
+    return f"{own} x {kind} and {beside}" if own else beside
+
+
+def _bought(data: Data) -> str:
+    """`Buy 5 GPUs`, `Buy 5 GPUs beside 2 that are paid for`."""
+    count = sum(bought_gpus(row) for row in data["deployments"] if row["gpus"])
+    there = data["gpus"] - count
+    beside = f" beside {there} that {'is' if there == 1 else 'are'} paid for" if there else ""
+    return f"Buy {gpu_words(count) if count else 'nothing'}{beside}"
 
 
 def _gpus(data: Data, count: int, gpu: str) -> str:
@@ -51,7 +70,7 @@ def _gpus(data: Data, count: int, gpu: str) -> str:
 def _plan_lines(data: Data) -> list[str]:
     rows = [row for row in data["deployments"] if row["gpus"]]
     if data["feasible"]:
-        lines = [f"Buy {gpu_words(data['gpus'])}: {_shares(data)}; {_cost(data)}."]
+        lines = [f"{_bought(data)}: {_shares(data)}; {_cost(data)}."]
     else:
         lines = [f"No fleet for {row['name']}: {row['reason']}." for row in data["deployments"]
                  if row["name"] in data["failed"]]  # fmt: skip
@@ -205,7 +224,7 @@ def joint_tables(data: Data) -> Iterator[Any]:
         if row["gpus"] is None:
             table.add_row(row["name"], "–", "–", "–", "–", "–", why)
         else:
-            table.add_row(row["name"], row["label"], str(row["replicas"]), str(row["gpus"]),
+            table.add_row(row["name"], row["label"], counted(row), str(row["gpus"]),
                           f"{row['usd_per_hour']:.2f}", room_text(data, row), why)  # fmt: skip
     table.add_row("together", "", "", str(data["gpus"]), f"{data['usd_per_hour']:.2f}", "", "", style="bold")
     yield table
@@ -289,4 +308,5 @@ def render_joint(data: Data) -> str:
         split_words=_split_words,
         amount=_amount,
         gain=gain,
+        counted=counted,
     )

@@ -12,7 +12,7 @@ from simulator.planning.deployments import Deployments
 from simulator.planning.joint import Joint
 from simulator.planning.part import Part
 from simulator.planning.plan import token_rates
-from simulator.planning.price import Fleet, fleet_of, watts_of
+from simulator.planning.price import Fleet, fleet_of, pools_of, watts_of
 from simulator.planning.search import Outcome
 from simulator.planning.split import Shared, Split
 from simulator.report.plan.data import export_of, plain
@@ -108,14 +108,15 @@ def _planned(name: str, model: str, data: Data | None) -> dict[str, Any]:
         return _blank(name, asked["model"], asked["requests_per_s"], status, reason)
     row = _blank(name, best["candidate"]["model"] or model, asked["requests_per_s"], "feasible", "")
     each, beside = best["usd_per_hour"] / best["replicas"], best["candidate"]["beside"]
-    keys = ("label", "replicas", "spare", "gpus", "usd_per_hour", "price_assumed", "watts_estimate")
+    keys = ("label", "replicas", "spare", "gpus", "usd_per_hour", "watts_estimate")
     row |= {key: best[key] for key in keys} | {
         "gpu": " and ".join(sorted({best["candidate"]["gpu"]} | ({beside["gpu"]} if beside else set()))),
+        "price_assumed": _assumed(best),
         "spare_gpus": best["spare"] * best["gpus"] // best["replicas"],
         "spare_usd_per_hour": best["spare"] * each,
         "levels": [{key: level[key] for key in ("name", "value", "limit")} for level in best["levels"]],
         "export": data["export"],
-    }
+    } | ({"beside": best["beside"]} if "beside" in best else {})
     if answer and answer["explained"]:
         row |= {"explained": True, "wall": answer["wall_rate"] is not None}
     if row["wall"]:
@@ -124,6 +125,11 @@ def _planned(name: str, model: str, data: Data | None) -> dict[str, Any]:
                 "high": None if high is None else 1 + high / 100,
                 "breaks": answer["breaks"], "bottleneck": answer["bottleneck"]}  # fmt: skip
     return row
+
+
+def _assumed(fleet: Data) -> bool:
+    """Whether an example price is in a fleet's cost, its own or that of what stands beside it."""
+    return bool(fleet["price_assumed"] or fleet.get("beside", {}).get("price_assumed"))
 
 
 def _none(part: Part, shared: Shared) -> dict[str, Any]:
@@ -140,8 +146,9 @@ def _bought(shared: Shared, k: int) -> dict[str, Any]:
     candidate, spare = option.found.candidate, option.spare
     fleet = _fleet(part, shared.found, k)
     row = _blank(part.name, candidate.model or part.spec.model, part.traffic, "feasible", "")
-    row |= {key: own[key] for key in ("label", "replicas", "gpus", "usd_per_hour", "price_assumed", "levels", "wall")}
-    row |= {
+    row |= {key: own[key] for key in ("label", "replicas", "gpus", "usd_per_hour", "levels", "wall")}
+    row |= pools_of(part.spec, candidate, own["replicas"]) | {
+        "price_assumed": _assumed(own),
         "gpu": " and ".join(sorted(candidate.kinds)),
         "spare": spare,
         "spare_gpus": spare * candidate.gpus,
