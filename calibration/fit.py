@@ -75,11 +75,11 @@ KV_BYTES: Final = 4096
 PAIR_FLOPS: Final = 4 * 32 * 128
 """One layer of Llama-3.1-8B: KV bytes per token (8 heads of 128, keys and values, 16 bits), FLOP per pair."""
 BESIDE_PREFILL: Final = (1.35, 0.35)
-"""Decode attention in a step with prefill, relative to one without: between no difference and the 1.7 times of a public
-table (RTX PRO 6000, casys-kaist/LLMServingSim 5daddb2)."""
+"""Prior mean and width of decode attention in a step with prefill, relative to one without: between no difference and
+the 1.6 and 2.0 times, in the median, of public tables (RTX PRO 6000, RTX 4090; casys-kaist/LLMServingSim 5daddb2)."""
 UNEVEN_US: Final = 8.0
 """[us] per layer. Steps of 4 and 16 unequal sequences lasted 0.24-0.29 ms (8 us a layer) longer than steps of
-equal ones without asynchronous scheduling; on the H200, with the same kernels, 8.5 us are fitted."""
+equal ones without asynchronous scheduling; on the H200, with the same kernels, 8.9 us are fitted."""
 
 
 @dataclass(frozen=True)

@@ -124,8 +124,9 @@ def _mixed_lengths(runs: Sequence[MeasuredRun], gpu: Gpu) -> float:
     by with the share that meets it (cost.device.unsplit), beside one number for each series, whose cards differ."""
     table = gaps_of(runs)
     table = table[table.kind == 0]
-    missing = (table.gap_s.to_numpy() - gpu_seconds(step_cost(runs[0], gpu), table)) / 32 * 1e6
-    share = unsplit(table.n_decode.to_numpy() - 1.0, setup_of(runs[0]).model.kv_heads)
+    model = setup_of(runs[0]).model
+    missing = (table.gap_s.to_numpy() - gpu_seconds(step_cost(runs[0], gpu), table)) / model.layers * 1e6
+    share = unsplit(table.n_decode.to_numpy() - 1.0, model.kv_heads)
     series = table.run.str.split("/").str[0].to_numpy()
     design = np.column_stack([share, *(series == name for name in np.unique(series))])
     weight = table.weight.to_numpy()

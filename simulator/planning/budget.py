@@ -191,16 +191,21 @@ def affordable(spec: PlanSpec, candidate: Candidate) -> int:
 
 
 def blank_row(spec: PlanSpec, found: Ready, total: int) -> dict[str, Any]:
-    """One candidate's fleet of `total` replicas, before anything is known of it."""
+    """One candidate's fleet of `total` replicas, before anything is known of it; no fleet where that does not do for
+    those beside its own."""
     candidate = found.candidate
-    price = price_of(spec, candidate.gpu)
+    own = candidate.own(total)
+    fleet: dict[str, Any] = {
+        "replicas": total, "serving": total - spec.survive, "gpus": candidate.gpus_of(total),
+        "usd_per_hour": usd_of(spec, candidate, total),
+        "price_assumed": price_of(spec, candidate.gpu).assumed and own > 0, **pools_of(spec, candidate, total),
+    }  # fmt: skip
+    if own < 0:
+        fleet = {"replicas": 0, "serving": 0, "gpus": 0, "usd_per_hour": 0.0, "price_assumed": False}
     return {
-        "label": candidate.label, "replicas": total, "serving": total - spec.survive,
-        "gpus": candidate.gpus_of(total),
-        "usd_per_hour": usd_of(spec, candidate, total), 
-        "price_assumed": price.assumed and candidate.own(total) > 0, **pools_of(spec, candidate, total),
+        "label": candidate.label, **fleet,
         "carries": None, "low": None, "high": None, "wall": False, "breaks": None, "levels": [], "worst": None,
-        "reason": found.reason,
+        "meets": None, "reason": found.reason,
     }  # fmt: skip
 
 
@@ -210,10 +215,8 @@ def fleet_row(search: Search, found: Ready, traffic: float, total: int) -> dict[
     serving = row["serving"]
     if found.setup is None:
         return row
-    if candidate.own(total := row["replicas"]) < 0:
-        need = candidate.own(0) * -1
-        return row | {"replicas": max(0, total), "serving": 0, "gpus": 0, "usd_per_hour": 0.0,
-                      "reason": f"the budget does not pay for the {need} replicas beside"}
+    if candidate.own(total) < 0:
+        return row | {"reason": f"the budget does not pay for the {-candidate.own(0)} replicas beside"}
     if serving < 1:
         return row | {"reason": "the budget does not pay for one serving replica" +
                       (f" beside {spec.survive} spare" if spec.survive else "")}  # fmt: skip

@@ -46,7 +46,7 @@ class Deployments:
         return next(iter(self.specs.values())).budget
 
 
-class Part(Document):
+class DeploymentDocument(Document):
     """One deployment with the common keys; places are those of the whole file."""
 
     def __init__(self, whole: Document, own: str, data: dict[str, Any]) -> None:
@@ -109,7 +109,7 @@ def _each(document: Document, base: Path) -> Deployments:
     specs = {}
     for name, own in given.items():
         _check_own(document, name, own)
-        part = Part(document, str(name), _merged(data, own, str(name)))
+        part = DeploymentDocument(document, str(name), _merged(data, own, str(name)))
         try:
             specs[str(name)] = plan_of(part, base)
         except ConfigError as error:

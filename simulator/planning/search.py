@@ -107,7 +107,7 @@ class Search(Walls):
                 f"fewer replicas are allowed than it takes beside the {candidate.prefill_replicas} for prompts")
             return Outcome(candidate, "infeasible", why, bound=bound)
         if not counts:
-            most = allowed[-1] if candidate.beside is None else candidate.own(allowed[-1])
+            most = candidate.own(allowed[-1])
             needs = f"needs at least {candidate.said(bound, ' replicas')} to keep up, {most} are allowed"
             return self._failed(candidate, allowed[-1], rate, bound, error, needs)
         tpot = min((t.max_s for t in spec.slo.targets if t.metric == "tpot"), default=None)

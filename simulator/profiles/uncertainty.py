@@ -33,8 +33,9 @@ METRICS: Final = (
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """Relative 90 % half-widths (0.05 = 5 %) by metric on a known host, what a host adds that is not known, what its
-    states for seconds add to requests that meet no others, and factors by profile mark."""
+    """Relative 90 % half-widths (0.05 = 5 %) by metric on a known host, what a host adds that is not known, what takes
+    its place for requests that meet no others (launches differ between engines of one kind, for seconds at a time), and
+    factors by profile mark."""
 
     half_width: dict[str, float] = field(hash=False)
     host: dict[str, float] = field(hash=False)

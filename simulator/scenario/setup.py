@@ -62,7 +62,7 @@ class Setup:
     token_budget: int = 0
     """[tokens] max_num_batched_tokens as it is set; what drafts keep back of it is not in the limits."""
     contexts: float = 1.0
-    """How unequal they are (workload.unequal)."""
+    """How unequal those of a step are, from 0 to 1 (workload.unequal)."""
 
 
 def prepare(scenario: Scenario, shorten: bool = False, contexts: float | None = None) -> Setup:
@@ -322,7 +322,6 @@ def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, host: Host, model
                              seqs, budget)
     return calibrated_cost(gpu, engine, model, hardware.tensor_parallel, hardware.weight_dtype, hardware.kv_dtype,
                            seqs, budget, host, _routing(scenario), windowed, speculation, scenario.engine.sampling,
-                           lora_of(scenario.engine.lora), hardware.pipeline_parallel,
-                           contexts)
+                           lora_of(scenario.engine.lora), hardware.pipeline_parallel, contexts)
 
 

@@ -18,8 +18,8 @@ DRAWN: Final = Arrivals(kind="burst", requests=2000)
 
 
 def unequal(workload: Workload) -> float:
-    """0 for requests of one length to 1 (`spread`). Requests of a file and conversations count as unequal: those that
-    were measured are (both Azure traces 1.0)."""
+    """From 0, contexts all alike, to 1 (`spread`); those of requests of one length differ by how far the answers are.
+    Requests of a file and conversations count as unequal: those that were measured are (both Azure traces 1.0)."""
     if isinstance(workload, Generated):
         drawn = generate_trace(replace(workload, arrivals=DRAWN), seed=0)
         return spread(drawn.prompt, drawn.output)

@@ -165,6 +165,8 @@ def test_what_a_budget_leaves_for_the_searched_kind() -> None:
     spec = asked(beside, prices={"l40s": 1.0}, budget={"gpus": 1})
     data = spend(spec, jobs=1)
     assert data["best"] is None and data["rows"][0]["reason"] == "the budget does not pay for the 2 replicas beside"
+    assert not list(Draft202012Validator(schema_for("budget")).iter_errors(data))
+    assert data["rows"][0]["gpus"] == data["rows"][0]["usd_per_hour"] == 0 and "beside" not in data["rows"][0]
 
 
 def test_a_budget_of_two_kinds_carries_what_its_fleet_does() -> None:

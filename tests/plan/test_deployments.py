@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
 
 from simulator.cli.main import main
 from simulator.errors import ConfigError
@@ -25,6 +26,7 @@ from simulator.planning.spec import load_plan, plan_from
 from simulator.planning.split import Shared, Splitting, share_out
 from simulator.report.plan.joint import joint_lines, manifests, render_joint, write_joint
 from simulator.report.plan.joint_data import joint_data, shared_data
+from simulator.report.schemas import schema_for
 from tests.plan.test_load import mm1_rate
 
 STEP = 0.001
@@ -217,7 +219,14 @@ def test_replicas_that_are_there_are_paid_from_the_budget() -> None:
     alone, mixed = shared["deployments"]
     assert mixed["usd_per_hour"] == 2 + 3 * (mixed["gpus"] - 2) and alone["usd_per_hour"] == 3 * alone["gpus"]
     assert shared["common"]["carries"] == min(alone["carries"], mixed["carries"])
-    assert f"there {mixed['gpus'] - 2} x h100-sxm and 2 x l40s" in joint_lines(shared)[0]
+    said = joint_lines(shared)
+    assert f"there {mixed['gpus'] - 2} x h100-sxm and 2 x l40s" in said[0]
+    own_count = mixed["replicas"] - 2
+    words = "1 replica" if own_count == 1 else f"{own_count} replicas"
+    assert said[-1].startswith(f"there: {words} of h100-sxm, least outstanding, beside 2 replicas of l40s")
+    free = [mixed | {"beside": mixed["beside"] | {"price_usd_per_gpu_hour": 0.0}}, alone]
+    assert "beside 2 paid for" in joint_lines(shared | {"budget": None, "deployments": free})[0]
+    assert not list(Draft202012Validator(schema_for("deployments")).iter_errors(shared))
 
 
 def test_who_cannot_be_served_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

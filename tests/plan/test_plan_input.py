@@ -67,15 +67,17 @@ def test_no_budget_is_none(tmp_path: Path) -> None:
     assert read_plan(file).budget is not None and read_plan(file, ["budget=null"]).budget is None
 
 
-def test_what_is_paid_for_is_not_bought_again_by_several() -> None:
-    """Two L40S that are there do for one deployment; only the GPU of the other one is bought."""
+def test_what_is_there_is_named_and_priced_apart() -> None:
+    """Two L40S do for one deployment: none of its own GPUs is named, and only the other one's is bought."""
     traffic = {"arrivals": {"kind": "poisson", "rate": 2, "requests": 300}, "prompt": 100, "output": 10}
-    there = {"router": "least_work", "beside": {"gpu": "l40s", "replicas": 2, "price": 0}}
+    old: dict[str, object] = {"gpu": "l40s", "replicas": 2, "price": 0}
+    there = {"router": "least_work", "beside": old}
     asked = {"workload": traffic, "slo": {"ttft_p95_s": 1}, "max_model_len": 4096, "name": "<b>both</b>",
-             "search": {"batch_limits": False, "replications": 2},
+             "search": {"batch_limits": False, "replications": 2}, "prices": {"h100-sxm": 3},
              "deployments": {"new": {}, "old": {"candidates": there}}}  # fmt: skip
     data = joint_data(plan_each(deployments_from(asked), jobs=1, explain=False))
-    lines = joint_lines(data)
-    assert lines[0].startswith("Buy 1 GPU beside 2 that are paid for: new 1 x h100-sxm, old 2 x l40s (paid for); 2.69 ")
-    assert any(line.startswith("old: 2 replicas of l40s (paid for) for") for line in lines)
-    assert "<td data-v=\"2\">0 + 2</td>" in render_joint(data) and "<b>both" not in render_joint(data)
+    assert "Buy 1 GPU beside 2 paid for: new 1 x h100-sxm, old 2 x l40s (paid for); 3.00" in joint_lines(data)[0]
+    assert "<b>both" not in render_joint(data) and not data["price_assumed"]
+    del old["price"]
+    data = joint_data(plan_each(deployments_from(asked), jobs=1, explain=False))
+    assert data["price_assumed"] and "old 2 x l40s; 4.58 USD/h (example prices)" in joint_lines(data)[0]

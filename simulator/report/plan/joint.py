@@ -34,6 +34,13 @@ def _cost(data: Data) -> str:
     return f"{data['usd_per_hour']:,.2f} USD/h{example}, {HOURS_PER_MONTH * data['usd_per_hour']:,.0f} USD/month"
 
 
+def _bought(data: Data) -> str:
+    """`5 GPUs`; where others are paid for already, `5 GPUs beside 4 paid for`."""
+    count = sum(bought_gpus(row) for row in data["deployments"] if row["gpus"])
+    paid = f" beside {data['gpus'] - count} paid for" if count < data["gpus"] else ""
+    return f"{gpu_words(count) if count else 'nothing'}{paid}"
+
+
 def _shares(data: Data) -> str:
     """`chat 8, autocomplete 3, agents 4`: GPUs of those that have any, by name where they differ."""
     rows = [row for row in data["deployments"] if row["gpus"]]
@@ -51,14 +58,6 @@ def _share(data: Data, row: Data) -> str:
     return f"{own} x {kind} and {beside}" if own else beside
 
 
-def _bought(data: Data) -> str:
-    """`Buy 5 GPUs`, `Buy 5 GPUs beside 2 that are paid for`."""
-    count = sum(bought_gpus(row) for row in data["deployments"] if row["gpus"])
-    there = data["gpus"] - count
-    beside = f" beside {there} that {'is' if there == 1 else 'are'} paid for" if there else ""
-    return f"Buy {gpu_words(count) if count else 'nothing'}{beside}"
-
-
 def _gpus(data: Data, count: int, gpu: str) -> str:
     """`8`, and of what where GPUs differ: `8 x l40s`."""
     known = [*data["more"], *([data["needs"]] if data["needs"] else [])]
@@ -70,7 +69,7 @@ def _gpus(data: Data, count: int, gpu: str) -> str:
 def _plan_lines(data: Data) -> list[str]:
     rows = [row for row in data["deployments"] if row["gpus"]]
     if data["feasible"]:
-        lines = [f"{_bought(data)}: {_shares(data)}; {_cost(data)}."]
+        lines = [f"Buy {_bought(data)}: {_shares(data)}; {_cost(data)}."]
     else:
         lines = [f"No fleet for {row['name']}: {row['reason']}." for row in data["deployments"]
                  if row["name"] in data["failed"]]  # fmt: skip
@@ -259,7 +258,7 @@ def _cards(data: Data) -> list[tuple[str, str, str]]:
         return []
     example = " (example prices)" if data["price_assumed"] else ""
     month = HOURS_PER_MONTH * data["usd_per_hour"]
-    cards = [("fleet", gpu_words(data["gpus"]), _shares(data)),
+    cards = [("fleet", _bought(data), _shares(data)),
              ("cost", f"{data['usd_per_hour']:,.2f} USD/h", f"{month:,.0f} USD a month{example}")]  # fmt: skip
     if data["spare_gpus"]:
         cards.append(("spare", gpu_words(data["spare_gpus"]), f"{data['spare_usd_per_hour']:,.2f} USD/h of that"))
@@ -307,6 +306,6 @@ def render_joint(data: Data) -> str:
         times_text=times_text,
         split_words=_split_words,
         amount=_amount,
-        gain=gain,
         counted=counted,
+        gain=gain,
     )

@@ -12,7 +12,7 @@ from simulator.planning.deployments import Deployments
 from simulator.planning.joint import Joint
 from simulator.planning.part import Part
 from simulator.planning.plan import token_rates
-from simulator.planning.price import Fleet, fleet_of, pools_of, watts_of
+from simulator.planning.price import Fleet, fleet_of, watts_of
 from simulator.planning.search import Outcome
 from simulator.planning.split import Shared, Split
 from simulator.report.plan.data import export_of, plain
@@ -116,7 +116,8 @@ def _planned(name: str, model: str, data: Data | None) -> dict[str, Any]:
         "spare_usd_per_hour": best["spare"] * each,
         "levels": [{key: level[key] for key in ("name", "value", "limit")} for level in best["levels"]],
         "export": data["export"],
-    } | ({"beside": best["beside"]} if "beside" in best else {})
+        **({"beside": best["beside"]} if beside else {}),
+    }
     if answer and answer["explained"]:
         row |= {"explained": True, "wall": answer["wall_rate"] is not None}
     if row["wall"]:
@@ -146,8 +147,9 @@ def _bought(shared: Shared, k: int) -> dict[str, Any]:
     candidate, spare = option.found.candidate, option.spare
     fleet = _fleet(part, shared.found, k)
     row = _blank(part.name, candidate.model or part.spec.model, part.traffic, "feasible", "")
-    row |= {key: own[key] for key in ("label", "replicas", "gpus", "usd_per_hour", "levels", "wall")}
-    row |= pools_of(part.spec, candidate, own["replicas"]) | {
+    keys = ("label", "replicas", "gpus", "usd_per_hour", "levels", "wall")
+    row |= {key: own[key] for key in (*keys, *(["beside"] if "beside" in own else []))}
+    row |= {
         "price_assumed": _assumed(own),
         "gpu": " and ".join(sorted(candidate.kinds)),
         "spare": spare,
