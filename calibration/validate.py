@@ -220,13 +220,15 @@ def _over_time(run: MeasuredRun, prediction: Prediction) -> Figure:
 
 def fit_figure(gaps: Any) -> Figure:
     """Fit against points: measured output gaps and the fitted GPU times (calibration.fit_steps.StepFit.gaps)."""
-    fig = Figure(figsize=(9, 4.2), layout="constrained")
-    for axes, (kind, name) in zip(fig.subplots(1, 2), ((0, "decode"), (1, "prefill")), strict=True):
-        part = gaps[gaps.kind == kind]
-        by = part.decode_context_tokens if kind == 0 else part.prefill_attention_pairs
-        axes.scatter(by, part.gap_s * 1e3, s=9, alpha=0.5, linewidth=0, label="measured")
-        axes.scatter(by, part.gap_s * (1 + part.error) * 1e3, s=9, alpha=0.5, linewidth=0, label="fit")
-        axes.set(xlabel="context tokens" if kind == 0 else "query-key pairs", ylabel=f"{name} step [ms]")
-        axes.set_ylim(0, float(np.percentile(part.gap_s, 98)) * 1.3e3)
-        axes.legend()
+    with style():
+        fig, panels = figure(9.0, 4.2, 1, 2)
+        for axes, (kind, name) in zip(panels, ((0, "decode"), (1, "prefill")), strict=True):
+            part = gaps[gaps.kind == kind]
+            by = part.decode_context_tokens / 1e3 if kind == 0 else part.prefill_attention_pairs / 1e6
+            for label, seconds, color in (("measured", part.gap_s, LINES[1]),
+                                          ("fit", part.gap_s * (1 + part.error), LINES[0])):
+                axes.scatter(by, seconds * 1e3, s=9, alpha=0.5, linewidth=0, label=label, color=color)
+            axes.set(xlabel="thousand context tokens" if kind == 0 else "million query-key pairs",
+                     ylabel=f"{name} step [ms]", ylim=(0, float(np.percentile(part.gap_s, 98)) * 1.3e3))
+            axes.legend()
     return fig

@@ -3,7 +3,7 @@
 import difflib
 import re
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -183,6 +183,7 @@ def _problem(model: type[BaseModel], error: Any, key: Key) -> str:
     message = message.replace("less than or equal to", "<=").replace("greater than", ">").replace("less than", "<")
     message = re.sub(r"List should (have at \w+ \d+ items?) after validation, not \d+", r"must \1", message)
     message = re.sub(r"a valid dictionary( or instance of \w+)?", "a mapping of keys", message)
+    message = message.replace("a valid tuple", "a list").replace("Keys should be strings", "must be a text")
     return f"{name} {message}, got {shown(value)}"
 
 
@@ -214,6 +215,13 @@ def _fields_at(model: type[BaseModel], loc: Sequence[str | int]) -> list[str]:
         field = getattr(current, "model_fields", {}).get(part)
         if field is None:
             continue
-        options = [field.annotation, *getattr(field.annotation, "__args__", ())]
-        current = next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), current)
+        current = next(_models_in(field.annotation), current)
     return list(current.model_fields)
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Models that a field may hold, also as one of several and in lists."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for each in getattr(annotation, "__args__", ()):
+        yield from _models_in(each)

@@ -22,12 +22,13 @@ from simulator.planning.names import gpu_name
 from simulator.planning.spec import BudgetSpec, PlanSpec, plan_of
 from simulator.planning.statistics import check_levels, check_prefixes
 from simulator.planning.traffic import Traffic, at_rate
+from simulator.planning.unlike import BESIDE, OWN, pool_label
 
 TOGETHER: Final = ("candidates", "engine", "kv", "search")
 """Sections of which a deployment may say a part; the rest of it is the common one."""
 OF_ALL: Final = ("name", "description", "budget", "growth_pct_per_month", "deployments")
 """Keys that a deployment has not."""
-NAME: Final = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
+NAME: Final = re.compile(r"(?=.{1,63}\Z)[a-z][a-z0-9]*(-[a-z0-9]+)*")
 """A Service of Kubernetes (RFC 1035 label) and a folder of the report are called so."""
 
 
@@ -101,6 +102,9 @@ def _each(document: Document, base: Path) -> Deployments:
     if not isinstance(given, Mapping) or not given:
         raise ConfigError(f"{document.where(('deployments',))}: deployments must map names to what each has of its "
                           f"own, got {shown(given)}")
+    for key in ("name", "description"):
+        if not isinstance(data.get(key, ""), str):
+            raise ConfigError(f"{document.where((key,))}: {key} must be a text, got {shown(data[key])}")
     _check_common(document, given)
     specs = {}
     for name, own in given.items():
@@ -111,7 +115,8 @@ def _each(document: Document, base: Path) -> Deployments:
         except ConfigError as error:
             raise placed_in(str(name), error) from None
     _check_prices(document, specs)
-    return Deployments(str(data.get("name", "plan")), str(data.get("description", "")), specs)
+    _check_services(document, specs)
+    return Deployments(data.get("name", "plan"), data.get("description", ""), specs)
 
 
 def _check_common(document: Document, given: Mapping[Any, Any]) -> None:
@@ -121,6 +126,11 @@ def _check_common(document: Document, given: Mapping[Any, Any]) -> None:
         said = all(isinstance(own, Mapping) and key in own for own in given.values())
         if said and key not in (*TOGETHER, *OF_ALL):
             raise ConfigError(f"{document.where((key,))}: {key} has no effect: every deployment has its own")
+        for part in data[key] if key in TOGETHER and isinstance(data[key], Mapping) else ():
+            if all(isinstance(own, Mapping) and isinstance(own.get(key), Mapping) and part in own[key]
+                   for own in given.values()):  # fmt: skip
+                raise ConfigError(f"{document.where((key, part))}: {key}.{part} has no effect: every deployment has "
+                                  "its own")
     budget, search = data.get("budget"), data.get("search")
     if budget is None:
         return
@@ -145,7 +155,7 @@ def _check_own(document: Document, name: Any, own: Any) -> None:
     where = document.where(("deployments", name))
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise ConfigError(f"{where}: deployments.{shown(name)}: accepted are names of lower-case letters, digits "
-                          "and -, a letter first: Services are called so")
+                          "and single -, a letter first, 63 at most: Services are called so")
     if own is not None and not isinstance(own, Mapping):
         raise ConfigError(f"{where}: deployments.{name} must be a mapping of keys, got {shown(own)}")
     wrong = next((key for key in own or () if key in OF_ALL), None)
@@ -186,11 +196,22 @@ def _gpus(data: Mapping[str, Any]) -> list[str]:
 
 
 def _check_prices(document: Document, specs: Mapping[str, PlanSpec]) -> None:
-    """Refuse a common price of a GPU that no deployment may use."""
-    used = dict.fromkeys(gpu for spec in specs.values() for gpu in (
-        *spec.candidates.gpu, *spec.candidates.gpus_beside))
+    """Refuse a common price of a GPU that no deployment may use which has no prices of its own."""
     for key in ("prices", "reserved_prices"):
+        common = [spec for name, spec in specs.items() if key not in (document.data["deployments"][name] or ())]
+        used = dict.fromkeys(gpu for spec in common for gpu in (*spec.candidates.gpu, *spec.candidates.gpus_beside))
         for gpu in document.data.get(key) or ():
             if gpu_name(str(gpu)) not in used and ("candidates", "gpu") not in document.overridden:
                 raise ConfigError(f"{document.where((key, gpu))}: {key}.{gpu} has no effect: no such GPU among the "
                                   f"candidates of any deployment ({listed(used)})")
+
+
+def _check_services(document: Document, specs: Mapping[str, PlanSpec]) -> None:
+    """Refuse names with which two Deployments of Kubernetes would be called alike."""
+    called: dict[str, str] = {}
+    for name, spec in specs.items():
+        for pool in ("", OWN, BESIDE) if any(spec.candidates.beside) else ("",):
+            made = pool_label(name, pool) if pool else name
+            if called.setdefault(made, name) != name:
+                raise ConfigError(f"{document.where(('deployments', name))}: deployments.{name}: a Deployment of "
+                                  f"{called[made]} is called {made} as one of it is; accepted: another name")

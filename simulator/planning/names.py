@@ -1,7 +1,7 @@
 """Names in a plan: looked up when it is read, so that a typing error is one and not a GPU that does not fit."""
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +36,8 @@ MOVED: Final = {
     "replicas": "candidates.replicas",
 }
 """Keys of a scenario, and what a plan calls them."""
+MOST_USD: Final = 1e6
+"""[USD per GPU and hour] No price is higher: sums and months of it stay numbers."""
 SHORT: Final = {"policy": "policy.name", "hardware": "hardware.gpu"}
 
 
@@ -60,6 +62,23 @@ def gpu_name(name: str) -> str:
         return name
 
 
+def check_prices(key: str, prices: Mapping[str, float], known: Sequence[str]) -> None:
+    """Raise ValueError for a price of a GPU that is not asked about, one that cannot be, and two of one GPU."""
+    seen: dict[str, str] = {}
+    for given, price in prices.items():
+        gpu = gpu_name(given)
+        if gpu not in known:
+            raise ValueError(f"{key}.{given} has no effect: no such GPU among candidates.gpu "
+                             f"({', '.join(dict.fromkeys(known))})")
+        if not price > 0:
+            raise ValueError(f"{key}.{given} must be > 0, got {price}")
+        if price > MOST_USD:
+            raise ValueError(f"{key}.{given} must be <= {MOST_USD:.0f} USD per GPU and hour, got {price}")
+        if gpu in seen:
+            raise ValueError(f"{key}.{given}: the price of {gpu} is given twice, as {seen[gpu]} and as {given}")
+        seen[gpu] = given
+
+
 def check_names(document: Document, base: Path, values: Mapping[str, Iterable[Any]]) -> None:
     """Look up every name of the plan. Raises ConfigError: `file:line: key: unknown ... (did you mean ...?)`."""
     lookups: dict[str, tuple[Callable[[Any], object], Iterable[str]]] = {
@@ -79,8 +98,9 @@ def check_names(document: Document, base: Path, values: Mapping[str, Iterable[An
             try:
                 if name is not None:
                     lookup(name)
-            except UnknownNameError as error:
-                near = difflib.get_close_matches(str(name).lower(), sorted(known), 1)
+            except ConfigError as error:
+                unknown = isinstance(error, UnknownNameError)
+                near = difflib.get_close_matches(str(name).lower(), sorted(known), 1) if unknown else []
                 hint = f" (did you mean {near[0]}?)" if near else ""
                 raise ConfigError(f"{document.where(tuple(key.split('.')))}: {key}: {error}{hint}") from None
 

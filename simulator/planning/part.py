@@ -127,4 +127,4 @@ def _counts(spec: PlanSpec, candidate: Candidate) -> Sequence[int]:
     if asked.total_gpus is not None or "replicas" in asked.model_fields_set:
         return candidate.counts(spec)
     least = candidate.beside.replicas if candidate.beside else candidate.prefill_replicas + 1
-    return range(least, MAX_REPLICAS + 1)
+    return range(least, MAX_REPLICAS - spec.survive + 1)

@@ -9,10 +9,10 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
-from simulator.config import Document, Section, placed, validate
+from simulator.config import Document, Section, placed, shown, validate
 from simulator.errors import ConfigError, ServecastError
 from simulator.planning.flexible import PlanSpotSpec, ScaledSpec
-from simulator.planning.names import check_names, gpu_name, scenario_keys
+from simulator.planning.names import check_names, check_prices, gpu_name, scenario_keys
 from simulator.planning.slo import SloSpec
 from simulator.planning.unlike import BesideSpec, check_beside
 from simulator.profiles.beside import beside
@@ -94,8 +94,12 @@ class Candidates(Section):
             least = 0 if info.field_name in ("draft_tokens", "prefill_replicas") else 1
             if counts and min(counts) < least:
                 raise ValueError(f"must be >= {least}, got {min(counts)}")
+            most = {"replicas": MAX_REPLICAS, "max_loras": 1024}.get(info.field_name or "")
+            if counts and most and max(counts) > most:
+                raise ValueError(f"must be <= {most}, got {shown(max(counts))}")
             if len(set(value)) < len(value):
-                raise ValueError(f"must not repeat a value, got {list(value)}")
+                twice = next(v for k, v in enumerate(value) if v in value[:k])
+                raise ValueError(f"must not repeat a value, got {getattr(twice, 'label', twice)} twice")
         return value
 
     @property
@@ -169,7 +173,7 @@ class PlanSpec(Section):
                                               "are paid for every hour; prices are then on demand")
     autoscale: ScaledSpec | None = Field(default=None, description="an autoscaled fleet beside the fixed one")
     spot: PlanSpotSpec | None = Field(default=None, description="a fleet partly on spot capacity beside the fixed one")
-    survive: int = Field(default=0, ge=0, description="replicas that may fail with the SLO still met")
+    survive: int = Field(default=0, ge=0, lt=MAX_REPLICAS, description="replicas that may fail with the SLO still met")
     objective: Literal["min_cost", "min_gpus", "max_goodput_per_gpu", "min_energy", "max_traffic", "best_slo"] = (
         "min_cost"
     )
@@ -187,7 +191,7 @@ class PlanSpec(Section):
         data = {k: {"name": v} if k in ("engine", "host") and isinstance(v, str) else v for k, v in data.items()}
         if isinstance(data.get("growth_pct_per_month"), list | int | float):
             data["growth_pct_per_month"] = _listed(data["growth_pct_per_month"])
-        return data if "budget" not in data or "objective" in data else {**data, "objective": WITHIN_BUDGET[0]}
+        return data if data.get("budget") is None or "objective" in data else {**data, "objective": WITHIN_BUDGET[0]}
 
     @model_validator(mode="after")
     def _consistent(self) -> "PlanSpec":
@@ -197,13 +201,7 @@ class PlanSpec(Section):
         if self.growth_pct_per_month and (self.budget is None or min(self.growth_pct_per_month) <= 0):
             raise ValueError("growth_pct_per_month must be > 0, and belongs to a budget")
         for key in ("prices", "reserved_prices"):
-            for gpu, price in getattr(self, key).items():
-                known = self.candidates.gpu + self.candidates.gpus_beside
-                if gpu_name(gpu) not in known:
-                    raise ValueError(f"{key}.{gpu} has no effect: no such GPU among candidates.gpu "
-                                     f"({', '.join(dict.fromkeys(known))})")
-                if not price > 0:
-                    raise ValueError(f"{key}.{gpu} must be > 0, got {price}")
+            check_prices(key, getattr(self, key), self.candidates.gpu + self.candidates.gpus_beside)
         if self.reserved_prices and self.budget is not None:
             raise ValueError("reserved_prices has no effect with a budget")
         if self.reserved_prices and max(self.candidates.prefill_replicas):
@@ -212,6 +210,7 @@ class PlanSpec(Section):
             question = asked_back(key, metric, limit)
             if question and "unit" not in self.candidates.gpu:
                 raise ValueError(question)
+        self._check_spares()
         self._check_drafts()
         self._check_adapters()
         self._check_split()
@@ -220,9 +219,17 @@ class PlanSpec(Section):
             "autoscale": self.autoscale, "spot": self.spot, "reserved_prices": self.reserved_prices})
         self._check_pace()
         self._check_flexible()
-        if self.step_s is not None and self.candidates.gpu != ("unit",):
+        kinds = {*self.candidates.gpu, *(each.gpu for each in self.candidates.beside if each is not None)}
+        if self.step_s is not None and kinds != {"unit"}:
             raise ValueError("step_s has no effect on a real GPU; it belongs to candidates.gpu: unit")
         return self
+
+    def _check_spares(self) -> None:
+        given = self.candidates.replicas
+        most = given.max if isinstance(given, ReplicaRange) else max(given)
+        if most + self.survive > MAX_REPLICAS:
+            raise ValueError(f"survive must be <= {MAX_REPLICAS - most}: candidates.replicas goes to {most}, and a "
+                             f"fleet has at most {MAX_REPLICAS} replicas, got {self.survive}")
 
     def _check_drafts(self) -> None:
         counts = [n for n in self.candidates.draft_tokens if n is not None]
@@ -276,10 +283,8 @@ class PlanSpec(Section):
         if self.autoscale is not None and self.spot is not None:
             raise ValueError("spot is not modelled with autoscale: the autoscaler would order replicas in place of "
                              "those taken back, at the price on demand; ask for each in a plan of its own")
-        for gpu in self.spot.prices if self.spot else ():
-            if gpu_name(gpu) not in self.candidates.gpu:
-                known = ", ".join(self.candidates.gpu)
-                raise ValueError(f"spot.prices.{gpu} has no effect: no such GPU among candidates.gpu ({known})")
+        if self.spot is not None:
+            check_prices("spot.prices", self.spot.prices, self.candidates.gpu)
 
     @property
     def base(self) -> Path:

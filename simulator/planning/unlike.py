@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 
 from policies.routers import ROUTERS
 from simulator.config import Section
-from simulator.planning.names import gpu_name
+from simulator.planning.names import MOST_USD, gpu_name
 from simulator.planning.traffic import is_symmetric
 
 OWN: Final = "own"
@@ -36,8 +36,8 @@ class BesideSpec(Section):
     max_num_batched_tokens: int | None = Field(default=None, ge=1)
     weight_dtype: str | None = None
     kv_dtype: str | None = None
-    price: float | None = Field(default=None, ge=0, description="USD per GPU and hour; not given: as prices has it, 0: "
-                                "paid for already")
+    price: float | None = Field(default=None, ge=0, le=MOST_USD, description="USD per GPU and hour; not given: as "
+                                "prices has it, 0: paid for already")
 
     @field_validator("gpu", mode="after")
     @classmethod
@@ -78,6 +78,11 @@ class BesideSpec(Section):
         hardware |= {key: own for key in FORMATS if (own := getattr(self, key))}
         limits = {key: own for key in LIMITS if (own := getattr(self, key))}
         return {"replicas": self.replicas, "hardware": hardware} | ({"policy": limits} if limits else {})
+
+
+def pool_label(name: str, pool: str) -> str:
+    """What the Deployment of a pool is called in Kubernetes, in a plan called `name`."""
+    return f"{name[:50].rstrip('-')}-{pool}"
 
 
 def check_beside(pools: Sequence[BesideSpec | None], routers: Sequence[str], others: Mapping[str, Any]) -> None:

@@ -55,7 +55,7 @@ def plans_of(setup: "Setup", limits: list[Limits], end: int, replication: int) -
     rows += reclaims(cluster, setup.scenario.seed, replication, end)
     notice = max((to_ticks(spot.notice_s) for spot in cluster.spots.values()), default=0)
     return Plans(rows, to_ticks(cluster.health_check_s), to_ticks(cluster.retry_s), notice, scalers, plan,
-                 cluster.retries)
+                 cluster.submissions_again)
 
 
 def _check_waits(cluster: ClusterSpec) -> None:

@@ -63,7 +63,7 @@ def build_job(setup: Setup, trace: Trace, compiled: bool, log: bool, replication
                           asked(setup.policy, scenario, trace, replication, setup.cost, limits.quantum),
                           setup.policy.ordered, scenario.cluster.hands_over, gives_up or habits.attempts > 1,
                           any(pool.lim.swap_blocks for pool in pools), any(pool.lim.offload_blocks for pool in pools),
-                          scenario.cluster.retries is not None)
+                          scenario.cluster.submissions_again is not None)
     for pool in pools:
         counts = reach(pool.lim, "max_num_batched_tokens" in setup.policy.knobs, int(trace.prompt.max()),
                        int(trace.max_tokens.max()), len(trace))

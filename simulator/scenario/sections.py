@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from itertools import accumulate
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -228,6 +228,10 @@ class PrefixRouterSpec(Section):
         return self
 
 
+MANY_RETRIES: Final = 1000
+"""Times that a lost request is submitted again before a run that might go on for ever gives it up."""
+
+
 class ClusterSpec(Section):
     """Identical replicas behind a router, or pools of them."""
 
@@ -247,7 +251,14 @@ class ClusterSpec(Section):
     health_check_s: float = Field(default=0.0, ge=0, le=LONGEST_S, description="until the router knows of a crash")
     retry_s: float = Field(default=1.0, ge=1e-3, le=LONGEST_S, description="until a lost request is submitted again")
     retries: int | None = Field(default=None, ge=0, le=LARGEST_COUNT, description="times that a lost request is "
-                                "submitted again, 0 = never; default: until it is answered")
+                                "submitted again, 0 = never; default: until it is answered, with autoscale.grace_s at "
+                                "most 1000 times")
+
+    @property
+    def submissions_again(self) -> int | None:
+        """`retries`; MANY_RETRIES where none are given and an autoscaler may cut answers off, each time perhaps."""
+        losing = any(spec.grace_s for spec in self.autoscales.values())
+        return MANY_RETRIES if self.retries is None and losing else self.retries
 
     @property
     def hands_over(self) -> bool:

@@ -220,7 +220,7 @@ def test_replicas_that_are_there_are_paid_from_the_budget() -> None:
     assert mixed["usd_per_hour"] == 2 + 3 * (mixed["gpus"] - 2) and alone["usd_per_hour"] == 3 * alone["gpus"]
     assert shared["common"]["carries"] == min(alone["carries"], mixed["carries"])
     said = joint_lines(shared)
-    assert f"there {mixed['gpus']} x " in said[0]
+    assert f"there {mixed['gpus'] - 2} x h100-sxm and 2 x l40s" in said[0]
     own_count = mixed["replicas"] - 2
     words = "1 replica" if own_count == 1 else f"{own_count} replicas"
     assert said[-1].startswith(f"there: {words} of h100-sxm, least outstanding, beside 2 replicas of l40s")

@@ -1,5 +1,6 @@
 """Autoscaling: Kubernetes' documented examples, timelines worked by hand, what is refused."""
 
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 from typing import Any
@@ -16,6 +17,9 @@ from simulator.engines.world import Scaling
 from simulator.errors import ConfigError
 from simulator.records import Front
 from simulator.run import Result
+from simulator.selftest.cases import run
+from simulator.selftest.trial import case_of
+from simulator.state import LOST
 from simulator.units import NS_PER_S
 
 
@@ -311,3 +315,21 @@ def test_fleet_to_which_nothing_comes_is_told_as_empty() -> None:
     done = simulate(late, "reference").summary["fleet"]
     assert (done["least_replicas"], done["peak_replicas"]) == (0, 1)
     assert done["replica_hours"] == pytest.approx(20 / 3600)
+
+
+def test_a_request_that_an_autoscaler_may_lose_each_time_is_given_up_in_the_end() -> None:
+    """With a grace period and no `retries` after 1,000 times; a number that is given stands, and without a grace period
+    nothing is lost."""
+    auto = {"formula": "hpa", "metric": "requests", "target": 1, "min": 1, "start": {"image_s": 1}}
+    for more, given, times in (({"grace_s": 2}, {}, 1000), ({"grace_s": 2}, {"retries": 3}, 3), ({}, {}, None)):
+        scenario = fleet(auto | more, {"output": [5], "prompt": 2}, **given)
+        assert scenario.cluster.submissions_again == times
+        assert simulate(scenario, "reference").requests.losses.size == (0 if times is None else 1)
+
+
+def test_a_drawn_fleet_that_took_a_request_away_for_ever_ends() -> None:
+    """Seed 40,038,112 of the self-test, found as a run without end in both engines: given up, it ends, and counts the
+    request as lost."""
+    case = replace(case_of(40_038_112), until=None, retries=20)
+    done = run(case, "reference")
+    assert (np.array(done.req.status) == LOST).sum() >= 1 and max(done.req.losses) == 21

@@ -13,7 +13,7 @@ import yaml
 
 from simulator.planning.price import Fleet
 from simulator.planning.spec import PlanSpec
-from simulator.planning.unlike import BESIDE, OWN
+from simulator.planning.unlike import BESIDE, OWN, pool_label
 from simulator.profiles.engine import load_engine
 from simulator.profiles.model import KV_BYTES, dtype_name
 from simulator.profiles.speculation import NGRAM
@@ -225,7 +225,7 @@ def export_both(spec: PlanSpec, setup: Setup, fleet: Fleet) -> dict[str, Any]:
     parts = []
     for pool_name, (pool, count, gpus, kind) in pools.items():
         labels = {"app.kubernetes.io/name": name, "app.kubernetes.io/component": pool_name}
-        made = _deployment(spec, pool, service_name(f"{name[:50]}-{pool_name}"), labels, count, gpus)
+        made = _deployment(spec, pool, service_name(pool_label(name, pool_name)), labels, count, gpus)
         parts.append(f"# {kind}: {PINNED}\n{made}")
     return found | {"vllm": found["command"], "kubernetes": "---\n".join([*parts, _service(name, fleet)])}
 

@@ -14,7 +14,7 @@ from simulator.report.load.words import first_relief, months_text
 from simulator.report.plan.budget import budget_text
 from simulator.report.plan.forest import Bar, forest
 from simulator.report.plan.page import plan_files
-from simulator.report.plan.words import bought_gpus, gpu_words, replica_words
+from simulator.report.plan.words import bought_gpus, gpu_words, paid_for, replica_words
 from simulator.report.render import render
 from simulator.report.write import json_text
 from simulator.text import counted, gain, level_value, number, stopped_lines
@@ -44,7 +44,18 @@ def _bought(data: Data) -> str:
 def _shares(data: Data) -> str:
     """`chat 8, autocomplete 3, agents 4`: GPUs of those that have any, by name where they differ."""
     rows = [row for row in data["deployments"] if row["gpus"]]
-    return ", ".join(f"{row['name']} {_gpus(data, row['gpus'], row['gpu'])}" for row in rows)
+    return ", ".join(f"{row['name']} {_share(data, row)}" for row in rows)
+
+
+def _share(data: Data, row: Data) -> str:
+    """`3`, `3 x l40s`; of unlike replicas `1 x l40s and 2 x a100-sxm-80gb (paid for)`."""
+    other = row.get("beside")
+    if not other:
+        return _gpus(data, row["gpus"], row["gpu"])
+    kind = next((kind for kind in row["gpu"].split(" and ") if kind != other["gpu"]), other["gpu"])
+    own = row["gpus"] - other["gpus"]
+    beside = f"{other['gpus']} x {other['gpu']}{' (paid for)' if paid_for(other) else ''}"
+    return f"{own} x {kind} and {beside}" if own else beside
 
 
 def _gpus(data: Data, count: int, gpu: str) -> str:

@@ -108,9 +108,10 @@ def _planned(name: str, model: str, data: Data | None) -> dict[str, Any]:
         return _blank(name, asked["model"], asked["requests_per_s"], status, reason)
     row = _blank(name, best["candidate"]["model"] or model, asked["requests_per_s"], "feasible", "")
     each, beside = best["usd_per_hour"] / best["replicas"], best["candidate"]["beside"]
-    keys = ("label", "replicas", "spare", "gpus", "usd_per_hour", "price_assumed", "watts_estimate")
+    keys = ("label", "replicas", "spare", "gpus", "usd_per_hour", "watts_estimate")
     row |= {key: best[key] for key in keys} | {
         "gpu": " and ".join(sorted({best["candidate"]["gpu"]} | ({beside["gpu"]} if beside else set()))),
+        "price_assumed": _assumed(best),
         "spare_gpus": best["spare"] * best["gpus"] // best["replicas"],
         "spare_usd_per_hour": best["spare"] * each,
         "levels": [{key: level[key] for key in ("name", "value", "limit")} for level in best["levels"]],
@@ -127,6 +128,11 @@ def _planned(name: str, model: str, data: Data | None) -> dict[str, Any]:
     return row
 
 
+def _assumed(fleet: Data) -> bool:
+    """Whether an example price is in a fleet's cost, its own or that of what stands beside it."""
+    return bool(fleet["price_assumed"] or fleet.get("beside", {}).get("price_assumed"))
+
+
 def _none(part: Part, shared: Shared) -> dict[str, Any]:
     failed = part.name == shared.failed
     status = "infeasible" if failed or not shared.failed else "not finished"
@@ -141,9 +147,10 @@ def _bought(shared: Shared, k: int) -> dict[str, Any]:
     candidate, spare = option.found.candidate, option.spare
     fleet = _fleet(part, shared.found, k)
     row = _blank(part.name, candidate.model or part.spec.model, part.traffic, "feasible", "")
-    keys = ("label", "replicas", "gpus", "usd_per_hour", "price_assumed", "levels", "wall")
+    keys = ("label", "replicas", "gpus", "usd_per_hour", "levels", "wall")
     row |= {key: own[key] for key in (*keys, *(["beside"] if "beside" in own else []))}
     row |= {
+        "price_assumed": _assumed(own),
         "gpu": " and ".join(sorted(candidate.kinds)),
         "spare": spare,
         "spare_gpus": spare * candidate.gpus,

@@ -1,0 +1,83 @@
+"""Plan files that nobody should write: each refused in one line with file, line and key, before anything is run."""
+
+from pathlib import Path
+
+import pytest
+
+from simulator.errors import ConfigError
+from simulator.planning.deployments import deployments_from, read_plan
+from simulator.planning.joint import plan_each
+from simulator.report.plan.joint import joint_lines, render_joint
+from simulator.report.plan.joint_data import joint_data
+
+TRAFFIC = ("workload: {arrivals: {kind: poisson, rate: 2, requests: 300}, prompt: 100, output: 10}\n"
+           "slo: {ttft_p95_s: 1}\n")  # fmt: skip
+BESIDE = "candidates: {gpu: h100-sxm, router: least_work, beside: {gpu: l40s, replicas: 1%s}}\n"
+SPOT = "spot: {reclaims_per_hour: 1, replace_s: 60, prices: {%s}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (BESIDE % ", prise: 1", r"unknown key candidates.beside.0.prise \(did you mean price\?\); known here: expert"),
+        (BESIDE % ", price: 1e308", r"candidates.beside.0.price must be <= 1000000"),
+        ("candidates: {gpu: {h100-sxm: 1}}\n", "candidates.gpu must be a list, got"),
+        ("candidates: {gpu: mine.yaml}\n", r"candidates.gpu: mine.yaml: not a readable GPU profile"),
+        ("candidates: {router: least_work, beside: [{gpu: l4, replicas: 1}, {gpu: l4, replicas: 1}]}\n",
+         "must not repeat a value, got beside 1 l4 twice"),
+        ("candidates: {replicas: [5000]}\n", "candidates.replicas: must be <= 4096, got 5000"),
+        ("survive: 5000\n", "survive must be < 4096, got 5000"),
+        ("survive: 4090\n", "survive must be <= 4032: candidates.replicas goes to 64"),
+        ("prices: {h100-sxm: 1e308}\n", "prices.h100-sxm must be <= 1000000 USD per GPU and hour"),
+        ("prices: {h100: 1, h100-sxm: 2}\n", "prices.h100-sxm: the price of h100-sxm is given twice, as h100 and as"),
+        ("reserved_prices: {h100: 1, h100-sxm: 2}\n", "reserved_prices.h100-sxm: the price of h100-sxm is given twice"),
+        (SPOT % "h100: 1, h100-sxm: 2", "spot.prices.h100-sxm: the price of h100-sxm is given twice"),
+        (SPOT % "h100: 1e308", "spot.prices.h100 must be <= 1000000"),
+        ("engine: {name: vllm-0.24, lora: {adapters: 1}}\ncandidates: {max_loras: [1000000000]}\n",
+         "candidates.max_loras: must be <= 1024, got 1000000000"),
+        ("step_s: 1\ncandidates: {gpu: unit, router: least_work, beside: {gpu: l40s, replicas: 1}}\n",
+         "step_s has no effect on a real GPU"),
+        ("deployments: {a: {}}\nname: [x]\n", r"name must be a text, got \['x'\]"),
+        ("deployments: {a: {}}\ndescription: {x: y}\n", "description must be a text, got"),
+        ("deployments: {a--b: {}}\n", "accepted are names of lower-case letters, digits and single -"),
+        ("deployments: {a: {3: 4}}\n", "3 must be a text, got 3"),
+        ("candidates: {max_num_seqs: 8}\ndeployments: {a: {candidates: {max_num_seqs: 16}}}\n",
+         "candidates.max_num_seqs has no effect: every deployment has its own"),
+        ("prices: {h100-sxm: 1}\ndeployments: {a: {prices: {h100-sxm: 2}}, b: {candidates: {gpu: l40s}}}\n",
+         "prices.h100-sxm has no effect"),
+        ("candidates: {router: least_work}\n"
+         "deployments: {a-own: {}, a: {candidates: {beside: {gpu: l4, replicas: 1}}}}\n",
+         "deployments.a: a Deployment of a-own is called a-own as one of it is"),
+        ("candidates: {router: least_work, beside: {gpu: l4, replicas: 1}}\n"
+         f"deployments: {{{'a' * 50}-x: {{}}, {'a' * 50}-y: {{}}}}\n", "accepted: another name"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "plan.yaml"
+    file.write_text(TRAFFIC + text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=words) as error:
+        read_plan(file)
+    assert str(error.value).startswith(f"{file}:") and "\n" not in str(error.value)
+
+
+def test_no_budget_is_none(tmp_path: Path) -> None:
+    """`budget: null` takes a budget back, as `--set budget=null` does."""
+    file = tmp_path / "plan.yaml"
+    file.write_text(TRAFFIC + "deployments: {a: {}}\nbudget: {gpus: 3}\n", encoding="utf-8")
+    assert read_plan(file).budget is not None and read_plan(file, ["budget=null"]).budget is None
+
+
+def test_what_is_there_is_named_and_priced_apart() -> None:
+    """Two L40S do for one deployment: none of its own GPUs is named, and only the other one's is bought."""
+    traffic = {"arrivals": {"kind": "poisson", "rate": 2, "requests": 300}, "prompt": 100, "output": 10}
+    old: dict[str, object] = {"gpu": "l40s", "replicas": 2, "price": 0}
+    there = {"router": "least_work", "beside": old}
+    asked = {"workload": traffic, "slo": {"ttft_p95_s": 1}, "max_model_len": 4096, "name": "<b>both</b>",
+             "search": {"batch_limits": False, "replications": 2}, "prices": {"h100-sxm": 3},
+             "deployments": {"new": {}, "old": {"candidates": there}}}  # fmt: skip
+    data = joint_data(plan_each(deployments_from(asked), jobs=1, explain=False))
+    assert "Buy 1 GPU beside 2 paid for: new 1 x h100-sxm, old 2 x l40s (paid for); 3.00" in joint_lines(data)[0]
+    assert "<b>both" not in render_joint(data) and not data["price_assumed"]
+    del old["price"]
+    data = joint_data(plan_each(deployments_from(asked), jobs=1, explain=False))
+    assert data["price_assumed"] and "old 2 x l40s; 4.58 USD/h (example prices)" in joint_lines(data)[0]
