@@ -18,6 +18,8 @@ MAX_NODES: Final = 100_000
 """Most keys and values, those that aliases repeat counted each time."""
 MAX_DIGITS: Final = 400
 """Most characters of a number."""
+TERMINAL: Final = "\x07\x08\x1b\x7f\x9b"
+"""Bell, backspace, escape, delete and CSI: a name that is printed may not move the cursor or hide what stands there."""
 _LONG: Final = "accepted: a trace file for long lists"
 _YAML: Final = "tag:yaml.org,2002:"
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -56,6 +58,9 @@ def _text(loader: Any, node: yaml.ScalarNode) -> str:
     text = str(loader.construct_scalar(node))
     if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
         raise ConfigError(f"line {node.start_mark.line + 1}: a text must be Unicode without NUL, got {text[:60]!r}")
+    if any(letter in text for letter in TERMINAL):
+        raise ConfigError(f"line {node.start_mark.line + 1}: a text must hold no control codes of a terminal, got "
+                          f"{text[:60]!r}")
     return text
 
 

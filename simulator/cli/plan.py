@@ -66,7 +66,7 @@ def plan_command(
 ) -> None:
     """Find the cheapest fleet that meets the service levels: how many GPUs, at what cost, how near the wall."""
     from simulator.planning.cache import default_folder
-    from simulator.planning.deployments import Deployments, read_plan
+    from simulator.planning.deployments import Deployments, placed_in_file, read_plan
     from simulator.planning.plan import plan
 
     path, chosen = find_scenario(file), TraceChoice(trace, columns, time_unit, drop, where)
@@ -76,14 +76,17 @@ def plan_command(
     except ConfigError as error:
         raise chosen.explained(error) from error
     check_out(out)
-    if isinstance(spec, Deployments):
-        _together(spec, out, jobs, cache, quick, as_json, quiet)
-        return
-    if spec.budget is not None:
-        _spend(spec, out, jobs, cache, quick, as_json, quiet)
-        return
-    with news_of("planning", quiet) as progress:
-        found = plan(spec, jobs=jobs, cache=default_folder() if cache else None, explain=not quick, progress=progress)
+    try:
+        if isinstance(spec, Deployments):
+            _together(spec, out, jobs, cache, quick, as_json, quiet)
+            return
+        if spec.budget is not None:
+            _spend(spec, out, jobs, cache, quick, as_json, quiet)
+            return
+        with news_of("planning", quiet) as news:
+            found = plan(spec, jobs=jobs, cache=default_folder() if cache else None, explain=not quick, progress=news)
+    except ConfigError as error:
+        raise placed_in_file(path, [*before, *(assignments or ()), *after], error) from error
     _tell(found, out, as_json, quiet)
     if found.best is None:
         raise typer.Exit(3)

@@ -32,6 +32,10 @@ NAME: Final = re.compile(r"(?=.{1,63}\Z)[a-z][a-z0-9]*(-[a-z0-9]+)*")
 """A Service of Kubernetes (RFC 1035 label) and a folder of the report are called so."""
 
 
+_BEGINS: Final = re.compile(r"([a-z_]+)(\.[^: ]+)?(?=[: ])")
+_ENDS: Final = re.compile(r"\(in deployment ([a-z0-9-]+)\)$")
+
+
 @dataclass(frozen=True)
 class Deployments:
     """Plans of the deployments by name, in the file's order; with a budget every one has it, and it is that of all."""
@@ -83,6 +87,20 @@ def placed_in(name: str, error: ServecastError) -> ServecastError:
     """The error with the deployment behind it."""
     kind = TraceError if isinstance(error, TraceError) else ConfigError
     return kind(f"{error} (in deployment {name})")
+
+
+def placed_in_file(path: str | Path, overrides: Iterable[str], error: ServecastError) -> ServecastError:
+    """An error of what was planned, with `file:line: ` in front where it begins with a key of the plan file."""
+    begins, ends = _BEGINS.match(str(error)), _ENDS.search(str(error))
+    if begins is None or begins[1] not in PlanSpec.model_fields:
+        return error
+    whole = Document.of_file(path, overrides)
+    several = whole.data.get("deployments") or ()
+    document = DeploymentDocument(whole, ends[1], {}) if ends and ends[1] in several else whole
+    key = tuple(part for part in (begins[1], (begins[2] or "").lstrip(".")) if part)
+    if key[:1] == ("slo",) and begins[2] and begins[2].startswith(".classes."):
+        key = ("slo", "classes", *begins[2].removeprefix(".classes.").rsplit(".", 1))
+    return type(error)(f"{document.where(key)}: {error}")
 
 
 def check_traffic(asked: Deployments) -> None:

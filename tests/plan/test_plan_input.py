@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from simulator.cli.main import main
 from simulator.errors import ConfigError
 from simulator.planning.deployments import deployments_from, read_plan
 from simulator.planning.joint import plan_each
+from simulator.planning.split import share_out
 from simulator.report.plan.joint import joint_lines, render_joint
-from simulator.report.plan.joint_data import joint_data
+from simulator.report.plan.joint_data import joint_data, shared_data
 
 TRAFFIC = ("workload: {arrivals: {kind: poisson, rate: 2, requests: 300}, prompt: 100, output: 10}\n"
            "slo: {ttft_p95_s: 1}\n")  # fmt: skip
@@ -58,6 +60,42 @@ def test_what_is_refused(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as error:
         read_plan(file)
     assert str(error.value).startswith(f"{file}:") and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "begins"),
+    [
+        (TRAFFIC.replace("95", "99.9"), "plan.yaml:2: slo.ttft_p99.9_s: 300 requests cannot"),
+        (TRAFFIC + "reserved_prices:\n  h100-sxm: 1\n", "plan.yaml:3: reserved_prices has no effect: the req"),
+        (TRAFFIC + "deployments:\n  a: {}\n  b:\n    slo:\n      tpot_p50_s: 1\n      classes:\n        x:\n"
+         "          ttft_p50_s: 1\n", "plan.yaml:10: slo.classes.x.ttft_p50_s: no request is of class 'x'"),
+    ],
+)
+def test_what_the_traffic_does_not_allow_is_said_where_it_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, begins: str
+) -> None:
+    (tmp_path / "plan.yaml").write_text(text, encoding="utf-8")
+    assert main(["plan", str(tmp_path / "plan.yaml"), "--jobs", "1", "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"{tmp_path}/{begins}") and said.count("\n") == 1 and not (tmp_path / "out").exists()
+
+
+def test_a_name_does_not_steer_the_terminal(tmp_path: Path) -> None:
+    file = tmp_path / "plan.yaml"
+    file.write_text(TRAFFIC + 'name: "a\\e[2Jb"\n', encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"plan.yaml:3: a text must hold no control codes of a terminal"):
+        read_plan(file)
+
+
+def test_a_search_that_was_stopped_claims_no_more_than_it_saw() -> None:
+    """After so few runs what is left over could well be of use, and no level is known."""
+    traffic = {"arrivals": {"kind": "poisson", "rate": 10, "requests": 300}, "prompt": 700, "output": 60}
+    asked = {"workload": traffic, "slo": {"ttft_p50_s": 1}, "max_model_len": 4096, "budget": {"gpus": 9},
+             "search": {"max_simulations": 18}, "deployments": {"a": {}, "b": {"candidates": {"gpu": "l40s"}}}}
+    data = shared_data(share_out(deployments_from(asked), jobs=1))
+    assert data["stopped"] and data["common"]["left"] > 0
+    said = "\n".join(joint_lines(data))
+    assert "left over so far." in said and "gets further" not in said and "; ." not in said
 
 
 def test_no_budget_is_none(tmp_path: Path) -> None:

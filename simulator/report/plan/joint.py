@@ -101,8 +101,9 @@ def _deployment_line(row: Data) -> str:
     rate = f"{number(row['traffic'])} requests/s"
     if row["carries"] is not None and row["carries"] < 1:
         carried = number(row["carries"] * row["traffic"])
-        return f"{row['name']}: {replica_words(row)} for {carried} of its {rate}; with all of them {levels}."
-    return f"{row['name']}: {replica_words(row)} for {rate}; {levels}."
+        with_all = f"; with all of them {levels}" if levels else ""
+        return f"{row['name']}: {replica_words(row)} for {carried} of its {rate}{with_all}."
+    return f"{row['name']}: {replica_words(row)} for {rate}{f'; {levels}' if levels else ''}."
 
 
 def _nearest(data: Data) -> Data | None:
@@ -165,6 +166,8 @@ def _left_lines(data: Data) -> list[str]:
     gpus = "gpus" in data["budget"]
     left = gpu_words(round(common["left"])) if gpus else f"{common['left']:,.2f} USD/h"
     rest = f"{left} {'are' if left.endswith('s') else 'is'} left over"
+    if data["stopped"]:
+        return [f"{rest} so far."]
     if common["capped"]:
         return [f"{rest}: {common['first']} is allowed no more replicas (candidates.replicas)."]
     return [f"{rest}: no deployment that is at its wall gets further with it."]
