@@ -45,13 +45,13 @@ class Uncertainty:
     def width(self, metric: str, mark: str = "measured", known_host: bool = False, alone: float = 0.0) -> float:
         """Relative half-width of a metric: of the model, and of what hosts differ by unless the host is known (its
         profile was measured there). `alone`, the share_alone of requests that meet no others: what engines of one kind
-        differ by, on a known host too, for no other request of a step averages the state that its launches are in.
+        differ by where that is more, on a known host too, for nothing averages the state of its launch.
         Raises UnknownNameError for a metric or mark without a width."""
         if metric not in self.half_width:
             raise UnknownNameError("metric", metric, self.half_width)
         if mark not in self.factor:
             raise UnknownNameError("profile mark", mark, self.factor)
-        state = self.alone[metric] * alone if alone else 0.0 if known_host else self.host[metric]
+        state = max(self.alone[metric] * alone, 0.0 if known_host else self.host[metric])
         return math.hypot(self.half_width[metric], state) * self.factor[mark]
 
     def interval(self, metric: str, predicted: float, mark: str = "measured", known_host: bool = False,

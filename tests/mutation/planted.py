@@ -344,8 +344,8 @@ BUGS = (
         "self.times.mixed_lengths_s", ("tests/unit/test_unequal.py",)),
     Bug("all of an answer's place at once", "simulator/workload/unequal.py", "/ 12.0", "/ 3.0",
         ("tests/unit/test_unequal.py",)),
-    Bug("lone requests as sure as others", "simulator/profiles/uncertainty.py", "if alone else 0.0 if known_host",
-        "if alone < 0 else 0.0 if known_host", ("tests/unit/test_trust.py",)),
+    Bug("lone requests as sure as others", "simulator/profiles/uncertainty.py", "max(self.alone[metric] * alone, ",
+        "max(0.0 * alone, ", ("tests/unit/test_trust.py",)),
     Bug("compile cache blind to edits", "simulator/jit.py", "digest.update(path.read_bytes())",
         "digest.update(path.name.encode())", ("tests/unit/test_public_api.py", "-k", "hash")),
 )  # fmt: skip
