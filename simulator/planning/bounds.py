@@ -99,8 +99,9 @@ def relieved_replica(setup: Setup, resource: str) -> Setup:
     floor = np.minimum(floor, cost.dense_ns)
     if resource == "bandwidth":
         dense = cost.dense_ns - floor + (floor / RELIEF).astype(np.int64)
-        context = np.int64(cost.decode_context_fp / RELIEF)
-        return replace(setup, cost=_with_dense(cost, dense)._replace(decode_context_fp=context))
+        read: dict[str, Any] = {name: np.int64(getattr(cost, name) / RELIEF)
+                                for name in ("decode_context_fp", "beside_context_fp", "seen_context_fp")}
+        return replace(setup, cost=_with_dense(cost, dense)._replace(**read))
     dense = floor + ((cost.dense_ns - floor) / RELIEF).astype(np.int64)
     return replace(
         setup,

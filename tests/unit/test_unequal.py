@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from simulator.cost.device import unsplit
+from simulator.planning.bounds import relieved_replica
 from simulator.scenario.setup import prepare
 from simulator.scenario.spec import scenario_from
 from simulator.workload.spec import parse_workload
@@ -74,3 +75,13 @@ def test_only_decode_steps_of_many_unequal_sequences_last_longer() -> None:
     assert more[0, 1] == 0.0 and not more[1].any()
     share = (7999 / 12**0.5) / 4000.5
     assert more[0, 64] == pytest.approx(8.9 * share, rel=0.05)
+
+
+def test_more_bandwidth_reads_all_contexts_faster() -> None:
+    """A quarter more of it: what decode attention reads alone, beside prefill and in windows takes 1 / 1.25."""
+    plain = prepare(scenario_from({"workload": generated({"kind": "fixed", "value": 9}, {"kind": "fixed", "value": 9}),
+                                   "hardware": "h200-sxm", "model": "gemma-2-27b", "max_model_len": 8192}))
+    more = relieved_replica(plain, "bandwidth").cost
+    for name in ("decode_context_fp", "beside_context_fp", "seen_context_fp"):
+        before, after = int(getattr(plain.cost, name)), int(getattr(more, name))
+        assert before > 0 and after == pytest.approx(before / 1.25, rel=1e-6)
