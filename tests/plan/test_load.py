@@ -16,7 +16,7 @@ from simulator.planning.slo import Target
 from simulator.planning.slo_words import slo_of_words
 from simulator.planning.spec import SearchSpec
 from simulator.report.load.page import render_capacity
-from simulator.report.load.words import a_gpu, fleet_text
+from simulator.report.load.words import a_gpu, fleet_text, load_lines
 from simulator.run import simulate
 from simulator.scenario.spec import Scenario, scenario_from
 
@@ -203,3 +203,10 @@ def test_results_of_benchmarks_by_hand(tmp_path: Path) -> None:
         (tmp_path / "bad.json").write_text(content)
         with pytest.raises(CalibrationError, match=r"bad\.json"):
             measured_points([tmp_path / "bad.json"])
+
+
+def test_too_few_requests_are_not_called_unstable() -> None:
+    """Eleven requests cannot tell a growing backlog from a burst."""
+    few = load_curve(textbook(10.0, 11), "rate", [10.0], replications=1)
+    assert few["points"][0]["verdict"] == "undecided"
+    assert load_lines(few)[0].startswith("Undecided from 10 requests/s on: too few requests")

@@ -46,7 +46,10 @@ def load_lines(data: Data) -> list[str]:
     unit = "requests/s" if rate else "clients"
     first_bad = next((row for row in rows if row["verdict"] != "stable"), None)
     if data["carries"] is None and first_bad is not None:
-        lines = [f"Not stable at any point: {first_bad['verdict']} at {first_bad[data['axis']]:g} {unit}."]
+        place = f"{first_bad[data['axis']]:g} {unit}"
+        few = all(row["verdict"] == "undecided" for row in rows)
+        lines = [f"Undecided from {place} on: too few requests at every point to tell whether the backlog grows." if few
+                 else f"Not stable at any point: {first_bad['verdict']} at {place}."]
     else:
         best = next(row for row in rows if row[data["axis"]] == data["carries"])
         lines = [
