@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from policies.registry import policy_named
+from simulator.planning.names import gpu_words, limit_words
 from simulator.planning.spec import PlanSpec
 from simulator.planning.unlike import BESIDE, OWN, BesideSpec
 from simulator.scenario.spec import Scenario, scenario_from
@@ -76,12 +77,9 @@ class Candidate:
     def kind(self) -> str:
         """The same without what stands beside it."""
         parts = [
-            self.gpu,
-            f"TP{self.tensor_parallel}" if self.tensor_parallel > 1 else "",
-            f"PP{self.pipeline_parallel}" if self.pipeline_parallel > 1 else "",
+            *gpu_words(self.gpu, self.tensor_parallel, self.pipeline_parallel),
             self.policy or "",
-            f"seqs {self.max_num_seqs}" if self.max_num_seqs else "",
-            f"tokens {self.max_num_batched_tokens}" if self.max_num_batched_tokens else "",
+            *limit_words(self.max_num_seqs, self.max_num_batched_tokens),
             self.weight_dtype if self.weight_dtype != "bf16" else "",
             f"{self.kv_dtype} KV" if self.kv_dtype != "bf16" else "",
             self.router.replace("_", " ") if self.router != "round_robin" else "",

@@ -108,3 +108,15 @@ def check_names(document: Document, base: Path, values: Mapping[str, Iterable[An
 def _router(name: str) -> None:
     if name not in ROUTERS:
         raise UnknownNameError("router", name, ROUTERS)
+
+
+def gpu_words(gpu: str, tensor_parallel: int, pipeline_parallel: int) -> list[str]:
+    """`h200-sxm`, `TP2`, `PP2`: the GPUs of a replica, "" for what is 1."""
+    return [gpu, *(f"{short}{size}" if size > 1 else ""
+                   for short, size in (("TP", tensor_parallel), ("PP", pipeline_parallel)))]
+
+
+def limit_words(max_num_seqs: int | None, max_num_batched_tokens: int | None) -> list[str]:
+    """`seqs 128`, `tokens 2048`: the batch limits of a replica, "" for what is not given."""
+    return [f"{short} {limit}" if limit else ""
+            for short, limit in (("seqs", max_num_seqs), ("tokens", max_num_batched_tokens))]

@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 
 from policies.routers import ROUTERS
 from simulator.config import Section
-from simulator.planning.names import MOST_USD, gpu_name
+from simulator.planning.names import MOST_USD, gpu_name, gpu_words, limit_words
 from simulator.planning.traffic import is_symmetric
 
 OWN: Final = "own"
@@ -53,12 +53,9 @@ class BesideSpec(Section):
     def kind(self) -> str:
         """`a100-sxm-80gb, TP2`: one replica, in short."""
         parts = [
-            self.gpu,
-            f"TP{self.tensor_parallel}" if self.tensor_parallel > 1 else "",
-            f"PP{self.pipeline_parallel}" if self.pipeline_parallel > 1 else "",
+            *gpu_words(self.gpu, self.tensor_parallel, self.pipeline_parallel),
             "expert parallel" if self.expert_parallel else "",
-            f"seqs {self.max_num_seqs}" if self.max_num_seqs else "",
-            f"tokens {self.max_num_batched_tokens}" if self.max_num_batched_tokens else "",
+            *limit_words(self.max_num_seqs, self.max_num_batched_tokens),
             self.weight_dtype or "",
             f"{self.kv_dtype} KV" if self.kv_dtype else "",
         ]
