@@ -5,7 +5,7 @@ Half-width of a metric on a known host = 1.645 x sqrt(fit^2 + repeat^2), where `
 size left out, and `repeat` the standard deviation of one run against its repetition on another card. Both
 are about the simulator's own means, so nothing of the test runs' errors enters. A host that is not known adds
 1.645 x the standard deviation of the engine itself under the same requests on two hosts; to requests that are served
-alone, on any host, that of the same lone requests on several engines.
+alone, on any host, that of the same lone requests on several engines where that is more.
 
 `python -m calibration.intervals` writes hwprofiles/uncertainty.yaml from the shipped measurements.
 """

@@ -257,8 +257,12 @@ class ClusterSpec(Section):
     @property
     def submissions_again(self) -> int | None:
         """`retries`; MANY_RETRIES where none are given and an autoscaler may cut answers off, each time perhaps."""
-        losing = any(spec.grace_s for spec in self.autoscales.values())
-        return MANY_RETRIES if self.retries is None and losing else self.retries
+        return MANY_RETRIES if self.retries is None and self._cuts_off else self.retries
+
+    @property
+    def _cuts_off(self) -> bool:
+        """Whether an autoscaler may take a replica away before its answers have ended."""
+        return any(spec.grace_s for spec in self.autoscales.values())
 
     @property
     def hands_over(self) -> bool:
@@ -267,9 +271,8 @@ class ClusterSpec(Section):
 
     @model_validator(mode="after")
     def _something_happens(self) -> "ClusterSpec":
-        losing = any(spec.grace_s for spec in self.autoscales.values())
         for key in ("health_check_s", "retry_s", "retries"):
-            used = self.events or ((losing or self.spots) and key != "health_check_s")
+            used = self.events or ((self._cuts_off or self.spots) and key != "health_check_s")
             if not used and getattr(self, key) != type(self).model_fields[key].default:
                 raise ValueError(f"cluster.{key} has no effect without cluster.events")
         if self.retries == 0 and "retry_s" in self.model_fields_set:

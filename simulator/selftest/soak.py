@@ -88,10 +88,7 @@ def _hear(worker: _Worker, workers: list[_Worker], soaked: Soaked, context: Any,
     except EOFError:
         _lost(worker, soaked)
         workers.remove(worker)
-        nearer = (int(worker.seed.value) - worker.first) // jobs + 1
-        left = None if worker.count is None else worker.count - nearer
-        if left is None or left > 0:
-            workers.append(_started(context, worker.first + nearer * jobs, jobs, left))
+        workers += _behind(worker, context, jobs)
         return
     if word is None:
         workers.remove(worker)
@@ -111,6 +108,13 @@ def _lost(worker: _Worker, soaked: Soaked) -> None:
     why = f"does not end in {HANG_S:.0f} s of computing" if hung else f"the process ended with {code}"
     seed = int(worker.seed.value)
     soaked.findings.append(Finding(seed, [why], case_text(case_of(seed))))
+
+
+def _behind(worker: _Worker, context: Any, jobs: int) -> list[_Worker]:
+    """The worker that goes on after the seed that a lost one was at; none where that was its last."""
+    tried = (int(worker.seed.value) - worker.first) // jobs + 1
+    left = None if worker.count is None else worker.count - tried
+    return [] if left is not None and left <= 0 else [_started(context, worker.first + tried * jobs, jobs, left)]
 
 
 def _started(context: Any, first: int, step: int, count: int | None) -> _Worker:

@@ -95,10 +95,11 @@ def scenario_of(work: Work, values: Point) -> Scenario:
 def _run_row(work: Work, row: Row) -> Record:
     try:
         workload, seed = workload_of(work.base, row.values)
-        setup = _setup_of(work, row.values, _contexts(_text(workload), work.folder))
+        text = _text(workload)
+        setup = _setup_of(work, row.values, _contexts(text, work.folder))
         store = os.path.join(work.store, trace_key(work.base, row.values, row.replication)) \
             if work.store and row.shared else None
-        trace = _trace(_text(workload), seed, row.replication, work.folder, store)
+        trace = _trace(text, seed, row.replication, work.folder, store)
         setup = replace(setup, scenario=setup.scenario.model_copy(update={"seed": seed}))
         result = simulate(setup.scenario, setup=setup, trace=trace, replication=row.replication)
         return record_of(row.point, row.replication, result)
