@@ -9,6 +9,7 @@ keeps nothing.
 import functools
 import hashlib
 import logging
+import multiprocessing
 import os
 import re
 import shutil
@@ -29,6 +30,8 @@ except ImportError:  # Windows
 MAGIC: Final = b"servecast compiled code, layout 1\n"
 LONGEST_WAIT_S: Final = 300.0
 """How long to wait for another process that makes the same code, before making it here too."""
+LONG: Final = ("engine-", "control")
+"""Beginnings of the names of functions that take long to compile."""
 _ABANDONED_S: Final = 3600.0
 _UNUSED_S: Final = 30 * 86_400.0
 _VERSION: Final = re.compile("[0-9a-f]{16}-[0-9a-f]{8}")
@@ -51,6 +54,13 @@ def tell_once(text: str) -> None:
     _log.warning(text)
 
 
+def tell_compiling(name: str) -> None:
+    """Say that an engine is being compiled, before the wait. Worker processes leave that to who started them."""
+    if name.startswith(LONG) and multiprocessing.parent_process() is None:
+        part = "the part that changes fleets" if name == "control" else name.removeprefix("engine-")
+        tell_once(f"compiling the engine ({part}), once for this version of servecast: about a minute")
+
+
 class CodeCache:
     """The files of one version of the sources on one kind of machine; `folder` None keeps nothing."""
 
@@ -62,8 +72,11 @@ class CodeCache:
         return any(self._read(path) is not None for path in self._files(name))
 
     def load(self, name: str, key: str) -> bytes | None:
-        """What was saved under name and key, None when it is not there or not sound."""
-        return self._read(self.folder / _file(name, key)) if self.folder and self._is_ours() else None
+        """What was saved under name and key, None when it is not there or not sound: it is made then, and that said."""
+        found = self._read(self.folder / _file(name, key)) if self.folder and self._is_ours() else None
+        if found is None:
+            tell_compiling(name)
+        return found
 
     def save(self, name: str, key: str, content: bytes) -> None:
         """Keep `content`; says why when that cannot be done."""

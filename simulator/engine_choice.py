@@ -10,14 +10,15 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final, Literal
 
 import numpy as np
 
-from policies.registry import POLICIES
+from policies.registry import POLICIES, Policy
 from simulator import jit
-from simulator.code_cache import tell_once
+from simulator.code_cache import tell_compiling, tell_once
 from simulator.engines.fast import code_name, run_fast
 from simulator.errors import ConfigError
 from simulator.jit import code_cache
@@ -60,6 +61,14 @@ def choose(setup: Setup, trace: Trace) -> Literal["fast", "reference"]:
     later = later if started else ""
     tell_once(f"{policy}: the compiled engine is not made yet, SimPy runs this with the same results{later}")
     return "reference"
+
+
+def announce(policies: Iterable[Policy]) -> None:
+    """Say which engines worker processes are about to compile, before they start."""
+    cache = code_cache()
+    for name in dict.fromkeys(code_name(policy) for policy in policies):
+        if not jit.is_interpreted() and not cache.has(name):
+            tell_compiling(name)
 
 
 def mode() -> str:

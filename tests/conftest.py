@@ -11,6 +11,17 @@ os.environ["SERVECAST_COMPILE"] = "wait"  # tests compile before they run: what 
 settings.register_profile("found", phases=[Phase.explicit, Phase.generate], database=None)  # a failure is left as found
 
 
+@pytest.fixture(scope="session", autouse=True)
+def nothing_said_of_compiling() -> Iterator[None]:
+    """What a test finds on stderr must not depend on the cache."""
+    from simulator import code_cache, engine_choice
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (code_cache, engine_choice):
+            patch.setattr(module, "tell_compiling", lambda name: None)
+        yield
+
+
 @pytest.fixture
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The compiled engine is run by the interpreter meanwhile."""

@@ -1,13 +1,17 @@
 """What the commands share: options, where output goes, how a scenario is found."""
 
 import json
+import logging
 import os
 import re
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -25,7 +29,17 @@ SetOption = Annotated[list[str] | None, typer.Option(
     "--set", metavar="KEY=VALUE", help="Override a scenario key, e.g. policy.max_num_seqs=64; repeatable.")]
 OutOption = Annotated[Path | None, typer.Option(
     "--out", "-o", metavar="DIR", help="Write results into this folder, whole or not at all.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No table, no progress bar, no notes.")]
+
+
+def _quietened(quiet: bool) -> bool:
+    """--quiet leaves out what the program logs on its way too, as that an engine is being compiled."""
+    if quiet:
+        logging.getLogger("servecast").setLevel(logging.ERROR)
+    return quiet
+
+
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", callback=_quietened,
+                                           help="No table, no progress bar, no notes.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 ColumnOption = Annotated[list[str] | None, typer.Option(
@@ -43,39 +57,71 @@ UnitOption = Annotated[str | None, typer.Option("--time-unit", help="Unit of the
 MARKS: Final = {"sweep": ("axes",), "plan": ("candidates", "deployments"), "whatif": ("overlays",)}
 """Command -> top-level keys that only its YAML files have; without any of them a file is a scenario, for `run`."""
 
-PIPE_WIDTH: Final = 4096
-"""Columns of plain output: nothing is wrapped or cut when piped."""
+WIDTH: Final = 100
+"""Columns where there is no terminal that says how many: prose wraps there, tables are made to fit."""
+_ROOMY: Final = 4096
+"""Columns to measure a table in, as if there were room for all of it."""
+
+
+def width_of(stream: IO[str]) -> int:
+    """Columns of the terminal behind a stream; WIDTH where there is none."""
+    if not stream.isatty():
+        return WIDTH
+    return shutil.get_terminal_size((WIDTH, 24)).columns
+
+
+def wrapped(text: str, width: int) -> str:
+    """Lines of at most `width` columns, broken between words; what goes on stands two columns further in.
+
+    A word longer than a line, as a path, stays whole.
+    """
+    return "\n".join(each for line in text.splitlines() or [""] for each in _folded(line, width))
+
+
+def _folded(line: str, width: int) -> list[str]:
+    if len(line) <= width:
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def console(stderr: bool = False) -> "Console":
-    """A rich console: coloured on a terminal, plain and uncut when piped."""
+    """A rich console: coloured on a terminal, plain elsewhere."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
     if stream.isatty():
         return Console(stderr=stderr, highlight=False)
-    return Console(stderr=stderr, highlight=False, width=PIPE_WIDTH, color_system=None, soft_wrap=True)
+    return Console(stderr=stderr, highlight=False, width=_ROOMY, color_system=None)
 
 
-def show(*renderables: Any) -> None:
-    """Print tables and text: boxes on a terminal, plain columns when piped."""
+def show(*renderables: Any, stderr: bool = False) -> None:
+    """Print tables and text: boxes on a terminal, plain columns elsewhere; text wraps at words."""
+    from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
-    out = console()
+    out, width = console(stderr), width_of(sys.stderr if stderr else sys.stdout)
     for item in renderables:
+        if isinstance(item, Group):
+            show(*item.renderables, stderr=stderr)
+            continue
+        if isinstance(item, str):
+            item = Text(wrapped(item, width))
         if isinstance(item, Table) and not out.is_terminal:
             item.box, item.title_justify = None, "left"
         if out.is_terminal:
             out.print(item)
         else:
-            print_plain(out, item)
+            _print_plain(out, item, width, sys.stderr if stderr else sys.stdout)
 
 
-def print_plain(out: "Console", item: Any) -> None:
-    """Print without the blanks that pad a line to the console's width."""
+def _print_plain(out: "Console", item: Any, width: int, stream: IO[str]) -> None:
+    """Print without the blanks that pad a line; as wide as the longest word or a table's unbreakable columns need."""
+    needed = max(width, out.measure(item).minimum)
     with out.capture() as text:
-        out.print(item)
-    sys.stdout.write("\n".join(line.rstrip() for line in text.get().splitlines()) + "\n")
+        out.print(item, width=needed)
+    stream.write("\n".join(line.rstrip() for line in text.get().splitlines()) + "\n")
 
 
 def print_json(data: Any) -> None:
@@ -110,9 +156,30 @@ def deliver(data: Mapping[str, Any], out: Path | None, tables: Callable[[Any], I
 
 
 def note(text: str, quiet: bool = False) -> None:
-    """One line on stderr beside the result."""
+    """A sentence on stderr beside the result."""
     if not quiet:
-        print(text, file=sys.stderr)
+        print(wrapped(text, width_of(sys.stderr)), file=sys.stderr, flush=True)
+
+
+class _Notes(logging.Handler):
+    """What the program logs, as notes on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record."""
+        note(record.getMessage())
+
+
+@contextmanager
+def log_as_notes() -> Iterator[None]:
+    """What is logged meanwhile stands on stderr like the notes of a command; --quiet counts until the end of it."""
+    logger, handler = logging.getLogger("servecast"), _Notes()
+    before = logger.level
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
 
 
 def note_traces(metas: Iterable["TraceMeta"], quiet: bool) -> None:

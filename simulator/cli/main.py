@@ -1,7 +1,8 @@
 """The command `servecast`. Each command lives in a module with `register(app)`; only the one asked for loads.
 
 Exit codes: 0 done; 1 the machine said no (disk full, no permission) or a bug (with traceback); 2 the input
-is not accepted, one line on stderr says why; 130 Ctrl-C; 143 terminated. No output is ever half-written.
+is not accepted, one line on stderr (on a terminal wrapped at words) says why; 130 Ctrl-C; 143 terminated. No
+output is ever half-written.
 """
 
 import atexit
@@ -17,6 +18,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from simulator.cli.common import log_as_notes, width_of, wrapped
 from simulator.errors import ServecastError
 from simulator.version import __version__
 
@@ -57,7 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         atexit.register(gc.freeze)  # spares the end of the process a search through all that it has loaded
     before = _on_termination(_terminated)
     try:
-        return _guarded(given)
+        with log_as_notes():
+            return _guarded(given)
     finally:
         _on_termination(before)
 
@@ -108,12 +111,13 @@ def _guarded(arguments: list[str]) -> int:
 
 
 def _say(text: str, code: int) -> int:
-    """One line on stderr; letters that would break or colour the line, or cannot be printed, are escaped."""
+    """One line on stderr, wrapped only on a terminal; letters that would break or colour it are escaped."""
     if len(text) > _LONGEST:
         half = _LONGEST // 2
         text = f"{text[:half]}... ({len(text) - _LONGEST:,} characters left out) ...{text[-half:]}"
     letters = (each if each.isprintable() else " " if each == "\n" else repr(each)[1:-1] for each in text)
-    print("".join(letters), file=sys.stderr)
+    line = "".join(letters)
+    print(wrapped(line, width_of(sys.stderr)) if sys.stderr.isatty() else line, file=sys.stderr)
     return code
 
 

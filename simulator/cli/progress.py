@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from simulator.cli.common import console
+from simulator.cli.common import console, note
 
 if TYPE_CHECKING:
     from simulator.planning.news import News, Tell
@@ -17,8 +17,8 @@ FIRST_S: Final = 5.0
 LONGEST_S: Final = 60.0
 """[s] between lines, at most; each pause is half as long again as the one before."""
 SILENT_S: Final = 5.0
-"""[s] without news after which the latest is said again, where a line is due."""
-RUNNING: Final = "not done yet; SimPy takes seconds, an engine that is compiled first a minute or so"
+"""[s] without news after which the latest is said, where it was not yet and a line is due."""
+RUNNING: Final = "not done yet"
 FIRST: Final = f"the first simulation is {RUNNING}"
 TRUSTED: Final = 0.02
 """Share of the work that must be done, beside the first simulation, before the rest of it is estimated."""
@@ -88,19 +88,28 @@ def news_of(title: str, quiet: bool) -> "Iterator[Tell | None]":
 
 @contextmanager
 def _lines(watch: Watch, before: str) -> Iterator[Callable[..., None]]:
-    """A function that prints a line where one is due; after a silent stretch the latest comes again, first `before`."""
+    """A function that prints a line where one is due and says something new.
+
+    After a silent stretch the latest that was not printed comes, first `before`.
+    """
     latest, told, ended = before, time.monotonic(), threading.Event()
+    printed = ""
+
+    def print_new() -> None:
+        nonlocal printed
+        if latest != printed and watch.due():
+            printed = latest
+            _line(latest)
 
     def say(*parts: str) -> None:
         nonlocal latest, told
         latest, told = "; ".join(part for part in parts if part), time.monotonic()
-        if watch.due():
-            _line(latest)
+        print_new()
 
     def beat() -> None:
         while not ended.wait(SILENT_S / 5):
-            if time.monotonic() - told > SILENT_S and watch.due():
-                _line(latest)
+            if time.monotonic() - told > SILENT_S:
+                print_new()
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()
@@ -126,4 +135,4 @@ def _words(title: str, news: "News", watch: Watch) -> str:
 
 
 def _line(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    note(text)

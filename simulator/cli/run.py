@@ -1,8 +1,5 @@
 """`servecast run`: one scenario -> table on screen, results in a folder."""
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -113,21 +110,8 @@ def simulate_scenario(scenario: "Scenario", engine: EngineName, log: bool | None
     trace = build_workload(scenario)
     keep = len(trace) <= LOGGED_REQUESTS if log is None else log
     name = f"{scenario.name}: {ready.policy.name}"
-    with _silent(quiet), progress_bar(name, len(trace), quiet, RUNNING) as advance:
+    with progress_bar(name, len(trace), quiet, RUNNING) as advance:
         return simulate(scenario, engine.value, trace=trace, setup=ready, log=keep, progress=advance)
-
-
-@contextmanager
-def _silent(wanted: bool) -> Iterator[None]:
-    """Without warnings, when `wanted`."""
-    logger = logging.getLogger("servecast")
-    before = logger.level
-    if wanted:
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 def print_result(result: "Result") -> None:

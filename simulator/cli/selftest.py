@@ -36,12 +36,15 @@ def selftest(minutes: MinutesOption = 1.0, cases: CasesOption = None, seed: Seed
     if replay is not None:
         _replay(replay)
         return
+    from policies.registry import POLICIES
+    from simulator.engine_choice import announce
     from simulator.selftest.soak import soak
 
     def told(so_far: "Soaked") -> None:
         if sys.stderr.isatty() and not quiet:
             print(f"\r{so_far.compiled:,} runs, {len(so_far.findings)} failed", end="", file=sys.stderr)
 
+    announce(POLICIES.values())
     done = soak(seed, cases, minutes * 60, jobs, told)
     if sys.stderr.isatty() and not quiet:
         print(file=sys.stderr)

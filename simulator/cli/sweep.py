@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from simulator.cli.common import JsonOption, QuietOption, console, find_scenario, note, print_json, show
+from simulator.cli.common import JsonOption, QuietOption, find_scenario, note, print_json, show
 from simulator.cli.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def show_sweep(folder: FolderArgument, metric: MetricOption = "ttft_s.p99", keys
         show(table.best_table(table.best_points(means, metric, top), swept, metric))
     failed = table.errors_table(frame)
     if failed is not None:
-        console(stderr=True).print(failed)
+        show(failed, stderr=True)
     figure = grid = None
     folded: list[str] = []
     if pair is not None and keys is None and not table.fits(means, *pair):

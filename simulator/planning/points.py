@@ -251,6 +251,9 @@ class Runner:
     def _many(self, points: list[Point]) -> Iterator[dict[str, Any]]:
         from joblib import Parallel, delayed  # type: ignore[import-untyped]
 
+        from simulator.engine_choice import announce
+
+        announce(self.bench.setup_of(point).policy for point in points)
         name = content_key({"spec": self.spec.model_dump(mode="json"), "base": str(self.spec.base)})
         tasks = (delayed(run_elsewhere)(name, self.spec, point) for point in points)
         yield from Parallel(n_jobs=self.jobs, batch_size=1, return_as="generator")(tasks)

@@ -12,6 +12,7 @@ numbers), so a difference is not blurred by chance that both share.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 from pydantic import Field, model_validator
 
+from policies.registry import Policy
 from simulator.config import Document, Section, validate
 from simulator.errors import CapacityError, ConfigError, NoProgressError
 from simulator.metrics.fleet import HOUR_NS, cost_usd, paid_ns
@@ -32,6 +34,7 @@ from simulator.planning.slo import MEAN
 from simulator.planning.statistics import finite
 from simulator.planning.traffic import Traffic, at_rate
 from simulator.run import Result, simulate
+from simulator.scenario.setup import prepare
 from simulator.scenario.spec import Scenario, load_scenario
 from simulator.version import schema_of
 from simulator.workload.trace import MAX_TOKENS, Trace
@@ -236,6 +239,13 @@ def _until_stopped(
     return records, ""
 
 
+def _policies(scenarios: Iterable[Scenario]) -> Iterator[Policy]:
+    """Policies of the scenarios that can be set up."""
+    for scenario in scenarios:
+        with suppress(CapacityError):
+            yield prepare(scenario).policy
+
+
 def _all(tasks: list[tuple[Scenario, Overlay | None, int, bool]], jobs: int | None) -> Iterator[dict[str, Any]]:
     import os
 
@@ -244,6 +254,9 @@ def _all(tasks: list[tuple[Scenario, Overlay | None, int, bool]], jobs: int | No
     if workers > 1 and size > 200_000:
         from joblib import Parallel, delayed  # type: ignore[import-untyped]
 
+        from simulator.engine_choice import announce
+
+        announce(_policies(scenario for scenario, *_ in tasks))
         yield from Parallel(n_jobs=workers, batch_size=1, return_as="generator")(delayed(_run)(*task) for task in tasks)
         return
     for task in tasks:

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -73,9 +73,22 @@ def run_sweep(spec: SweepSpec, base: Scenario, out: str | Path, *, jobs: int | N
         todo = [row for row in plan_rows(work, points, spec.replications) if row.key not in done]
         run = _Run(work, store, todo, len(done), progress)
         if todo:
+            if not dask:
+                _announce(base, points)
             run.drive(jobs or usable_cores(), dask)
         _finish(store, manifest)
     return SweepOutcome(folder, len(points), len(points) * spec.replications, len(done), run.failed)
+
+
+def _announce(base: Scenario, points: Points) -> None:
+    """Say which engines are compiled first; a base or a point that cannot be set up has none."""
+    from policies.registry import POLICIES
+    from simulator.engine_choice import announce
+    from simulator.scenario.setup import prepare
+
+    names = {str(point.get("policy.name", point.get("policy"))) for point in points}
+    with suppress(ServecastError):
+        announce([POLICIES[name] for name in sorted(names) if name in POLICIES] or [prepare(base).policy])
 
 
 def plan_rows(work: Work, points: Points, replications: int) -> list[Row]:

@@ -18,6 +18,7 @@ from simulator.workload.build import build_trace
 
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 240
+TOLD = "compiling the engine (static), once for this version of servecast: about a minute\n"
 SCENARIO = ("run", "wx_four_slots", "--json")
 
 
@@ -74,7 +75,7 @@ def test_two_first_runs_answer_while_one_process_compiles(cache: Path) -> None:
     first, second = start(cache, "background"), start(cache, "background")
     answers = [process.communicate(timeout=WAIT_S) for process in (first, second)]
     assert (first.returncode, second.returncode) == (0, 0)
-    assert all(err.count("\n") == 1 and "static: the compiled engine is not made yet" in err for _, err in answers)
+    assert all(err.count("static: the compiled engine is not made yet") == 1 for _, err in answers)
     until(lambda: not behind(cache))
     (code,) = cache.rglob("*.code")
     assert not list(cache.rglob("*.log")) and not list(cache.rglob(".part-*"))
@@ -100,9 +101,28 @@ def test_a_killed_compile_is_begun_again_and_three_times_is_enough(cache: Path) 
 
 def test_it_can_be_switched_off(cache: Path) -> None:
     code, out, err = run(cache, "off")
-    assert code == 0 and json.loads(out) and "background" not in err and err.count("\n") == 1
+    assert code == 0 and json.loads(out) and "background" not in err and err.count("SimPy runs this") == 1
     assert not behind(cache) and not list(cache.rglob("*.code"))
     assert run(cache, "off", *SCENARIO, "--quiet")[2] == ""
+
+
+def test_who_waits_for_the_compiler_is_told_and_with_quiet_is_not(cache: Path) -> None:
+    """From the command line and, where nothing is set up for what libraries log, from Python."""
+    program = ("from simulator import load_scenario, simulate\nfrom scenarios import ROOT\n"
+               "simulate(load_scenario(ROOT / 'wx_four_slots.yaml'))")
+    commands = {("-m", "simulator.cli.main", *SCENARIO, "-q"): "", ("-m", "simulator.cli.main", *SCENARIO): TOLD,
+                ("-c", program): TOLD}
+    for arguments, told in commands.items():
+        process = subprocess.Popen([sys.executable, *arguments], text=True, env=environment(cache, "wait"),
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=1)
+        assert process.stderr is not None
+        if told:
+            assert process.stderr.readline() == told
+        else:
+            until(lambda: list(cache.rglob("engine-static.lock")))
+        process.terminate()
+        assert process.communicate(timeout=WAIT_S)[1] == ""
+    assert not list(cache.rglob("*.code"))
 
 
 def test_a_mode_that_is_none_is_refused_in_one_line(cache: Path) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from simulator.code_cache import CodeCache, cache_home, tell_once
+from simulator import code_cache
+from simulator.code_cache import CodeCache, cache_home, tell_compiling, tell_once
 from simulator.jit import signals_kept
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,6 +102,16 @@ def test_where_nothing_can_be_written_nothing_is_kept(folder: Path | None, caplo
     assert len(caplog.messages) == 1 and "SERVECAST_CACHE" in caplog.messages[0]
     with cache.alone("any", 0) as mine:
         assert mine
+
+
+def test_a_long_compile_is_announced_once_and_what_is_there_is_not(
+    cache: CodeCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(code_cache, "tell_compiling", tell_compiling)
+    assert cache.load("engine-x", "key") == CONTENT and not caplog.messages
+    for _ in range(2):  # before and after waiting for another process
+        assert cache.load("engine-y", "key") is None and cache.load("short", "key") is None
+    assert len(caplog.messages) == 1 and "compiling the engine (y)" in caplog.messages[0]
 
 
 def test_no_home_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
