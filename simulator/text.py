@@ -1,5 +1,6 @@
 """Numbers for people: one way to write a time, a number and a share, with their units, wherever they are shown."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -57,10 +58,16 @@ def gain(pct: float | None) -> str:
 
 
 def times(ratio: float) -> str:
-    """How many times something else: 3.05x, 120x; below a tenth as a fraction, 1/24.5."""
-    if 0 < ratio < 0.1:
-        return f"1/{number(1 / ratio)}"
-    return f"{ratio:.2f}x" if ratio < 99.5 else f"{ratio:,.0f}x"
+    """How many times something else: 3.05x, 0.71x, 0.041x, 12.3x, 1,200x. Wherever a ratio is shown it reads so."""
+    if 0 < ratio < 0.0995:
+        return f"{_plain(ratio)}x"
+    return f"{ratio:.2f}x" if ratio < 9.995 else f"{number(ratio)}x"
+
+
+def _plain(small: float) -> str:
+    """Two significant digits without an exponent."""
+    digits = 1 - math.floor(math.log10(small))
+    return f"{small:.{digits}f}"
 
 
 def bounded(value: float | None) -> str:

@@ -36,10 +36,12 @@ from simulator.cli.run import (
     wants_log,
 )
 from simulator.errors import ConfigError, UnknownNameError
+from simulator.text import times
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from simulator.run import Result
     from simulator.scenario.spec import Scenario
 
 Summary = dict[str, Any]
@@ -77,11 +79,10 @@ def compare(scenarios: ScenariosArgument,
         from simulator.report.write import write_comparison
 
         write_comparison(results, out, report=report, plot_format="png" if png else "svg")
-    summaries = [result.summary for result in results]
     if as_json:
-        print_json(summaries)
+        print_json([result.summary for result in results])
     elif not quiet:
-        print_comparison(summaries, [scenario.name for scenario in read], len(names))
+        print_comparison(results, [scenario.name for scenario in read], len(names))
     if out is not None:
         note(f"results in {out}", quiet)
 
@@ -99,14 +100,15 @@ def policy_names(given: str | None) -> list[str]:
     return names
 
 
-def print_comparison(summaries: Sequence[Summary], scenarios: Sequence[str], policies: int) -> None:
+def print_comparison(results: Sequence["Result"], scenarios: Sequence[str], policies: int) -> None:
     """All cases side by side; several scenarios under several policies as one table of gains."""
     from simulator.report.tables import compare_table
 
     if len(scenarios) > 1 and policies > 1:
+        summaries = [result.summary for result in results]
         show(gain_table(scenarios, [summaries[k : k + policies] for k in range(0, len(summaries), policies)]))
     else:
-        show(compare_table(summaries))
+        show(compare_table(results))
 
 
 def under_policies(scenarios: Sequence["Scenario"], names: Sequence[str], quiet: bool) -> list["Scenario"]:
@@ -180,4 +182,4 @@ def _change(values: Sequence[float | None], form: str) -> str:
 
 
 def _ratio(value: float | None, base: float | None) -> str:
-    return f"{value / base:.2f} x" if value is not None and base else "-"
+    return times(value / base) if value is not None and base else "-"

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 
 FORMULA: Final = """\
 blocks per GPU = floor(left for KV / block bytes)
-left for KV    = memory as CUDA reports it x utilisation - weights - activations - CUDA graphs - workspace
+left for KV    = CUDA's memory x utilisation - weights - activations - CUDA graphs - workspace
 block bytes    = block size x KV bytes per token (of one group of layers where there are several)
-KV bytes/token = 2 x layers x KV heads per GPU x head size x bytes of the KV format; latent attention: one row a layer
+KV bytes/token = 2 x layers x KV heads per GPU x head size x bytes of the KV format
+                 (latent attention: one row a layer)
 tokens         = (blocks - 1) x block size: one block is the engine's null block"""
 WINDOWED: Final = """\
-tokens         = requests of the longest length that fit at once x that length: windowed layers keep the window only"""
+tokens         = requests of the longest length that fit at once x that length
+                 (windowed layers keep the window only)"""
 
 
 def register(app: typer.Typer) -> None:

@@ -7,14 +7,21 @@ is shown, but neither compared nor ever the best.
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+from simulator.metrics.apart import is_sample, not_worse
 from simulator.replicate import value_at
+from simulator.run import Result
 from simulator.text import MISSING, number, seconds, share, times
 
 Summary = dict[str, Any]
 UNDEFINED: Final = float("nan")
+SAME: Final = times(1.0)
 DIVERGES: Final = (
     "overloaded: its TTFT, E2E and queue times grow for as long as requests come, so they are not compared; compare "
     "latency at a rate that all carry"
+)
+
+STARRED: Final = (
+    "best of its line, or not told apart from the best, where another run is worse in each of ten parts of the requests"
 )
 
 
@@ -66,8 +73,9 @@ class Cell(NamedTuple):
     best: bool
 
 
-def compared(summaries: Sequence[Summary]) -> list[tuple[str, list[Cell]]]:
+def compared(results: Sequence[Result]) -> list[tuple[str, list[Cell]]]:
     """(label, cells) of every line that at least one run has."""
+    summaries = [result.summary for result in results]
     done = [summary["requests"]["completed"] for summary in summaries]
     whole = [count == max(done) for count in done]
     steady = [not overloaded(summary) for summary in summaries]
@@ -75,7 +83,9 @@ def compared(summaries: Sequence[Summary]) -> list[tuple[str, list[Cell]]]:
     for row in ROWS:
         values = [_plain(summary, row.path) for summary in summaries]
         if any(v is not None and v == v for v in values) and (any(values) or not row.rare):
-            lines.append((row.label, _cells(row, values, whole, steady if row.waits else [True] * len(values))))
+            sound = steady if row.waits else [True] * len(values)
+            stars = _stars(row, values, _fair(row, whole, sound), results)
+            lines.append((row.label, _cells(row, values, sound, stars)))
     return lines
 
 
@@ -93,25 +103,38 @@ def _plain(summary: Summary, path: str) -> float | None:
     return None if value == float("inf") else int(value) if section in ("requests", "steps") else value
 
 
-def _cells(
-    row: Row, values: Sequence[float | None], whole: Sequence[bool], steady: Sequence[bool]
-) -> list[Cell]:
-    """Cells of one line.
+def _fair(row: Row, whole: Sequence[bool], steady: Sequence[bool]) -> list[bool]:
+    """Which runs may be the best of a line.
 
     A mean or a makespan over fewer completed requests than another run's (`whole` false) is never the best, nor is a
     latency that is not `steady`.
     """
     partial = row.label.endswith("mean") or row.label == "makespan"
-    fair = [steady[k] and (whole[k] or not partial) for k in range(len(values))]
-    known = [v for k, v in enumerate(values) if fair[k] and v is not None and v == v]
-    best = None if row.better == 0 or not known else max(known) if row.better > 0 else min(known)
-    given = [v for v in values if v is None or v == v]
-    differ = any(v != given[0] for v in given)
+    return [steady[k] and (whole[k] or not partial) for k in range(len(whole))]
+
+
+def _stars(row: Row, values: Sequence[float | None], fair: Sequence[bool], results: Sequence[Result]) -> list[int]:
+    """The best runs of a line, where another is proved worse by what shows in the digits written."""
+    known = [k for k, value in enumerate(values) if fair[k] and value is not None and value == value]
+    if row.better == 0 or not known:
+        return []
+    best = max(known, key=lambda k: row.better * float(values[k] or 0))
+    differ = [value is None or (value not in (values[best], UNDEFINED) and _ratio(value, values[best]) != SAME)
+              for value in values]
+    if not any(differ):
+        return []
+    if not any(is_sample(result) for result in results):
+        return [k for k in known if values[k] == values[best]]
+    return not_worse(results, row.path, row.better, best, known)
+
+
+def _cells(row: Row, values: Sequence[float | None], steady: Sequence[bool], stars: Sequence[int]) -> list[Cell]:
+    """Cells of one line."""
     return [
         Cell(
             MISSING if value is not None and value != value else row.show(value),
             _ratio(value, values[0]) if k and steady[0] and steady[k] else "",
-            differ and fair[k] and value is not None and value == best,
+            k in stars,
         )
         for k, value in enumerate(values)
     ]

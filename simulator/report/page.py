@@ -11,7 +11,7 @@ import yaml
 from markupsafe import Markup
 
 from simulator.metrics.readings import VERDICTS
-from simulator.report.compared import DIVERGES, compared, overloaded
+from simulator.report.compared import DIVERGES, STARRED, compared, overloaded
 from simulator.report.facts import LATENCIES, answer, cards, classes, pools, setting, verdict
 from simulator.report.plots import PARTS, pictures, time_shares
 from simulator.report.render import render
@@ -91,7 +91,8 @@ def _several(results: Sequence[Result], drawn: dict[str, Picture]) -> dict[str, 
     return {
         "title": "Comparison: " + ", ".join(names),
         "names": names,
-        "rows": compared([result.summary for result in results]),
+        "rows": compared(results),
+        "starred": STARRED,
         "diverging": [name for name, result in zip(names, results, strict=True) if overloaded(result.summary)],
         "diverges": DIVERGES,
         "answer": _best(results, names),

@@ -8,7 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from simulator.metrics.readings import few_line
-from simulator.report.compared import DIVERGES, Cell, compared, overloaded
+from simulator.report.compared import DIVERGES, STARRED, Cell, compared, overloaded
+from simulator.run import Result
 from simulator.text import MISSING, gpus_of, number, seconds, share
 
 Summary = dict[str, Any]
@@ -30,7 +31,7 @@ COLOURS: Final = {"stable": "green", "overloaded": "red", "undecided": "yellow",
 
 def summary_table(summary: Summary) -> RenderableType:
     """One run: counts, throughput, latencies, use, verdict."""
-    parts: list[Text | Table] = [_headline(summary), _facts(summary), _latencies(summary)]
+    parts: list[Text | Table | Group] = [_headline(summary), _facts(summary), _latencies(summary)]
     parts += [Text(few_line(summary), style="dim"), _trust(summary), _verdict(summary), _busy_note(summary)]
     return Group(*(part for part in parts if not isinstance(part, Text) or part.plain))
 
@@ -77,40 +78,32 @@ def _headline(summary: Summary) -> Text:
     return text
 
 
-def _facts(summary: Summary) -> Table:
-    """Name-value pairs, two a line."""
-    flow, kv, batch, good = (summary[name] for name in ("throughput", "kv", "batch", "goodput"))
-    left = [
+def _facts(summary: Summary) -> Group:
+    """Name-value pairs: the long ones a line each, the others two a line."""
+    flow, kv, batch = (summary[name] for name in ("throughput", "kv", "batch"))
+    per_s = f"{number(flow['requests_per_s'])} requests/s, {number(flow['output_tokens_per_s'])} output tokens/s"
+    blocks = f"{number(kv['num_gpu_blocks'])}, " if kv["num_gpu_blocks"] else ""
+    long = [
         ("requests", summary["conservation"] + _reasons(summary)),
-        ("makespan", seconds(summary["makespan_s"])),
-        (
-            "throughput",
-            f"{number(flow['requests_per_s'])} requests/s, "
-            f"{number(flow['output_tokens_per_s'])} output tokens/s",
-        ),
-        ("goodput", _goodput(good)),
-        ("preemptions", number(summary["requests"]["preemptions"])),
+        ("goodput", _goodput(summary["goodput"])),
     ]
-    right = [
-        ("slots used", share(summary["slot_utilization"])),
-        ("GPU busy", share(summary["gpu_utilization"])),
-        (
-            "batch",
-            f"mean {number(batch['mean_scheduled'])}, p99 {number(batch['p99'])}, max {number(batch['max'])}",
-        ),
-        (
-            "KV blocks",
-            (f"{number(kv['num_gpu_blocks'])}, " if kv["num_gpu_blocks"] else "")
-            + f"mean {share(kv['mean_use'])}, peak {share(kv['peak_use'])}",
-        ),
-        (
-            "waiting",
-            f"mean {number(summary['queue']['mean_waiting'])}, max {number(summary['queue']['max_waiting'])}",
-        ),
-    ]
+    short = [
+        ("throughput", per_s, "slots used", share(summary["slot_utilization"])),
+        ("makespan", seconds(summary["makespan_s"]), "GPU busy", share(summary["gpu_utilization"])),
+        ("KV blocks", f"{blocks}mean {share(kv['mean_use'])}, peak {share(kv['peak_use'])}",
+         "batch", f"mean {number(batch['mean_scheduled'])}, p99 {number(batch['p99'])}, max {number(batch['max'])}"),
+        ("preemptions", number(summary["requests"]["preemptions"]),
+         "waiting", f"mean {number(summary['queue']['mean_waiting'])}, max {number(summary['queue']['max_waiting'])}"),
+    ]  # fmt: skip
+    return Group(_pairs(long), _pairs(short))
+
+
+def _pairs(rows: Sequence[Sequence[str]]) -> Table:
+    """Names and values in turn along a row, names dim; the first column as wide as its longest name anywhere."""
     table = Table.grid(padding=(0, 2))
-    for (name, value), (other, more) in zip(left, right, strict=True):
-        table.add_row(Text(name, style="dim"), Text(value), Text(other, style="dim"), Text(more))
+    table.add_column(min_width=len("preemptions"))
+    for row in rows:
+        table.add_row(*(Text(text, style="" if k % 2 else "dim") for k, text in enumerate(row)))
     return table
 
 
@@ -161,19 +154,20 @@ def _busy_note(summary: Summary) -> Text:
     return Text(f"{text}; room for more shows in slots, KV blocks and latency" if misleading else "", style="dim")
 
 
-def compare_table(summaries: Sequence[Summary]) -> RenderableType:
-    """Runs side by side: each value with its ratio to the first run's; the best of a line is starred."""
+def compare_table(results: Sequence[Result]) -> RenderableType:
+    """Runs side by side: each value with its ratio to the first run's; the best of a line is starred, where proved."""
+    summaries = [result.summary for result in results]
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("")
     for summary in summaries:
         table.add_column(Text(str(summary["name"])), justify="right")
-    for label, cells in compared(summaries):
+    for label, cells in compared(results):
         table.add_row(label, *(_cell(cell) for cell in cells))
     table.add_row(
         "verdict",
         *(Text(s["banner"]["verdict"], style=COLOURS[s["banner"]["verdict"]]) for s in summaries),
     )
-    lines = ["* best of the line; (ratio to the first); –: not defined, as TPOT of answers that come whole; "
+    lines = [f"(0.50x): half the first; *: {STARRED}; –: not defined, as TPOT of answers that come whole; "
              "∞: a percentile that falls on requests never answered"]  # fmt: skip
     lines += [f"{s['name']}: {DIVERGES}" for s in summaries if overloaded(s)]
     lines += [f"{s['name']}: rejected{_reasons(s)}" for s in summaries if s["requests"]["rejected"]]

@@ -118,9 +118,9 @@ def _ticks(low: float, high: float, place: Callable[[float], float], bottom: flo
 
 
 def _words(factor: float) -> str:
-    """same, +20 %, x 4, 1/4."""
+    """same, +20 %, 4x, 0.25x."""
     if abs(factor - 1) < 1e-9:
         return "same"
     if 0.5 < factor < 2:
         return f"{100 * (factor - 1):+.0f} %"
-    return f"× {factor:.0f}" if factor >= 2 else f"1/{1 / factor:.0f}"
+    return f"{factor:,.3g}x"

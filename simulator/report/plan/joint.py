@@ -17,7 +17,7 @@ from simulator.report.plan.page import plan_files
 from simulator.report.plan.words import bought_gpus, gpu_words, paid_for, replica_words
 from simulator.report.render import render
 from simulator.report.write import json_text
-from simulator.text import counted, gain, level_value, number, stopped_lines
+from simulator.text import counted, gain, level_value, number, stopped_lines, times
 
 Data = Mapping[str, Any]
 
@@ -195,7 +195,7 @@ def _split_words(data: Data, split: Data) -> str:
 
 
 def _factor(value: float | None, missing: str) -> str:
-    return missing if value is None else f"{value:.2f}"
+    return missing if value is None else times(value)
 
 
 def room_text(data: Data, row: Data) -> str:
@@ -207,8 +207,8 @@ def room_text(data: Data, row: Data) -> str:
     if data["budget"] is None:
         return f"{_percent(row['carries'])} ({_percent(row['low'])} to {_percent(row['high'], 'more')})"
     if row["low"] is None and row["high"] is None:
-        return f"{row['carries']:.2f} ×"
-    return f"{row['carries']:.2f} × ({_factor(row['low'], 'less')} to {_factor(row['high'], 'more')})"
+        return times(row["carries"])
+    return f"{times(row['carries'])} ({_factor(row['low'], 'less')} to {_factor(row['high'], 'more')})"
 
 
 def joint_tables(data: Data) -> Iterator[Any]:
@@ -268,7 +268,7 @@ def _cards(data: Data) -> list[tuple[str, str, str]]:
     common, least = data["common"], _nearest(data)
     if common:
         low, high = _factor(common["low"], "less"), _factor(common["high"], "more")
-        text = "any" if common["carries"] is None else f"{common['carries']:.2f} ×"
+        text = "any" if common["carries"] is None else times(common["carries"])
         note = f"the traffic of each; {low} to {high}" if common["first"] else "no limit breaks"
         cards.append(("all carry", text, note))
     elif least:

@@ -13,7 +13,7 @@ from simulator.planning.whatif import REPLICA_HOURS, SHARES, USD_PER_MILLION
 from simulator.report.folder import new_folder
 from simulator.report.plan.forest import Bar, forest
 from simulator.report.render import markdown_cell, render
-from simulator.text import bounded, share, stopped_lines
+from simulator.text import bounded, share, stopped_lines, times
 
 Data = Mapping[str, Any]
 HEADLINE: Final = ("TTFT p99", "TPOT p99", "output tokens/s", "within SLO", USD_PER_MILLION)
@@ -43,7 +43,7 @@ def value_text(metric: str, cell: Data) -> str:
 
 
 def change_text(cell: Data) -> str:
-    """A cell's change: `+12.0 % (+10.0 to +14.1 %)`, large ones as factors (`× 3.2`); empty where there is none."""
+    """A cell's change: `+12.0 % (+10.0 to +14.1 %)`, large ones as ratios (`3.20x`); empty where there is none."""
     if cell["change"] is None:
         return ""
     text = amount(cell, "change")
@@ -67,7 +67,7 @@ def span_text(cell: Data) -> str:
 
 
 def amount(cell: Data, key: str) -> str:
-    """One end of a change: points of a share; per cent, but twice and more, or a tenth and less, as a factor."""
+    """One end of a change: points of a share; per cent, but twice and more, or a tenth and less, as a ratio."""
     value = float(cell[key])
     if value == (0 if cell["kind"] == "points" else 1):
         return "same"
@@ -75,7 +75,7 @@ def amount(cell: Data, key: str) -> str:
         return f"{value:+.1f} points"
     if 0.1 < value < 2:
         return f"{100 * (value - 1):+.1f} %"
-    return f"× {value:,.3g}" if 1 < value < 1000 else f"× {value:,.0f}" if value > 1 else f"1/{1 / value:,.3g}"
+    return times(value)
 
 
 def drawn(data: Data) -> list[str]:

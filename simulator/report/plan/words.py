@@ -230,7 +230,7 @@ def plan_tables(data: Data) -> Iterator[Any]:
                 ("traffic", "replicas", "USD/h"),
                 [
                     (
-                        f"{g['factor']:g} x",
+                        f"{g['factor']:g}x",
                         counted(g) if g["replicas"] else g["status"],
                         f"{g['usd_per_hour']:.2f}" if g["usd_per_hour"] else "-",
                     )
