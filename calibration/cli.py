@@ -21,6 +21,7 @@ from calibration.cli_engine import (
 )
 from calibration.cli_engine import engine as calibrate_engine
 from simulator.cli.common import JsonOption, note, print_json, show
+from simulator.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from calibration.fit import Calibration
@@ -77,6 +78,7 @@ def fit(
         block = operator_block(source)
         if out is not None:
             write_measured(out, block)
+            note(f"written: {out}")
         print_json(block)
         return
     _fit_folder(source, out, engine, host, h200, plot, as_json)
@@ -111,6 +113,9 @@ def _fit_folder(
         write_numbers(host, times)
     if plot is not None:
         fit_figure(found.steps.gaps).savefig(plot)
+    for path in (out, h200, engine, host, plot):
+        if path is not None:
+            note(f"written: {path}")
     _print_fit(found, {"gpu": block, "h200": h200_block(second), "engine": numbers, "host": times}, as_json)
 
 
@@ -157,13 +162,15 @@ def validate(
     """Predict measured runs from their settings alone and show predicted against measured."""
     from calibration import validate as validation
     from calibration.harness import write_atomically
+    from calibration.inputs import places_of
     from calibration.server import Server
     from simulator.profiles.host import load_host
 
     server = Server(model, hardware, tp, engine_name, max_num_seqs, max_num_batched_tokens, max_model_len,
                     gpu_memory_utilization, num_gpu_blocks, weight_dtype, kv_dtype)
     served_on = load_host(host).scaled(cpu_scale)
-    pairs, refused = validation.predicted(inputs, served_on, server, note, own_launches)
+    with progress_bar("predicting", len(places_of(inputs)), quiet=False) as advance:
+        pairs, refused = validation.predicted(inputs, served_on, server, note, own_launches, advance)
     result = validation.report(pairs, served_on, own_launches) | {"refused": refused}
     if json_file is not None:
         write_atomically(json_file, json.dumps(result, indent=1, allow_nan=False) + "\n")
@@ -177,3 +184,6 @@ def validate(
     held = "every run was used for the fit" if inside is None else (
         f"inside the 90 % interval: {inside} %; median half-width {width} %")
     show(validation.table(result), held)
+    for path in (json_file, report):
+        if path is not None:
+            note(f"written: {path}")

@@ -51,12 +51,14 @@ def validate(inputs: Iterable[Path], host: Host | None = None, server: Server = 
 
 
 def predicted(inputs: Iterable[Path], host: Host | None = None, server: Server = _NO_SERVER,
-              note: Callable[[str], None] = lambda line: None, own_launches: bool = False
-              ) -> tuple[list[Pair], list[dict[str, str]]]:
-    """Runs with their predictions, and those refused with the reason; `note` is told what a file leaves open."""
+              note: Callable[[str], None] = lambda line: None, own_launches: bool = False,
+              progress: Callable[[int], None] = lambda done: None) -> tuple[list[Pair], list[dict[str, str]]]:
+    """Runs with their predictions, and those refused with the reason; `note` is told what a file leaves open,
+    `progress` how many files and folders are done."""
     pairs: list[Pair] = []
     refused: list[tuple[Path, ServecastError]] = []
-    for place in places_of(inputs):
+    for k, place in enumerate(places_of(inputs)):
+        progress(k)
         try:
             for run in runs_of(place, server, note):
                 on = own_host(run, host or load_host()) if own_launches else host
@@ -156,20 +158,21 @@ def table(result: Report) -> Table:
     states = "; CPU times scaled to the launches in each run's own log" if result["own_launches"] else ""
     title = f"predicted against measured: error in %{states}"
     grid = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
-    grid.add_column("run", overflow="fold")
+    grid.add_column("run", overflow="fold", vertical="bottom")
     for name in metrics:
-        grid.add_column(heading(name), justify="right", min_width=6)
+        grid.add_column(heading(name).replace(" ", "\n"), justify="right", min_width=6, vertical="bottom")
     if counted:
-        grid.add_column("preemptions", justify="right", no_wrap=True)
+        grid.add_column("preemp-\ntions", justify="right", no_wrap=True, vertical="bottom")
     for entry in runs:
         cells = [f"{entry['metrics'][n]['error_pct']:+.1f}" if n in entry["metrics"] else "" for n in metrics]
         count = entry["preemptions"]
         shown = "" if count["measured"] is None else f"{count['predicted']} / {count['measured']}"
-        grid.add_row(entry["run"] + (" (fit)" if entry["used_for_fit"] else ""), *cells, *([shown] if counted else []))
+        name = entry["run"].replace("/", "/\n  ") + (" (fit)" if entry["used_for_fit"] else "")
+        grid.add_row(name, *cells, *([shown] if counted else []))
     if len(result["classes"]) > 1:
         for part in result["classes"]:
             count = f"{part['runs']} run{'s' if part['runs'] != 1 else ''}"
-            grid.add_row(f"mean absolute: {part['class']} ({count})", *_means_row(part, metrics))
+            grid.add_row(f"mean absolute:\n  {part['class']}\n  ({count})", *_means_row(part, metrics))
     judged = ", runs not used for fitting" if any(entry["used_for_fit"] for entry in runs) else ""
     grid.add_row(f"mean absolute{judged}", *_means_row(result, metrics))
     return grid

@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 
@@ -117,10 +118,17 @@ def show(*renderables: Any, stderr: bool = False) -> None:
 
 
 def _print_plain(out: "Console", item: Any, width: int, stream: IO[str]) -> None:
-    """Print without the blanks that pad a line; as wide as the longest word or a table's unbreakable columns need."""
-    needed = max(width, out.measure(item).minimum)
+    """Print without the blanks that pad a line. Nothing is cut: a word in a text that is longer than a line stays
+    whole, cells of a table that does not fit are folded."""
+    from rich.table import Table
+
+    needed = out.measure(item).minimum
+    if isinstance(item, Table):
+        for column in item.columns:
+            column.overflow = "fold"
+            column.no_wrap = column.no_wrap and needed <= width
     with out.capture() as text:
-        out.print(item, width=needed)
+        out.print(item, width=width if isinstance(item, Table) else max(width, needed))
     stream.write("\n".join(line.rstrip() for line in text.get().splitlines()) + "\n")
 
 
@@ -217,8 +225,10 @@ def _known(name: str, path: Path) -> None:
     from scenarios import ROOT
 
     if not path.exists():
-        shipped = ", ".join(sorted(file.stem for file in ROOT.glob("*.yaml") if command_of(file) == "run"))
-        raise ConfigError(f"{name}: No such file; accepted: a scenario's YAML file or a shipped name: {shipped}")
+        shipped = sorted(file.stem for file in ROOT.glob("*.yaml") if command_of(file) == "run")
+        near = get_close_matches(path.stem, shipped, 3, 0.5)
+        raise ConfigError(f"{name}: No such file; accepted: a scenario's YAML file or a shipped name"
+                          f"{', such as ' + ', '.join(near) if near else ''} (servecast scenarios lists them)")
 
 
 def _other_command(name: str, path: Path) -> str | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from simulator.cli.common import MARKS, JsonOption, command_of, console, find_scenario, print_json, show
+from simulator.cli.common import MARKS, JsonOption, command_of, find_scenario, print_json, show
 from simulator.errors import UnknownNameError
 from simulator.units import GIB
 
@@ -91,8 +91,7 @@ def print_rows(title: str, rows: Sequence[Row]) -> None:
     table = Table(title=title + more, title_justify="left", box=None, padding=(0, 1, 0, 0))
     for key, heading in shown.items():
         number = any(isinstance(row[key], int | float) for row in rows)
-        table.add_column(heading if console().is_terminal else heading.replace("\n", " "),
-                         justify="right" if number else "left", no_wrap=key != "what")
+        table.add_column(heading, justify="right" if number else "left", no_wrap=key != "what")
     for row in rows:
         table.add_row(*(Text(_cell(key, row[key])) for key in shown))
     show(table)

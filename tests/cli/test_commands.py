@@ -41,7 +41,9 @@ def test_lists_as_table_and_json(command, names, servecast):
     rows = json.loads(servecast(command, "--json").out)
     assert set(names) <= {row["name"] for row in rows}
     table = servecast(command).out.splitlines()
-    assert len(table) == 2 + len(rows), "title, header and one plain line a row when piped"
+    begun = [line.split(" ")[0] for line in table[1:] if not line.startswith(" ")]
+    assert begun == ["name", *(row["name"] for row in rows)], "a row begins with its name"
+    assert max(map(len, table)) <= 100
 
 
 @pytest.mark.parametrize("command", ["policies", "hardware", "models", "engines", "scenarios"])
@@ -58,7 +60,7 @@ def test_lists_fit_a_terminal_of_100_columns_whole(command, servecast, monkeypat
 def test_policies_say_where_their_rule_comes_from(servecast):
     for row in json.loads(servecast("policies", "--json").out):
         assert any(char.isdigit() for char in row["reference"]), "a reference has a year or a version"
-        assert row["reference"] in servecast("policies", row["name"]).out
+        assert row["reference"] in " ".join(servecast("policies", row["name"]).out.split())
     assert "known: chunked" in servecast("policies", "chunkd").err
 
 
@@ -79,7 +81,7 @@ def test_kv_arithmetic(servecast):
 def test_kv_table_shows_the_formula_and_what_does_not_fit(servecast):
     outcome = servecast("kv", "llama-3.1-70b", "h100-sxm", "b200")
     assert outcome.code == 0
-    assert "left for KV    = memory as CUDA reports it x utilisation - weights" in outcome.out and "B200" in outcome.out
+    assert "left for KV    = CUDA's memory x utilisation - weights" in outcome.out and "B200" in outcome.out
     assert "H100" in outcome.err and "needs at least 2 GPUs" in outcome.err
 
 

@@ -131,6 +131,22 @@ def test_a_silent_stretch_is_not_silence(monkeypatch: pytest.MonkeyPatch, capsys
     assert capsys.readouterr().err.startswith("planning: the first simulation is not done yet")
 
 
+def test_what_was_printed_is_not_printed_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However often a line is due, and however often the same is told."""
+    monkeypatch.setattr(progress, "SILENT_S", 0.01)
+    monkeypatch.setattr(Watch, "due", lambda self: True)
+    with progress.news_of("planning", False) as tell:
+        assert tell is not None
+        time.sleep(0.1)
+        for news in (News("one", 0.0), News("one", 0.0), News("two", 0.0)):
+            tell(news)
+            time.sleep(0.05)
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 3 and len(set(said)) == 3
+
+
 def interrupted_at(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while `word` is told."""
 
