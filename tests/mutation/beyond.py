@@ -103,8 +103,9 @@ BUGS = (
         "np.exp(rng.uniform(math.log(low), math.log(high), count))", "rng.uniform(low, high, count)",
         ("tests/sweep/test_sweep_spec.py",)),
     # reports
-    Bug("the worst is starred", COMPARED, "max(known) if row.better > 0 else min(known)",
-        "min(known) if row.better > 0 else max(known)", REPORTS),
+    Bug("the worst is starred", COMPARED, "best = max(known", "best = min(known", REPORTS),
+    Bug("a star by chance", "simulator/metrics/apart.py", "np.all(sign * a > sign * b)", "np.any(sign * a > sign * b)",
+        ("tests/unit/test_apart.py",)),
     Bug("ratio upside down", COMPARED, "times(value / base)", "times(base / value)", REPORTS),
     Bug("best mean over fewer answers", COMPARED, "[count == max(done) for count in done]", "[True for count in done]",
         REPORTS),
