@@ -148,10 +148,11 @@ def probe(url: str, given: "Server", bounds: "Bounds", served_model: str, yes: b
     address, model, gpu = checked_address(url), load_model(given.model), load_gpu(given.hardware)
     longest = min(given.max_model_len or model.max_positions, model.max_positions)
     parts = plan(given.settings(2).max_num_seqs, longest, bounds.tokens)
-    show(f"To {address}: up to {sum(part.tokens for part in parts):,} tokens, at most {bounds.seconds:g} s:",
+    show(f"To {address} go up to {sum(part.tokens for part in parts):,} tokens, at most {bounds.seconds:g} s:",
          *[f"  {part}: {part.groups} times and once to warm up" for part in parts])
     if not yes:
-        raise ConfigError("nothing was sent; add --yes to send this")
+        note("nothing was sent; add --yes to send this")
+        raise typer.Exit()
     done = asyncio.run(Probe(address, bounds.seconds, model.vocab, served_model).run(parts, longest))
     return [RequestMeans(given.run(done.served), done.parts)], gpu
 

@@ -93,6 +93,10 @@ class Document:
                 raise ConfigError(f"--set {shown(assignment)[1:-1]}: {problem}: not a YAML value") from None
             self.assign(parts, value)
 
+    def accepted(self, key: Key, known: list[str]) -> list[str]:
+        """Of the keys that are known where the unknown `key` stands those that this file may have there."""
+        return known
+
     def assign(self, parts: tuple[str, ...], value: Any) -> None:
         """Set the key `parts`; messages about it will not point at a line of the file."""
         set_key(self.data, parts, value)
@@ -145,7 +149,7 @@ def validate(model: type[M], document: Document, data: Mapping[str, Any] | None 
         key = (*prefix, *(part for part in first["loc"] if not _is_tag(part)))
         if first["type"] == "value_error" and not first["loc"]:
             key = (*prefix, *_named_key(model, first["msg"]))
-        raise ConfigError(f"{document.where(key)}: {_problem(model, first, key)}") from None
+        raise ConfigError(f"{document.where(key)}: {_problem(model, first, key, document)}") from None
 
 
 def placed(document: Document, error: ServecastError, section: str) -> ServecastError:
@@ -166,11 +170,11 @@ def _is_tag(part: str | int) -> bool:
     return isinstance(part, str) and ("[" in part or part.endswith("Spec") or part in ("str", "int", "float", "bool"))
 
 
-def _problem(model: type[BaseModel], error: Any, key: Key) -> str:
+def _problem(model: type[BaseModel], error: Any, key: Key, document: Document) -> str:
     name = ".".join(str(part) for part in key) or "the file"
     kind, value = error["type"], error.get("input")
     if kind == "extra_forbidden":
-        known = sorted(_fields_at(model, error["loc"][:-1]))
+        known = document.accepted(key, sorted(_fields_at(model, error["loc"][:-1])))
         near = difflib.get_close_matches(str(error["loc"][-1]), known, 1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         return f"unknown key {name}{hint}; known here: {', '.join(known)}"

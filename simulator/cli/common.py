@@ -109,20 +109,25 @@ def show(*renderables: Any, stderr: bool = False) -> None:
             continue
         if isinstance(item, str):
             item = Text(wrapped(item, width))
+        if isinstance(item, Table) and item.title:
+            show(Text.from_markup(item.title, style="italic") if isinstance(item.title, str) else item.title,
+                 stderr=stderr)  # a title of its own is wrapped at the width of the table
+            item.title = None
         if isinstance(item, Table) and not out.is_terminal:
-            item.box, item.title_justify = None, "left"
+            item.box = None
         if out.is_terminal:
-            out.print(item)
+            out.print(item, crop=not getattr(item, "no_wrap", False))
         else:
             _print_plain(out, item, width, sys.stderr if stderr else sys.stdout)
 
 
 def _print_plain(out: "Console", item: Any, width: int, stream: IO[str]) -> None:
-    """Print without the blanks that pad a line. Nothing is cut: a word in a text that is longer than a line stays
-    whole, cells of a table that does not fit are folded."""
+    """Print without the blanks that pad a line. Nothing is cut: a word longer than a line stays whole, and so does a
+    text that may not be wrapped, as a command; cells of a table that does not fit are folded."""
     from rich.table import Table
 
-    needed = out.measure(item).minimum
+    measured = out.measure(item)
+    needed = measured.maximum if getattr(item, "no_wrap", False) else measured.minimum
     if isinstance(item, Table):
         for column in item.columns:
             column.overflow = "fold"

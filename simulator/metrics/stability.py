@@ -65,8 +65,8 @@ def stability(result: Result) -> Stability:
         return Stability(
             "undecided",
             None,
-            f"{arrivals.size} admissible arrivals within {(end - begin) / NS_PER_S:g} s "
-            f"are too few; needed: {FEWEST} spread over time",
+            f"{arrivals.size} requests let in within {(end - begin) / NS_PER_S:g} s "
+            f"are too few to tell; needed: {FEWEST} spread over time",
         )
     fill = max(FILL_SHARE, 2 * service_s * NS_PER_S / (end - begin))
     if fill > 0.5:

@@ -70,6 +70,16 @@ class DeploymentDocument(Document):
             first in TOGETHER and len(key) > 1 and not (isinstance(below, Mapping) and key[1] in below)))
         return self._whole.where(key if common else ("deployments", self._own, *key))
 
+    def accepted(self, key: Key, known: list[str]) -> list[str]:
+        """Without what is one for all deployments, or beside them with what is only there."""
+        if len(key) > 1:
+            return [each for each in known if (key[0], each) != ("budget", "replicas")]
+        own = self._whole.data["deployments"][self._own]
+        if not isinstance(own, Mapping) or key[0] not in own:
+            return sorted({*known, "deployments"})
+        objective = ("objective",) if self._whole.data.get("budget") is not None else ()
+        return [each for each in known if each not in (*OF_ALL, *objective)]
+
 
 def read_plan(path: str | Path, overrides: Iterable[str] = ()) -> PlanSpec | Deployments:
     """Read a plan file, of one model or of several; `overrides` as in load_plan. Raises ConfigError."""

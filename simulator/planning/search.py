@@ -139,7 +139,7 @@ class Search(Walls):
             return ""
         if replicas < bound:
             least = bound if candidate.beside is None else f"{candidate.own(bound)} {candidate.gpu}"
-            return f"{candidate.said(replicas)} cannot keep up: {least} is the proved least"
+            return f"{candidate.said(replicas)} cannot keep up: it takes {least} at least, however full their steps are"
         return f"with {candidate.said(replicas)}, {reason(self.verdict(candidate, replicas, rate, 1 + error), error)}"
 
     def _failed(

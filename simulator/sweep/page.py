@@ -11,8 +11,7 @@ from simulator.atomic import atomic
 from simulator.report.render import render
 from simulator.report.svg import Picture
 from simulator.sweep.row import higher_is_better
-from simulator.sweep.show import best_points, number_text, value_text
-from simulator.text import seconds
+from simulator.sweep.show import best_points, titled, value_text, with_unit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,11 +32,12 @@ def render_sweep(name: str, frame: pd.DataFrame, means: pd.DataFrame, keys: Sequ
     """The page; `said` goes below the answer."""
     best = best_points(means, metric, count)
     failed = frame[frame["error"].notna()]
-    rows = [([value_text(row[key]) for key in keys], number_text(row["mean"]), number_text(row["sem"]), row["verdict"])
+    rows = [([value_text(row[key]) for key in keys], with_unit(metric, row["mean"]),
+             with_unit(metric, row["sem"]), row["verdict"])
             for row in best.to_dict("records")]
     said = [*answer(means, keys, metric), *said]
     return render(
-        "sweep.html", title=f"{name}: sweep", metric=metric, keys=list(keys), rows=rows,
+        "sweep.html", title=f"{name}: sweep", metric=titled(metric), keys=[titled(key) for key in keys], rows=rows,
         points=len(means), replications=int(frame["replication"].nunique()), answer=said,
         verdict="overloaded" if sound_points(means).empty else "stable",
         picture=Markup(Picture(figure).in_page(f"{metric} over two keys", "heat-")) if figure else "",
@@ -59,21 +59,16 @@ def answer(means: pd.DataFrame, keys: Sequence[str], metric: str) -> list[str]:
         lines.append(f"No point has a finite {metric} and keeps up with its load.")
     else:
         row = best_points(sound, metric, 1).to_dict("records")[0]
-        lines.append(f"Best {metric} of the points that keep up with their load: {_with_unit(metric, row['mean'])} at "
+        lines.append(f"Best {metric} of the points that keep up with their load: {with_unit(metric, row['mean'])} at "
                      f"{_point(row, keys)}.")
         known = means[means["mean"].notna()]
         top = best_points(known, metric, 1).to_dict("records")[0]
         if top["point"] != row["point"] and top["mean"] != row["mean"]:
-            better, value = "higher" if higher_is_better(metric) else "lower", _with_unit(metric, top["mean"])
+            better, value = "higher" if higher_is_better(metric) else "lower", with_unit(metric, top["mean"])
             lines.append(f"A {better} value, {value} at {_point(top, keys)}, is {top['verdict']}.")
     counts = means["verdict"].replace("", "failed").value_counts()
     lines.append("Points: " + ", ".join(f"{count:,} {verdict}" for verdict, count in counts.items()) + ".")
     return lines
-
-
-def _with_unit(metric: str, value: float) -> str:
-    """A time with its unit, any other number as it is."""
-    return seconds(value) if metric.partition(".")[0].endswith("_s") else number_text(value)
 
 
 def _point(row: dict[Any, Any], keys: Sequence[str]) -> str:

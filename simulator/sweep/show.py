@@ -17,6 +17,7 @@ from simulator.errors import ConfigError, UnknownNameError
 from simulator.metrics.readings import VERDICTS
 from simulator.sweep.row import COUNTS, NUMBERS, higher_is_better
 from simulator.sweep.store import part_files, read_manifest, replication_of
+from simulator.text import seconds, share
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,6 +28,10 @@ MOST_LABELS: Final = 40
 """Labels along an axis."""
 RATE_KEYS: Final = ("rate", "rate_scale")
 """Last part of the keys that say how fast requests arrive."""
+UNITS: Final = {"rate": "1/s", "rate_scale": "x", "requests_per_s": "requests/s", "output_tokens_per_s": "tokens/s",
+                "total_tokens_per_s": "tokens/s", "max_num_seqs": "", "max_num_batched_tokens": ""}
+"""Unit by the last part of a key or metric whose name does not say it."""
+SHARES: Final = ("goodput.attained", "slot_utilization", "gpu_utilization", "kv.mean_use", "kv.peak_use")
 
 
 def sweep_keys(folder: str | Path) -> list[str]:
@@ -90,15 +95,31 @@ def short_keys(keys: Sequence[str]) -> list[str]:
     return [short if last.count(short) == 1 else key for key, short in zip(keys, last, strict=True)]
 
 
+def titled(name: str, shown: str = "") -> str:
+    """A key or a metric, or what is `shown` of it, with its unit where its cells have none: `rate [1/s]`."""
+    last = name.rpartition(".")[2]
+    unit = UNITS.get(last, "s" if last.endswith("_s") and "." in name else "")
+    return f"{shown or name} [{unit}]" if unit else shown or name
+
+
+def with_unit(metric: str, value: Any) -> str:
+    """A value of a metric: a time and a share with their unit, else a number, whose unit its heading has."""
+    if value is None or np.isnan(value):
+        return "-"
+    if metric.partition(".")[0].endswith("_s"):
+        return seconds(float(value))
+    return share(float(value)) if metric in SHARES else number_text(value)
+
+
 def best_table(best: pd.DataFrame, keys: list[str], metric: str) -> Table:
     """best_points for the screen."""
     table = Table(title=f"best points by {metric}", title_justify="left")
-    short = short_keys(keys)
-    for name in ("point", *short, metric, "± standard error", "verdict", "failed"):
-        table.add_column(escape(name), justify="left" if name in ("verdict", *short) else "right", overflow="fold")
+    headed = [titled(key, short) for key, short in zip(keys, short_keys(keys), strict=True)]
+    for name in ("point", *headed, titled(metric).replace(".", ".\n").replace(" [", "\n["), "standard\nerror", "verdict", "failed"):
+        table.add_column(escape(name), justify="left" if name in ("verdict", *headed) else "right", overflow="fold")
     for row in best.to_dict("records"):
-        cells = [row["point"], *(row[key] for key in keys), number_text(row["mean"]), number_text(row["sem"]),
-                 row["verdict"], row["failed"] or ""]
+        cells = [row["point"], *(row[key] for key in keys), with_unit(metric, row["mean"]),
+                 with_unit(metric, row["sem"]), row["verdict"], row["failed"] or ""]
         table.add_row(*(escape(value_text(cell)) for cell in cells))
     return table
 
@@ -147,13 +168,13 @@ def folded_keys(means: pd.DataFrame, x: str, y: str) -> list[str]:
 
 def grid_table(grid: pd.DataFrame, metric: str, folded: Sequence[str] = ()) -> Table:
     """The heat map as numbers; `folded` are the keys it is the best over."""
-    title = f"{_heading(metric, folded)}: {grid.index.name} down, {grid.columns.name} across"
+    title = f"{_heading(metric, folded)}: {titled(str(grid.index.name))} down, {titled(str(grid.columns.name))} across"
     table = Table(title=escape(title), title_justify="left")
     table.add_column(escape(str(grid.index.name)))
     for value in grid.columns:
         table.add_column(escape(value_text(value)), justify="right")
     for value, row in zip(grid.index, grid.to_numpy(), strict=True):
-        table.add_row(escape(value_text(value)), *(number_text(cell) for cell in row))
+        table.add_row(escape(value_text(value)), *(with_unit(metric, cell) for cell in row))
     return table
 
 
@@ -172,10 +193,11 @@ def heat_map(grid: pd.DataFrame, metric: str, folded: Sequence[str] = ()) -> "Fi
     across, down = range(0, columns, 1 + columns // MOST_LABELS), range(0, rows, 1 + rows // MOST_LABELS)
     axes.set_xticks(across, [value_text(grid.columns[k]) for k in across], rotation=45 if columns > 8 else 0)
     axes.set_yticks(down, [value_text(grid.index[k]) for k in down])
-    axes.set_xlabel(str(grid.columns.name))
-    axes.set_ylabel(str(grid.index.name))
+    axes.set_xlabel(titled(str(grid.columns.name)))
+    axes.set_ylabel(titled(str(grid.index.name)))
     figure.suptitle(_wrapped(_heading(metric, folded), size[0]), fontsize=10)
-    figure.colorbar(image, ax=axes, label=metric)
+    is_time = metric.partition(".")[0].endswith("_s")
+    figure.colorbar(image, ax=axes, label=f"{metric} [s]" if is_time else titled(metric))
     if rows * columns <= 200:
         _write_cells(axes, values, image)
     return figure
@@ -188,7 +210,8 @@ def save_heat_map(figure: "Figure", path: Path) -> None:
 
 
 def _heading(metric: str, folded: Sequence[str]) -> str:
-    return f"{metric}, best over {' and '.join(folded)}" if folded else metric
+    said = titled(metric)
+    return f"{said}, best over {' and '.join(folded)}" if folded else said
 
 
 def _wrapped(text: str, inches: float) -> str:

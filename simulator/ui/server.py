@@ -63,7 +63,7 @@ def serve(file: Path | None, port: int, open_browser: bool) -> None:
     _check_free(port)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(NAMES))
     app.add_middleware(OwnOrigin)
-    app.on_startup(lambda: print(f"the page is at http://{HOST}:{port}; Ctrl-C ends it", file=sys.stderr, flush=True))
+    app.on_startup(lambda: print(f"the page is at http://{HOST}:{port} (Ctrl-C ends it)", file=sys.stderr, flush=True))
 
     @ui.page("/")
     def page() -> None:

@@ -145,7 +145,7 @@ def test_nothing_is_sent_before_it_is_asked_for(real_server: tuple[FakeServer, s
     """Without --yes the plan is printed and the server sees no request; with it profiles are written."""
     server, address = real_server
     asked = ["calibrate", "engine", "--url", address, *FLAGS, "--max-tokens", "12000"]
-    assert main(asked) == 2
+    assert main(asked) == 0
     told = capsys.readouterr()
     assert "tokens in" in told.out and "nothing was sent; add --yes" in told.err and not server.seen
     assert main([*asked, "--yes", "--out", str(tmp_path / "mine")]) == 0

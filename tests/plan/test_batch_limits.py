@@ -80,7 +80,8 @@ def test_limits_that_are_found_are_as_good_by_name_and_better_than_the_default()
     again = plan(plan_from(small(slo=slo, candidates=named)), jobs=1, explain=False)
     assert again.best and again.best.outcome.replicas == found.best.outcome.replicas
     notes = [note.plain() for note in found.limits]
-    assert best.label in limit_lines(notes)[0] and len(limit_rows(notes)) == sum(len(note["rows"]) for note in notes)
+    assert best.label in limit_lines(notes, best.label)[0]
+    assert len(limit_rows(notes)) == sum(len(note["rows"]) for note in notes)
 
 
 def test_limits_that_the_plan_names_are_left_alone() -> None:
@@ -130,9 +131,19 @@ def test_how_near_the_nearest_setting_was_is_said_in_words() -> None:
         note = {"label": "x", "fleet": "with 2 replicas", "default": {"max_num_seqs": 256}, "found": "", "rows": [
             {"limit": "max_num_seqs", "value": 64, "does": False, "level": "p95 TTFT", "overloaded": False} | row
             for row in rows]}  # fmt: skip
-        return limit_lines([note])[0].partition("nearest: ")[2]
+        return limit_lines([note], "x")[0].partition("nearest: ")[2]
 
     assert said({"of_limit": 1.04}) == "max_num_seqs 64, p95 TTFT 4 % above its limit)."
     assert said({"of_limit": 22.3}) == "max_num_seqs 64, p95 TTFT 22.3 times its limit)."
     assert said({"of_limit": 0.4, "overloaded": True}, {"of_limit": 1.5}).endswith("p95 TTFT 50 % above its limit).")
     assert said({"of_limit": 0.4, "overloaded": True}) == "max_num_seqs 64, overloaded)."
+
+
+def test_the_sentence_on_limits_is_about_what_is_bought_or_says_that_it_is_not() -> None:
+    row = {"limit": "max_num_seqs", "value": 64, "does": False, "level": "p95 TTFT", "overloaded": False, "of_limit": 2}
+    mine, other = ({"label": label, "fleet": "with 2 replicas", "default": {"max_num_seqs": 256}, "found": "",
+                    "rows": [row]} for label in ("mine", "other"))  # fmt: skip
+    (line,) = limit_lines([other, mine], "mine")
+    assert "of mine keeps" in line and "other" not in line.replace("no other setting", "")
+    (line,) = limit_lines([other], "mine")
+    assert line.startswith("Batch limits: other would be the better choice with 2 replicas, but")

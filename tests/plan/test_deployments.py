@@ -53,6 +53,30 @@ def wall(name: str) -> float:
     return mm1_rate(SERVICE[name] * STEP, 5.3 * SERVICE[name] * STEP) / RATE[name]
 
 
+@pytest.mark.parametrize("budget", [None, {"gpus": 7}])
+@pytest.mark.parametrize("where", ["own", "common", "budget"])
+def test_keys_that_a_refusal_offers_are_not_refused_for_standing_there(where: str, budget: Any) -> None:
+    """Whatever else is wrong with it, no offered key belongs beside the deployments or has no meaning with them."""
+    if where == "budget" and budget is None:
+        return
+
+    def message(key: str) -> str:
+        data = textbook(**({"budget": dict(budget)} if budget else {}))
+        place = {"own": data["deployments"]["short"], "common": data, "budget": data.get("budget")}[where]
+        assert place is not None
+        if key not in place:
+            place[key] = 7
+        with pytest.raises(ConfigError) as refused:
+            deployments_from(data)
+            raise ConfigError("accepted")
+        return str(refused.value)
+
+    offered = message("no_such_key").partition("known here: ")[2].partition(" (in")[0].split(", ")
+    assert len(offered) >= 2
+    for key in offered:
+        assert not any(words in message(key) for words in ("is one for all", "counted together", "unknown key")), key
+
+
 def test_the_best_split_of_a_budget_is_that_of_theory() -> None:
     """Every split of 7 servers by M/M/1: the best one, what it carries, and what one, two and three more would."""
     best = {}

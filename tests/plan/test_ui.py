@@ -175,7 +175,7 @@ def page() -> Iterator[str]:
     try:
         _wait_for(port, server)
         assert server.stdout is not None
-        assert server.stdout.readline().decode() == f"the page is at http://127.0.0.1:{port}; Ctrl-C ends it\n"
+        assert server.stdout.readline().decode() == f"the page is at http://127.0.0.1:{port} (Ctrl-C ends it)\n"
         yield f"http://127.0.0.1:{port}"
     finally:
         server.terminate()

@@ -8,19 +8,25 @@ from simulator.text import number
 Data = Mapping[str, Any]
 
 
-def limit_lines(notes: list[dict[str, Any]]) -> list[str]:
-    """What the search of the batch limits gained, and of the best candidate how far the nearest setting was."""
+def limit_lines(notes: list[dict[str, Any]], bought: str) -> list[str]:
+    """What the search of the batch limits gained; else how far the nearest setting was of the candidate `bought`, or,
+    where of that there is no smaller fleet to try, of another that would then be the better one."""
     gained = [note for note in notes if note["found"]]
     lines = []
     if gained:
         lines.append(f"Batch limits: {gained[-1]['found']} keeps every limit {gained[-1]['fleet']}; as the engine sets "
                      f"them ({_default(gained[0])}) it does not.")  # fmt: skip
-    last = next((note for note in notes if not note["found"]), None)
+    missed = sorted((note for note in notes if not note["found"]), key=lambda note: note["label"] != bought)
+    last = missed[0] if missed else None
     if not gained and last is not None and last["rows"]:
         count = len(last["rows"])
         others = f"none of {count} other settings" if count > 1 else "no other setting"
-        lines.append(f"Batch limits as the engine sets them ({_default(last)}): {others} of {last['label']} keeps "
-                     f"every limit {last['fleet']}{_nearest(last)}.")  # fmt: skip
+        if last["label"] == bought:
+            lines.append(f"Batch limits as the engine sets them ({_default(last)}): {others} of {bought} keeps "
+                         f"every limit {last['fleet']}{_nearest(last)}.")  # fmt: skip
+        else:
+            lines.append(f"Batch limits: {last['label']} would be the better choice {last['fleet']}, but {others} than "
+                         f"the engine's ({_default(last)}) keeps every limit then{_nearest(last)}.")  # fmt: skip
     return lines
 
 

@@ -72,7 +72,8 @@ def answer_lines(data: Data) -> list[str]:
         )
     answer = data["answer"]
     lines += [f"One replica less does not do: {best['fewer']}."] if best["fewer"] else []
-    lines += _worst(best) + _survival(data) + limit_lines(data["batch_limits"]) + alternative_lines(answer)
+    lines += _worst(best) + _survival(data)
+    lines += limit_lines(data["batch_limits"], best["label"]) + alternative_lines(answer)
     lines += purchase_lines(answer)
     lines += adapter_lines(answer["adapters"] if answer else None, best["usd_per_hour"])
     if answer and answer["explained"]:
@@ -215,13 +216,15 @@ def plan_tables(data: Data) -> Iterator[Any]:
     """What `servecast plan` prints."""
     asked = data["question"]
     yield Text(
-        f"{data['name']}: {asked['requests_per_s']:.3g} requests/s, {asked['prompt_mean']:.0f} + "
-        f"{asked['output_mean']:.0f} tokens, {asked['model']}",
+        f"{data['name']}: {asked['requests_per_s']:.3g} requests/s of {asked['prompt_mean']:,.0f} "
+        f"prompt and {asked['output_mean']:,.0f} output tokens, {asked['model']}",
         style="bold",
     )
     for line in answer_lines(data):
         yield Text(line)
     yield _candidates(data)
+    if any(each["status"] == "feasible" for each in data["candidates"]):
+        yield Text("In brackets: replicas needed if steps take less or more time by the profile's error.")
     answer = data["answer"]
     if answer:
         if answer["growth"]:
@@ -240,14 +243,23 @@ def plan_tables(data: Data) -> Iterator[Any]:
         if answer["sensitivity"]:
             yield table("What the cost hangs on, by the rate at the wall", ("input", "cost of the traffic"),
                         [(row["input"], ends_text(row)) for row in answer["sensitivity"]])  # fmt: skip
-            yield Text("Replicas there are by the mean prediction; a purchase keeps a margin for the profile's error.")
+            yield Text(
+                "Replicas in this table are by the mean prediction; a purchase keeps a margin for the profile's error."
+            )
         if answer["hourly"]:
             day = answer["hourly"]
             yield Text(
                 f"Resized every hour: {day['saving_pct']:.0f} % fewer replica hours, "
                 f"{day['usd_per_day_saved']:.2f} USD a day.{mix_words(day)}"
             )
-    yield from (Text(line) for line in export_lines(data["export"]))
+    yield from export_texts(data["export"])
+
+
+def export_texts(export: Data) -> Iterator[Text]:
+    """export_lines for the screen: what is to be typed in is not wrapped."""
+    for line in export_lines(export):
+        typed = line == export.get("command")
+        yield Text(line, no_wrap=typed, overflow="ignore" if typed else None)
 
 
 def export_lines(export: Data) -> list[str]:
