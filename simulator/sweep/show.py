@@ -115,7 +115,8 @@ def best_table(best: pd.DataFrame, keys: list[str], metric: str) -> Table:
     """best_points for the screen."""
     table = Table(title=f"best points by {metric}", title_justify="left")
     headed = [titled(key, short) for key, short in zip(keys, short_keys(keys), strict=True)]
-    for name in ("point", *headed, titled(metric).replace(".", ".\n").replace(" [", "\n["), "standard\nerror", "verdict", "failed"):
+    value = titled(metric).replace(".", ".\n").replace(" [", "\n[")
+    for name in ("point", *headed, value, "standard\nerror", "verdict", "failed"):
         table.add_column(escape(name), justify="left" if name in ("verdict", *headed) else "right", overflow="fold")
     for row in best.to_dict("records"):
         cells = [row["point"], *(row[key] for key in keys), with_unit(metric, row["mean"]),
