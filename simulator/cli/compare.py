@@ -84,7 +84,7 @@ def compare(scenarios: ScenariosArgument,
     elif not quiet:
         print_comparison(results, [scenario.name for scenario in read], len(names))
     if out is not None:
-        note(f"results in {out}", quiet)
+        note(f"results in {out}{'; open ' + str(out / 'report.html') if report else ''}", quiet)
 
 
 def policy_names(given: str | None) -> list[str]:

@@ -78,7 +78,7 @@ class KvCapacity:
         lines += [f"  {name:<40}{size / GIB:>9.2f} GiB" for name, size in self.rows()]
         groups = f" in {self.layer_groups} groups of layers" if self.layer_groups > 1 else ""
         lines.append(
-            f"  {self.kv_bytes_per_token:,} bytes of KV per token{groups} x {self.block_size} tokens = "
+            f"  {self.kv_bytes_per_token:,} bytes of KV per token{groups} x {self.block_size} = "
             f"{self.layer_groups * self.block_bytes:,} bytes per block -> "
             f"{self.num_gpu_blocks // self.layer_groups:,} blocks, {self.tokens:,} tokens"
         )

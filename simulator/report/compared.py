@@ -21,7 +21,8 @@ DIVERGES: Final = (
 )
 
 STARRED: Final = (
-    "best of its line, or not told apart from the best, where another run is worse in each of ten parts of the requests"
+    "the best of a line, where another run is worse in each of ten parts of the requests; who is not told apart from "
+    "the best has it too"
 )
 
 

@@ -150,15 +150,18 @@ def _best(results: Sequence[Result], names: Sequence[str]) -> list[str]:
         lines.append(f"All deliver the same, {rates[k]:,.0f} output tokens/s within 1 %.")
     else:
         lines.append(f"{names[k]} delivers the most: {rates[k]:,.0f} output tokens/s{ratio}.")
-    for key, label in (("ttft_s", "TTFT"), ("e2e_s", "end-to-end latency")):
+    cells = dict(compared(results))
+    for key, short, label in (("ttft_s", "TTFT", "TTFT"), ("e2e_s", "E2E", "end-to-end latency")):
         known = [
             (result.summary[key]["p99"], name)
             for result, name in zip(results, names, strict=True)
             if result.summary[key]["p99"] is not None and not overloaded(result.summary)
         ]
-        if known:
-            value, name = min(known)
-            lines.append(f"Lowest p99 {label}: {name} with {seconds(value)}.")
+        least, most = (min(known), max(known)) if known else (None, None)
+        if least and most and (len(known) == 1 or any(cell.best for cell in cells[f"{short} p99"])):
+            lines.append(f"Lowest p99 {label}: {least[1]} with {seconds(least[0])}.")
+        elif least and most:
+            lines.append(f"p99 {label}: {seconds(least[0])} to {seconds(most[0])}, not told apart.")
     by_verdict = {verdict: [name for result, name in zip(results, names, strict=True)
                             if result.summary["banner"]["verdict"] == verdict] for verdict in reversed(VERDICTS[1:])}
     return lines + [f"{verdict.capitalize()}: {', '.join(own)}." for verdict, own in by_verdict.items() if own]

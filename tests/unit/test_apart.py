@@ -6,6 +6,7 @@ import pytest
 
 from simulator import Result, scenario_from, simulate
 from simulator.report.compared import compared
+from simulator.report.page import render_report
 
 
 def run(requests: int = 400, seed: int = 0, slots: int = 1, service: int = 3) -> Result:
@@ -50,3 +51,8 @@ def test_of_three_the_two_that_are_alike_both_have_it() -> None:
 @pytest.mark.parametrize("requests", [1, 5, 19])
 def test_a_handful_of_drawn_requests_proves_nothing(requests: int) -> None:
     assert not any(any(cells) for cells in stars(run(requests), run(requests, service=1)).values())
+
+
+def test_the_page_names_a_lowest_latency_only_where_it_is_proved() -> None:
+    assert "not told apart" in render_report([run(seed=0), run(seed=1)])
+    assert "Lowest p99 TTFT: 0 2 with" in render_report([run(slots=1), run(slots=2)])
