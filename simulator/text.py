@@ -1,6 +1,7 @@
 """Numbers for people: one way to write a time, a number and a share, with their units, wherever they are shown."""
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -68,6 +69,21 @@ def _plain(small: float) -> str:
     """Two significant digits without an exponent."""
     digits = 1 - math.floor(math.log10(small))
     return f"{small:.{digits}f}"
+
+
+_NUMBER_AND_UNIT: Final = re.compile(r"(?<=\d) (?=(?:ns|µs|ms|s|min|h|%|GiB|USD|GPUs?|tokens|requests)(?!\w))")
+_JOINT: Final = "\ue000"
+"""A letter that no text has: stands for a blank at which no line may end."""
+
+
+def glued(text: str) -> str:
+    """The text with numbers and their units joined, so that no line ends between them; `unglued` gives it back."""
+    return _NUMBER_AND_UNIT.sub(_JOINT, text)
+
+
+def unglued(text: str) -> str:
+    """What is shown of a text that was `glued`."""
+    return text.replace(_JOINT, " ")
 
 
 def bounded(value: float | None) -> str:

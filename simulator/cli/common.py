@@ -19,6 +19,7 @@ import typer
 from simulator.config import shown
 from simulator.errors import ConfigError, ServecastError
 from simulator.planning.news import INTERRUPTED
+from simulator.text import glued, unglued
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -76,7 +77,7 @@ def wrapped(text: str, width: int) -> str:
 
     A word longer than a line, as a path, stays whole.
     """
-    return "\n".join(each for line in text.splitlines() or [""] for each in _folded(line, width))
+    return unglued("\n".join(each for line in glued(text).splitlines() or [""] for each in _folded(line, width)))
 
 
 def _folded(line: str, width: int) -> list[str]:
@@ -115,10 +116,15 @@ def show(*renderables: Any, stderr: bool = False) -> None:
             item.title = None
         if isinstance(item, Table) and not out.is_terminal:
             item.box = None
+        if isinstance(item, Text) and not item.no_wrap:
+            item.plain = glued(item.plain)
+        stream = sys.stderr if stderr else sys.stdout
         if out.is_terminal:
-            out.print(item, crop=not getattr(item, "no_wrap", False))
+            with out.capture() as drawn:
+                out.print(item, crop=not getattr(item, "no_wrap", False))
+            stream.write(unglued(drawn.get()))
         else:
-            _print_plain(out, item, width, sys.stderr if stderr else sys.stdout)
+            _print_plain(out, item, width, stream)
 
 
 def _print_plain(out: "Console", item: Any, width: int, stream: IO[str]) -> None:
@@ -134,7 +140,7 @@ def _print_plain(out: "Console", item: Any, width: int, stream: IO[str]) -> None
             column.no_wrap = column.no_wrap and needed <= width
     with out.capture() as text:
         out.print(item, width=width if isinstance(item, Table) else max(width, needed))
-    stream.write("\n".join(line.rstrip() for line in text.get().splitlines()) + "\n")
+    stream.write(unglued("\n".join(line.rstrip() for line in text.get().splitlines()) + "\n"))
 
 
 def print_json(data: Any) -> None:

@@ -30,6 +30,12 @@ def is_sample(result: Result) -> bool:
     return not isinstance(result.scenario.parsed_workload(), Inline)
 
 
+def can_be_proved(results: Sequence[Result]) -> bool:
+    """Whether there are requests enough for a star, or none are needed."""
+    least = min(result.summary["requests"]["completed"] for result in results)
+    return least >= 2 * PARTS or not any(map(is_sample, results))
+
+
 def better_in_all(one: Result, other: Result, path: str, sign: int) -> bool:
     """Whether the metric of the summary called `path` is better for `one` in every part; `sign` -1: less is better.
 

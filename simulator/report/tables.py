@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from simulator.metrics.apart import can_be_proved
 from simulator.metrics.readings import few_line
 from simulator.report.compared import DIVERGES, STARRED, Cell, compared, overloaded
 from simulator.run import Result
@@ -167,7 +168,8 @@ def compare_table(results: Sequence[Result]) -> RenderableType:
         "verdict",
         *(Text(s["banner"]["verdict"], style=COLOURS[s["banner"]["verdict"]]) for s in summaries),
     )
-    lines = [f"(0.50x): half the first; *: {STARRED}; –: not defined, as TPOT of answers that come whole; "
+    stars = f"*: {STARRED}" if can_be_proved(results) else "no star: so few requests prove nothing"
+    lines = [f"(0.50x): half the first; {stars}; –: not defined, as TPOT of answers that come whole; "
              "∞: a percentile that falls on requests never answered"]  # fmt: skip
     lines += [f"{s['name']}: {DIVERGES}" for s in summaries if overloaded(s)]
     lines += [f"{s['name']}: rejected{_reasons(s)}" for s in summaries if s["requests"]["rejected"]]

@@ -121,7 +121,7 @@ def _lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("first arrival, span", _times(facts)),
         ("rate", _number(facts["rate_per_s"], "requests/s")),
         ("peak minute", _number(facts["peak_minute_per_s"], "requests/s")),
-        ("gaps, cv", _number(facts["gap_cv"], "(1 = Poisson)")),
+        ("burstiness", _number(facts["gap_cv"], "(deviation of gaps / their mean; Poisson 1)")),
         ("prompt tokens", _spread(facts["prompt"])),
         ("output tokens", _spread(facts["output"])),
         ("load", _number(facts["prompt_tokens_per_s"], "prompt tokens/s")),

@@ -70,3 +70,13 @@ def test_an_error_is_one_line_in_a_file_and_wrapped_on_a_terminal(servecast, mon
     monkeypatch.setattr("shutil.get_terminal_size", lambda fallback: type("Size", (), {"columns": 60}))
     narrow = servecast("calibrate", "engine").err
     assert narrow.split() == whole.split() and max(map(len, narrow.splitlines())) <= 60
+
+
+def test_a_number_and_its_unit_stay_on_one_line(capsys):
+    text = "TTFT 7.28 ms, 12 % of 3 GPUs in 40 s; " * 20
+    show(text, Text(text))
+    note(text)
+    printed = capsys.readouterr()
+    for line in (printed.out + printed.err).splitlines():
+        assert not line.rstrip().endswith(tuple("0123456789")), line
+    assert (printed.out + printed.err).split() == 3 * text.split()

@@ -10,7 +10,7 @@ from simulator.report.plan.adapters import adapter_lines
 from simulator.report.plan.alternatives import alternative_lines, ends_text, sensitivity_lines
 from simulator.report.plan.limits import limit_lines
 from simulator.report.plan.purchases import purchase_lines
-from simulator.text import bounded, counted, counted_range, level_value, replicas_text, stopped_lines
+from simulator.text import bounded, counted, counted_range, glued, level_value, replicas_text, stopped_lines
 
 Data = Mapping[str, Any]
 
@@ -296,5 +296,5 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     for name in columns:
         made.add_column(name, justify="right" if name in ("replicas", "GPUs", "USD/h") else "left")
     for row in rows:
-        made.add_row(*row)
+        made.add_row(*map(glued, row))
     return made
