@@ -241,7 +241,8 @@ def plan_tables(data: Data) -> Iterator[Any]:
                 ],
             )
         if answer["sensitivity"]:
-            yield table("What the cost hangs on, by the highest rate that keeps every limit", ("input", "cost of the traffic"),
+            yield table("What the cost hangs on, by the highest rate that keeps every limit",
+                        ("input", "cost of the traffic"),
                         [(row["input"], ends_text(row)) for row in answer["sensitivity"]])  # fmt: skip
             yield Text(
                 "Replicas in this table are by the mean prediction; a purchase keeps a margin for the profile's error."
