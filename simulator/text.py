@@ -1,6 +1,5 @@
 """Numbers for people: one way to write a time, a number and a share, with their units, wherever they are shown."""
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -59,16 +58,10 @@ def gain(pct: float | None) -> str:
 
 
 def times(ratio: float) -> str:
-    """How many times something else: 3.05x, 0.71x, 0.041x, 12.3x, 1,200x. Wherever a ratio is shown it reads so."""
+    """How many times something else, wherever it is shown: 3.05x, 0.71x, 0.041x, <0.001x, 12.3x, 1,200x."""
     if 0 < ratio < 0.0995:
-        return f"{_plain(ratio)}x"
+        return f"{ratio:.2g}x" if ratio >= 0.001 else "<0.001x"
     return f"{ratio:.2f}x" if ratio < 9.995 else f"{number(ratio)}x"
-
-
-def _plain(small: float) -> str:
-    """Two significant digits without an exponent."""
-    digits = 1 - math.floor(math.log10(small))
-    return f"{small:.{digits}f}"
 
 
 _NUMBER_AND_UNIT: Final = re.compile(r"(?<=\d) (?=(?:ns|µs|ms|s|min|h|%|GiB|USD|GPUs?|tokens|requests)(?!\w))")

@@ -94,12 +94,3 @@ def _rates(result: Result, path: str) -> Floats:
     tokens = path == "throughput.output_tokens_per_s"
     work = [req.done[part].sum() if tokens else len(part) for part in parts]
     return np.asarray(work, dtype=float) / spans
-
-
-def not_worse(results: Sequence[Result], path: str, sign: int, best: int, fair: Sequence[int]) -> list[int]:
-    """Of the runs `fair` that may be called the best of a line those that are not proved worse than run `best`.
-
-    Empty where no run at all is proved worse: then there is nothing to say.
-    """
-    worse = {k for k, other in enumerate(results) if k != best and better_in_all(results[best], other, path, sign)}
-    return [k for k in fair if k not in worse] if worse else []

@@ -7,7 +7,7 @@ is shown, but neither compared nor ever the best.
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from simulator.metrics.apart import is_sample, not_worse
+from simulator.metrics.apart import better_in_all, is_sample
 from simulator.replicate import value_at
 from simulator.run import Result
 from simulator.text import MISSING, number, seconds, share, times
@@ -21,8 +21,7 @@ DIVERGES: Final = (
 )
 
 STARRED: Final = (
-    "the best of a line, where another run is worse in each of ten parts of the requests; who is not told apart from "
-    "the best has it too"
+    "the best of a line, where that is proved: every other run is worse in each of ten parts of the requests"
 )
 
 
@@ -85,7 +84,7 @@ def compared(results: Sequence[Result]) -> list[tuple[str, list[Cell]]]:
         values = [_plain(summary, row.path) for summary in summaries]
         if any(v is not None and v == v for v in values) and (any(values) or not row.rare):
             sound = steady if row.waits else [True] * len(values)
-            stars = _stars(row, values, _fair(row, whole, sound), results)
+            stars = _stars(row, values, whole, sound, results)
             lines.append((row.label, _cells(row, values, sound, stars)))
     return lines
 
@@ -114,19 +113,28 @@ def _fair(row: Row, whole: Sequence[bool], steady: Sequence[bool]) -> list[bool]
     return [steady[k] and (whole[k] or not partial) for k in range(len(whole))]
 
 
-def _stars(row: Row, values: Sequence[float | None], fair: Sequence[bool], results: Sequence[Result]) -> list[int]:
-    """The best runs of a line, where another is proved worse by what shows in the digits written."""
+def _stars(row: Row, values: Sequence[float | None], whole: Sequence[bool], sound: Sequence[bool],
+           results: Sequence[Result]) -> list[int]:
+    """The best run of a line, where all others are proved worse and that shows in the digits written.
+
+    What is not `sound` is not compared. Requests that are written out prove it by their numbers, and runs that are
+    equally good share it.
+    """
+    fair = _fair(row, whole, sound)
     known = [k for k, value in enumerate(values) if fair[k] and value is not None and value == value]
     if row.better == 0 or not known:
         return []
     best = max(known, key=lambda k: row.better * float(values[k] or 0))
-    differ = [value is None or (value not in (values[best], UNDEFINED) and _ratio(value, values[best]) != SAME)
-              for value in values]
-    if not any(differ):
+    first = [k for k in known if values[k] == values[best]]
+    others = [k for k, value in enumerate(values) if k not in first and (value is None or value == value)]
+    if not others or any(_ratio(values[k], values[best]) == SAME for k in others):
         return []
     if not any(is_sample(result) for result in results):
-        return [k for k in known if values[k] == values[best]]
-    return not_worse(results, row.path, row.better, best, known)
+        return first
+    judged = [k for k in others if sound[k]]
+    proved = len(first) == 1 and judged and all(
+        fair[k] and better_in_all(results[best], results[k], row.path, row.better) for k in judged)
+    return first if proved else []
 
 
 def _cells(row: Row, values: Sequence[float | None], steady: Sequence[bool], stars: Sequence[int]) -> list[Cell]:
