@@ -60,7 +60,7 @@ def gain(pct: float | None) -> str:
 def times(ratio: float) -> str:
     """How many times something else, wherever it is shown: 3.05x, 0.71x, 0.041x, <0.001x, 12.3x, 1,200x."""
     if 0 < ratio < 0.0995:
-        return f"{ratio:.2g}x" if ratio >= 0.001 else "<0.001x"
+        return "<0.001x" if ratio < 0.001 else f"{ratio:.3f}x" if ratio >= 0.00995 else f"{ratio:.4f}x"
     return f"{ratio:.2f}x" if ratio < 9.995 else f"{number(ratio)}x"
 
 

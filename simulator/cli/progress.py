@@ -18,8 +18,8 @@ LONGEST_S: Final = 60.0
 """[s] between lines, at most; each pause is half as long again as the one before."""
 SILENT_S: Final = 5.0
 """[s] without news after which the latest is said, where it was not yet and a line is due."""
-RUNNING: Final = "not done yet"
-FIRST: Final = f"the first simulation is {RUNNING}"
+RUNNING: Final = "still running"
+FIRST: Final = "the first simulation is still running"
 TRUSTED: Final = 0.02
 """Share of the work that must be done, beside the first simulation, before the rest of it is estimated."""
 

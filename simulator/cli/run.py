@@ -109,7 +109,7 @@ def simulate_scenario(scenario: "Scenario", engine: EngineName, log: bool | None
     ready = prepare(scenario)
     trace = build_workload(scenario)
     keep = len(trace) <= LOGGED_REQUESTS if log is None else log
-    name = f"{scenario.name}: {ready.policy.name}"
+    name = scenario.name if scenario.name == ready.policy.name else f"{scenario.name}: {ready.policy.name}"
     with progress_bar(name, len(trace), quiet, RUNNING) as advance:
         return simulate(scenario, engine.value, trace=trace, setup=ready, log=keep, progress=advance)
 

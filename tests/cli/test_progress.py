@@ -128,7 +128,7 @@ def test_a_silent_stretch_is_not_silence(monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setattr(progress, "FIRST_S", 0.02)
     with progress.news_of("planning", False):
         time.sleep(0.3)
-    assert capsys.readouterr().err.startswith("planning: the first simulation is not done yet")
+    assert capsys.readouterr().err.startswith("planning: the first simulation is still running")
 
 
 def test_what_was_printed_is_not_printed_again(
