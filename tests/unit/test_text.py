@@ -36,8 +36,8 @@ def test_share_of_nearly_all_is_not_all(value: float | None, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("ratio", "text"),
-    [(3.05, "3.05x"), (0.71, "0.71x"), (1 / 40, "0.025x"), (0.05, "0.050x"), (1 / 571, "0.0018x"), (1 / 5711, "<0.001x"),
-     (0.0998, "0.10x"), (12.34, "12.3x"), (1234.5, "1,234x")],
+    [(3.05, "3.05x"), (0.71, "0.71x"), (1 / 40, "0.025x"), (0.05, "0.050x"), (1 / 571, "0.0018x"),
+     (1 / 5711, "<0.001x"), (0.0998, "0.10x"), (12.34, "12.3x"), (1234.5, "1,234x")],
 )  # fmt: skip
 def test_times(ratio: float, text: str) -> None:
     assert times(ratio) == text
