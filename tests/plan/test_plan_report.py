@@ -158,7 +158,7 @@ def test_kv_blocks_printed_are_those_of_the_chosen_candidate() -> None:
 def test_infeasible_report_names_limit_and_nearest_point() -> None:
     data = small(slo={"tpot_p50_s": 0.0005})
     text = " ".join(answer_lines(data))
-    assert "Binding: p50 TPOT" in text and "Nearest feasible point" in text
+    assert "What stands in the way: p50 TPOT" in text and "Nearest that does" in text
     assert data["recommended"] is None and data["nearest"]["value"] > 0.0005
     render_plan(data)
     render_markdown(data)

@@ -141,7 +141,7 @@ def _headroom(answer: Data) -> list[str]:
     breaks = "requests pile up" if broken == "overload" else f"{broken} breaks first"
     return [
         f"Headroom: {answer['headroom_pct']:.0f} % more traffic until {breaks} ({low:.0f} % to {upto}; "
-        f"{answer['wall_rate']:.3g} requests/s); the bottleneck there is {answer['bottleneck']}.",
+        f"the wall is at {answer['wall_rate']:.3g} requests/s); the bottleneck there is {answer['bottleneck']}.",
         *_next_change(answer),
     ]
 
@@ -194,15 +194,15 @@ def _no_answer(data: Data) -> list[str]:
             level_value({"name": near["binding"], "v": near["value"]}, "v"),
             level_value({"name": near["binding"], "v": near["limit"]}, "v"),
         )
-        lines.append(f"Binding: {near['binding']}, {value} against {limit} ({near['label']}).")
+        lines.append(f"What stands in the way: {near['binding']}, {value} against {limit} ({near['label']}).")
         if near["traffic_share"]:
             lines.append(
-                f"Nearest feasible point: {_nearest_fleet(near)} carry "
+                f"Nearest that does: {_nearest_fleet(near)} carry "
                 f"{100 * near['traffic_share']:.0f} % of the traffic. That is the cap on replicas, not an answer."
             )
         else:
             lines.append(
-                f"Nearest feasible point: a limit of {value} for {near['binding']}, reached by "
+                f"Nearest that does: a limit of {value} for {near['binding']}, reached by "
                 f"{near['label']} nearly idle."
             )
     return lines + stopped_lines(data)
