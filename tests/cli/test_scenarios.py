@@ -245,7 +245,7 @@ def test_compare_prints_one_table_of_gains(servecast):
     lines = servecast("compare", *names, "--policies", "static,chunked").out.splitlines()
     assert len(lines) == 2 + len(names)
     for name, line in zip(names, lines[2:], strict=True):
-        assert name in line and " x " in line
+        assert name in line and "x " in line
 
 
 def test_continuous_beats_one_at_a_time_on_the_same_arrivals():
