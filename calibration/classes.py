@@ -23,10 +23,12 @@ def class_of(run: MeasuredRun) -> str:
         parts.append("PCIe")
     if engine.async_scheduling is False and not engine.speculative:
         parts.append("synchronous")
-    if setup_of(run).model.experts:
+    model = setup_of(run).model
+    if model.experts:
         parts.append("experts")
-    if engine.quantization:
-        parts.append(f"{engine.quantization} weights")
+    weights = engine.quantization or (model.weight_format().dtype if model.weight_format().quantised else "")
+    if weights:
+        parts.append(f"{weights} weights")
     if engine.kv_cache_dtype not in ("auto", engine.dtype):
         parts.append(f"{engine.kv_cache_dtype} KV")
     if engine.speculative:

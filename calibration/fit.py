@@ -21,10 +21,10 @@ from calibration.fit_operators import DecodeFit, GemmFit, fit_decode, fit_gemm, 
 from calibration.fit_stages import StageFit
 from calibration.fit_steps import FREE, StepFit, fit_steps, with_values
 from calibration.harness import write_atomically
-from calibration.launches import base_launches
+from calibration.launches import base_launches, quiet_launch
 from calibration.measured import MeasuredRun, find_runs, load_run
 from calibration.operators import Operators, elementwise_bandwidth, layer_start_us, load_operators
-from simulator.cost.gpu_times import UNITS, gpu_times
+from simulator.cost.gpu_times import FOUR_BIT_UNITS, UNITS, gpu_times
 from simulator.errors import CalibrationError
 from simulator.profiles.gpu import Gpu, load_gpu
 
@@ -59,10 +59,12 @@ FEATURE_RUNS: Final = ("llama8b-h200-sampling/batch_*", "llama8b-h200-lora/batch
                        "qwen3-30b-a3b-h200-b/pre_*")
 """Behind what sampling, adapters, pipeline stages and the launch of experts add to a step; the intervals are those of
 the plain engine."""
-LAUNCH_RUNS: Final = tuple(f"llama8b-h200-{runs}_*" for runs in ("c/conv", "c/code", "d/conv", "e/conv", "fp8-c/conv",
-                                                                "prefix-c/conv"))
+SIXTEEN_BIT_LAUNCHES: Final = tuple(f"llama8b-h200-{runs}_*" for runs in ("c/conv", "c/code", "d/conv", "e/conv",
+                                                                         "prefix-c/conv"))
+EIGHT_BIT_LAUNCHES: Final = ("llama8b-h200-fp8-c/conv_*",)
+LAUNCH_RUNS: Final = SIXTEEN_BIT_LAUNCHES + EIGHT_BIT_LAUNCHES
 """Traffic on three H200 of two hosts: how long launches above the largest graph take, of which batches and lone prompts
-show few. Nothing else of these runs is fitted on."""
+show few, and how much shorter they are with 8-bit weights. Nothing else of these runs is fitted on."""
 H100_RUNS: Final = FIT_RUNS[:4]
 COLD_RUNS: Final = ("llama8b-h100-sync/pre_*",)
 """First runs of a prompt size: one-off kernel selection in them."""
@@ -93,6 +95,7 @@ class Calibration:
     host: HostFit
     memory: MemoryFit
     gpu: Gpu
+    eager_quantised: float  # launch above the largest graph with 8-bit weights, relative to 16 bits
 
     @property
     def eager_stall_s(self) -> float:
@@ -148,10 +151,11 @@ def calibrate(measurements: Path = MEASUREMENTS, gpu_name: str = "h100-sxm") -> 
     steps = fit_steps(ahead, base, priors(gemm, harness, library))
     fitted = with_values(base, {**steps.values, "mixed_lengths": UNEVEN_US})
     host = fit_host(sync, ahead, fitted)
-    launches = base_launches(runs_named(measurements, LAUNCH_RUNS))
-    typical = float(np.mean([host.eager_cpu_s, *launches.values()]))
+    sixteen = runs_named(measurements, SIXTEEN_BIT_LAUNCHES)
+    typical = float(np.mean([host.eager_cpu_s, *base_launches(sixteen).values()]))
+    eight = quiet_launch(runs_named(measurements, EIGHT_BIT_LAUNCHES)) / quiet_launch(sixteen)
     host = replace(host, eager_cpu_s=typical)
-    return Calibration(gemm, decode, prefill, steps, host, fit_memory(measurements), fitted)
+    return Calibration(gemm, decode, prefill, steps, host, fit_memory(measurements), fitted, eight)
 
 
 def runs_named(measurements: Path, patterns: Sequence[str]) -> list[MeasuredRun]:
@@ -270,7 +274,7 @@ def entry(value: float, key: str, source: str, mark: str, error: float, valid: s
     """One component of a `measured:` block; `error` is relative, `value` in the profile's unit."""
     found = {
         "value": float(f"{value:.5g}"),
-        "unit": UNITS[key][0],
+        "unit": {**UNITS, **FOUR_BIT_UNITS}[key][0],
         "mark": mark,
         "source": source,
         "error_pct": round(100 * float(error), 2),
@@ -292,10 +296,11 @@ def write_measured(path: Path, block: Mapping[str, Any]) -> None:
 
 
 def host_values(fit: Calibration, workers: WorkerFit, stages: StageFit) -> dict[str, float]:
-    """Numbers of the measured host's profile [ms]."""
+    """Numbers of the measured host's profile, in its units (ms; `eager_quantised` a share)."""
     both = vars(fit.host) | vars(workers) | vars(stages)
     times = {key.removesuffix("_s"): value for key, value in both.items()}
-    return {key: round(value * 1e3, 4) for key, value in (times | {"eager_stall": fit.eager_stall_s}).items()}
+    found = {key: round(value * 1e3, 4) for key, value in (times | {"eager_stall": fit.eager_stall_s}).items()}
+    return found | {"eager_quantised": round(fit.eager_quantised, 3)}
 
 
 def engine_values(fit: Calibration) -> dict[str, float]:

@@ -65,9 +65,10 @@ def _fit_experts(rows: pd.DataFrame, weight_bytes: float, free: dict[str, float]
 
     def residual(logs: Array) -> Array:
         v = values(logs)
-        bandwidth = v["bandwidth"] * np.where(ep > 1, v["untuned"], 1.0)
+        tuned = np.where(ep > 1, v["untuned"], 1.0)
         off: Array = np.log(
-            (v["start"] + read / bandwidth + computed / v["rate"] + between / v["elementwise"]) / seconds)
+            (v["start"] / tuned + read / (v["bandwidth"] * tuned) + computed / v["rate"]
+             + between / v["elementwise"]) / seconds)
         return off
 
     exact = {"jac": "3-point", "xtol": 1e-12, "ftol": 1e-14}

@@ -25,6 +25,7 @@ from calibration.fit import (
 )
 from calibration.fit_host import WorkerFit, fit_workers
 from calibration.fit_operators import fit_decode, fit_gemm
+from calibration.fit_quantised import quantised_entries
 from calibration.fit_stages import StageFit, fit_stages
 from calibration.fit_steps import StepFit, fit_steps, gaps_of, gpu_seconds, step_cost, with_values
 from calibration.measured import MeasuredRun, find_runs, load_run
@@ -63,6 +64,7 @@ class H200Fit:
     workers: WorkerFit
     stages: StageFit
     harness: Operators
+    quantised: dict[str, Any]  # entries of the profile: 4-bit products, experts
 
 
 def calibrate_h200(reference: Calibration, measurements: Path = MEASUREMENTS) -> H200Fit:
@@ -85,7 +87,8 @@ def calibrate_h200(reference: Calibration, measurements: Path = MEASUREMENTS) ->
         times.collective_launch_s, times.eager_layer_s,
     )  # fmt: skip
     stages = fit_stages(_runs(measurements, (PIPELINE,)))
-    return H200Fit(with_values(plain, {"mixed_lengths": uneven}), found, extra, workers, stages, harness)
+    return H200Fit(with_values(plain, {"mixed_lengths": uneven}), found, extra, workers, stages, harness,
+                   quantised_entries(measurements))
 
 
 def _runs(measurements: Path, series: Sequence[str]) -> list[MeasuredRun]:
@@ -183,4 +186,4 @@ def h200_block(fit: H200Fit) -> dict[str, Any]:
     }  # fmt: skip
     curves = {key: value for key, value in load_gpu("h200-sxm").measured.items()
               if key.startswith(("all_reduce_", "sampler", "lora")) and key not in block}
-    return block | curves
+    return block | fit.quantised | curves

@@ -6,6 +6,7 @@ is launched when the next is scheduled.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,9 @@ from simulator.errors import CalibrationError
 from simulator.profiles.host import Host, host_times
 
 Array = npt.NDArray[np.float64]
+
+QUIET: Final = 0.01
+"""Share of launches that are shorter than a quiet host's."""
 
 
 def own_host(run: MeasuredRun, host: Host) -> Host:
@@ -43,6 +47,16 @@ def launch_scale(run: MeasuredRun) -> float:
 def mean_launch(runs: Iterable[MeasuredRun]) -> float:
     """[s] launch above the largest graph: mean of runs, a state of a host lasting longer than one."""
     return float(np.mean([_launches(run)[0].mean() for run in runs]))
+
+
+def quiet_launch(runs: Iterable[MeasuredRun]) -> float:
+    """[s] launch above the largest graph right behind a step in a graph, when nothing disturbs the host: the first of a
+    hundred by length (QUIET), mean of series. Other work on the host's cores only adds to a launch."""
+    found: dict[str, list[Array]] = {}
+    for run in runs:
+        taken, _, behind = _launches(run)
+        found.setdefault(run.name.split("/")[0], []).append(taken[behind])
+    return float(np.mean([np.quantile(np.concatenate(each), QUIET) for each in found.values()]))
 
 
 def base_launches(runs: Iterable[MeasuredRun]) -> dict[str, float]:

@@ -88,7 +88,7 @@ def calibrated_cost(
     launch = Launch(
         cpu_times, -(-(model.layers + drafting.layers) // stages), tp, engine.schedule_ahead > 0,
         bool(engine.worker_processes), old_runner, -(-model.expert_layers // stages), bool(lora and lora.adapters),
-        stages,
+        device.eight_bit or device.four_bits, stages,
     )
     cpu, prep, dense, eager = launch.tables(dense, np.stack([tokens > limit for limit in limits]))
     sequence = to_ticks(launch.sequence_s)

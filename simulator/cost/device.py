@@ -38,6 +38,9 @@ def unsplit(others: Array, heads: int) -> Array:
     share: Array = 1.0 - np.exp(-((others * heads / UNSPLIT) ** 3))
     return share
 
+TILED_WEIGHTS: Final = 4096 * (6144 + 4096 + 28672 + 14336)
+"""Weights of a layer of Llama-3.1-8B, which `fp8_extra` of a profile is of."""
+
 
 @dataclass(frozen=True)
 class Device:
@@ -61,6 +64,11 @@ class Device:
     def eight_bit(self) -> bool:
         """Products of quantised weights run in fp8."""
         return self.gpu.compute_dtype(self.weights.dtype) == "fp8"
+
+    @property
+    def four_bits(self) -> bool:
+        """Products of 4-bit weights run in 16 bits."""
+        return self.weights.dtype == "int4"
 
     @property
     def rate_factor(self) -> float:
@@ -94,8 +102,17 @@ class Device:
                 total = total + kept * self.times.gemm.seconds(rows, gemm.n, gemm.k)
             if kept < 1.0:
                 size = self.weights.bytes_per_weight
-                total = total + (1.0 - kept) * self.times.gemm.seconds(rows, gemm.n, gemm.k, size, self.rate_factor)
+                product, factor = (self.times.four_bits, 1.0) if self.four_bits else (self.times.gemm, self.rate_factor)
+                total = total + (1.0 - kept) * product.seconds(rows, gemm.n, gemm.k, size, factor)
         return total
+
+    def tiles_s(self, rows: Array, gemms: Sequence[Gemm], part: str) -> Array:
+        """[s] that products of 8-bit weights lose to their tile classes: as a layer of Llama-3.1-8B, by their weights
+        (from 16 to 17 rows its four products grow by 21 us, those of Llama-3.1-70B by 90: kernels-h200.json)."""
+        weights = (1.0 - self.weights.kept_share(part)) * sum(gemm.n * gemm.k for gemm in gemms)
+        points, extra = self.times.fp8_extra
+        result: Array = weights / TILED_WEIGHTS * (np.interp(rows, points, extra) - extra[0])
+        return result
 
     def layers_s(self, rows: Array) -> Array:
         """All layers without attention's part that depends on contexts."""
@@ -105,11 +122,14 @@ class Device:
         if model.latent:
             total = total + LATENT_KERNELS * times.gemm.start_s
         if self.eight_bit:
-            total = total + np.interp(rows, *times.fp8_extra)
+            total = total + times.fp8_extra[1][0] + self.tiles_s(rows, model.attention_gemms(self.tp), "attention")
         total = total * model.layers
         dense = model.layers - model.expert_layers
         if dense:
-            mlp = self.products_s(rows, model.mlp_gemms(model.intermediate, self.tp), "mlp")
+            gemms = model.mlp_gemms(model.intermediate, self.tp)
+            mlp = self.products_s(rows, gemms, "mlp")
+            if self.eight_bit:
+                mlp = mlp + self.tiles_s(rows, gemms, "mlp")
             width = model.intermediate // self.tp
             total = total + dense * (mlp + rows * self.elementwise_bytes(width) / times.elementwise_bandwidth)
         return total + model.expert_layers * self.experts_s(rows)

@@ -57,6 +57,14 @@ UNITS: Final[Mapping[str, tuple[str, float]]] = {
     "lora_adapter": ("us", 1e-6),
 }
 """Component -> (unit in the profile, factor to SI)."""
+FOUR_BIT_UNITS: Final[Mapping[str, tuple[str, float]]] = {
+    f"{kernel}_{key}": unit for kernel in ("machete", "marlin")
+    for key, unit in (("start", ("us", 1e-6)), ("read", ("1", 1.0)), ("gain", ("1", 1.0)), ("exponent", ("1", 1.0)))}
+"""Components of products with 4-bit weights, of the GPU or of EXTRAS: how much later they start than 16-bit products,
+and their bandwidth and rate relative to those."""
+MACHETE: Final = 9.0
+"""Compute capability (Hopper) that vLLM's Machete kernel runs on; other GPUs run Marlin (vLLM 0.24,
+model_executor/kernels/linear/mixed_precision/machete.py)."""
 _POWER: Final = {"us": 1, "ns": 1, "TB/s": -1, "TFLOP/s": -1, "1": 0}
 """Unit -> what a component goes with, as a power of the profile's time scale."""
 _BY_BANDWIDTH: Final = ("gemm_bandwidth", "elementwise_bandwidth", "decode_bandwidth", "expert_bandwidth",
@@ -74,6 +82,7 @@ class GpuTimes:
 
     name: str
     gemm: GemmTime
+    four_bits: GemmTime  # products of 4-bit weights, computed in 16 bits
     fp8_gain: float  # how much faster products with 8-bit operands run when limited by arithmetic
     fp8_kv_rate: float  # bytes of 8-bit KV read by decode attention per second, relative to 16-bit KV
     fp8_extra: tuple[Curve, Curve]  # (rows, [s] per layer): products of 8-bit weights beyond the formula
@@ -129,6 +138,7 @@ def gpu_times(gpu: Gpu) -> GpuTimes:
     return GpuTimes(
         name=gpu.name,
         gemm=gemm,
+        four_bits=_four_bits(gpu, gemm),
         fp8_gain=values["fp8_gain"],
         fp8_kv_rate=values["fp8_kv_rate"],
         fp8_extra=_curve(gpu, "fp8_extra", REFERENCE),
@@ -150,6 +160,21 @@ def gpu_times(gpu: Gpu) -> GpuTimes:
         lora_adapter_s=values["lora_adapter"],
         marks=marks,
     )
+
+
+def _four_bits(gpu: Gpu, gemm: GemmTime) -> GemmTime:
+    """Products of 4-bit weights by the kernel that an engine takes on this GPU. Before Hopper Marlin computes at the
+    rate of 16-bit products: both use the same tensor-core instructions there (assumed)."""
+    kernel = "machete" if gpu.compute_capability == MACHETE else "marlin"
+    source = gpu if f"{kernel}_start" in gpu.measured else load_gpu(EXTRAS)
+    start, read, gain, exponent = (
+        _component(source, f"{kernel}_{key}")[0] for key in ("start", "read", "gain", "exponent"))
+    if 0 < gpu.compute_capability < MACHETE:
+        gain = 1.0
+    points = _points(source, f"{kernel}_rows")
+    rows, ratio = (points[:, 0], points[:, 1]) if points is not None else (np.ones(1), np.ones(1))
+    start_s = gemm.start_s + start * gpu.time_scale
+    return GemmTime(start_s, gemm.bandwidth * read, gemm.rate * gain, exponent, rows, ratio)
 
 
 def _values(gpu: Gpu) -> tuple[dict[str, float], dict[str, str]]:
@@ -185,7 +210,7 @@ def _scale(key: str, gpu: Gpu, reference: Gpu) -> float:
 
 def _component(gpu: Gpu, key: str) -> tuple[float, str]:
     entry = gpu.measured[key]
-    unit, factor = UNITS[key]
+    unit, factor = {**UNITS, **FOUR_BIT_UNITS}[key]
     if not isinstance(entry, dict) or not {"value", "unit", "source", "mark"} <= set(entry):
         raise ConfigError(f"{gpu.path}: measured.{key} must be {{value, unit, source, mark}}, got {entry!r}")
     if entry["unit"] != unit:

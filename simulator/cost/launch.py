@@ -36,6 +36,7 @@ class Launch:
     old_runner: bool = False
     expert_layers: int = 0
     adapters: bool = False  # steps apply LoRA adapters
+    quantised: bool = False  # products of fp8 or 4-bit weights, which an engine launches by operators of its own
     stages: int = 1  # of a pipeline; `layers` and `expert_layers` are then those of the longest
 
     @property
@@ -72,7 +73,10 @@ class Launch:
         collectives = 2 * self.layers * times.collective_launch_s if self.tp > 1 else 0.0
         each = times.eager_expert_layer_worker_s if self.in_workers else times.eager_expert_layer_s
         experts = each * self.expert_layers + (times.eager_lora_layer_s * self.layers if self.adapters else 0.0)
-        return max(self.prep_s[1], base + times.eager_layer_s * self.more_layers + experts + collectives)
+        dense = base + times.eager_layer_s * self.more_layers
+        if self.quantised:
+            dense *= times.eager_quantised
+        return max(self.prep_s[1], dense + experts + collectives)
 
     def piecewise_s(self) -> float:
         """[s] to launch a step in piecewise graphs."""

@@ -98,7 +98,7 @@ class ExpertTime:
     rate: float           # [FLOP/s] 16-bit, narrow experts and those without a tuned kernel
     wide_rate: float      # [FLOP/s] 16-bit, wide experts
     elementwise: float    # [B/s] activation, gathering and summing
-    untuned: float        # share of the bandwidth that is reached with expert parallelism (no tuned table)
+    untuned: float        # share of bandwidth and start-up that is reached with expert parallelism (no tuned table)
     fp8_read: float       # of `bandwidth` with 8-bit weights
     fp8_gain: float       # of `rate` with 8-bit weights
     wide_fp8_gain: float  # of `wide_rate`
@@ -113,14 +113,15 @@ class ExpertTime:
         # there is no table for a part of the experts in 16 bits; 8-bit ones then run in grouped products (DeepGEMM)
         wide = WIDE <= width <= TUNED_MOST[1 if fp8 else 2] and (routing.ranks == 1 or fp8)
         rate = self.wide_rate if wide else self.rate
-        bandwidth = self.bandwidth * (self.untuned if routing.ranks > 1 else 1.0)
+        tuned = self.untuned if routing.ranks > 1 else 1.0
+        bandwidth = self.bandwidth * tuned
         if fp8:
             rate *= self.wide_fp8_gain if wide else self.fp8_gain
             bandwidth *= self.fp8_read
         read = touched_most * weights * weight_bytes / bandwidth
         computed = 2.0 * pairs * weights / rate
         between = 2.0 * rows * experts.active * (2 * hidden + 2 * matrices * width) / self.elementwise
-        result: Array = self.start_s + read + computed + between
+        result: Array = self.start_s / tuned + read + computed + between
         return result
 
 

@@ -22,12 +22,13 @@ PEAK_DTYPES: Final = ("bf16", "fp16", "fp8", "int8", "fp4")
 _UNITS: Final = {"memory": "MiB", "memory_bandwidth": "GB/s", "sm_count": "count",
                  "link_bandwidth": "GB/s per direction", "tdp": "W", "price": "USD/h"}
 _TEXTS: Final = ("name", "vendor", "mark", "link_kind")
-_OPTIONAL: Final = frozenset({"aliases", "engine_runs", "measured"})
+_OPTIONAL: Final = frozenset({"aliases", "compute_capability", "engine_runs", "measured"})
 _SCALED: Final = frozenset({"name", "mark", "scaled_from", "time_scale"})
 _KEYS: Final = frozenset({*_UNITS, *_TEXTS, "peak_dense", *_OPTIONAL})
 _MOST: Final = 1e9
 """Largest accepted number of a profile, in its unit (MiB, GB/s, TFLOP/s, W, USD)."""
 _MOST_SCALE: Final = 1000.0
+_MOST_CAPABILITY: Final = 100.0
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Gpu:
     measured: dict[str, object] = field(default_factory=dict, hash=False)
     engine_runs: tuple[EngineRun, ...] = ()                # what an engine was run with on this GPU
     path: Path = Path()
+    compute_capability: float = 0.0                        # of CUDA, decides kernels; 0 where the profile does not say
     time_scale: float = 1.0                                # multiplies every time of its work: 2 is half as fast
 
     @property
@@ -165,7 +167,8 @@ def parse_gpu(profile: object, path: Path) -> Gpu:
         memory_gbps=numbers["memory_bandwidth"], peak_tflops=peaks, sm_count=int(numbers["sm_count"]),
         link_kind=str(profile["link_kind"]), link_gbps=numbers["link_bandwidth"], tdp_w=numbers["tdp"],
         price_usd_h=numbers["price"], price_date=str(profile["price"].get("date", "")), sources=sources,
-        measured=measured, engine_runs=_engine_runs(profile.get("engine_runs") or [], path), path=path)
+        measured=measured, engine_runs=_engine_runs(profile.get("engine_runs") or [], path), path=path,
+        compute_capability=_capability(profile.get("compute_capability", 0.0), path))
 
 
 def _slowed(profile: Mapping[Any, Any], path: Path) -> Gpu:
@@ -191,6 +194,12 @@ def _base(name: str, path: Path) -> Gpu:
     if isinstance(content, dict) and "scaled_from" in content:
         raise ConfigError(f"{path}: scaled_from must name a profile that is not scaled itself, got {shown(name)}")
     return load_gpu(path.parent / name)
+
+
+def _capability(value: object, path: Path) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST_CAPABILITY:
+        raise ConfigError(f"{path}: compute_capability must be a number like 9.0, got {shown(value)}")
+    return float(value)
 
 
 def _mark(mark: object, path: Path) -> None:

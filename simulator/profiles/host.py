@@ -19,6 +19,7 @@ from simulator.profiles.engine import MARKS, EngineProfile
 
 REFERENCE: Final = "measured"
 _LAYERS: Final = "launch_layers"
+_QUANTISED: Final = "eager_quantised"
 _MOST_MS: Final = 1e6
 """[ms] largest accepted time, 17 minutes."""
 _MOST_SCALE: Final = 1000.0
@@ -57,6 +58,7 @@ class HostTimes:
     frontend_in_s: float  # submission -> waiting queue
     frontend_each_s: float  # of it serial, per request: a burst queues here
     frontend_out_s: float  # step output -> client
+    eager_quantised: float = 1.0  # launch of a step without graphs with fp8 or 4-bit weights, relative to 16 bits
     launch_layers: int = 32  # layers of the model the launch times stand for
 
     def replace(self, **changes: float) -> "HostTimes":
@@ -64,7 +66,8 @@ class HostTimes:
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
 
-_TIMES: Final = tuple(f.name.removesuffix("_s") for f in dataclasses.fields(HostTimes) if f.name != _LAYERS)
+_TIMES: Final = tuple(f.name.removesuffix("_s") for f in dataclasses.fields(HostTimes)
+                      if f.name not in (_LAYERS, _QUANTISED))
 """Keys of a profile that are times in ms."""
 _LAUNCH: Final = tuple(key for key in _TIMES if key.startswith("eager"))
 _FRONT: Final = ("frontend_in", "frontend_each", "frontend_out")
@@ -136,13 +139,13 @@ def parse_host(profile: object, path: Path) -> Host:
         raise ConfigError(f"{path}: a host profile is a mapping, got {type(profile).__name__}")
     scaled = "scaled_from" in profile
     needed = {"name", "mark"} | ({"scaled_from", "cpu_scale"} if scaled else {*_TIMES, _LAYERS})
-    unknown = sorted(str(key) for key in profile if key not in needed)
+    unknown = sorted(str(key) for key in profile if key not in {*needed, *(() if scaled else (_QUANTISED,))})
     missing = sorted(key for key in needed if key not in profile)
     if unknown or missing:
         raise ConfigError(f"{path}: unknown keys {unknown}, missing keys {missing}; accepted: {sorted(needed)}")
     if profile["mark"] not in MARKS:
         raise ConfigError(f"{path}: mark must be one of {', '.join(MARKS)}, got {profile['mark']!r}")
-    keys = ("cpu_scale",) if scaled else (*_TIMES, _LAYERS)
+    keys = ("cpu_scale",) if scaled else (*_TIMES, _LAYERS, *((_QUANTISED,) if _QUANTISED in profile else ()))
     numbers = {key: _number(profile[key], key, path) for key in keys}
     about: dict[str, Any] = {
         "name": str(profile["name"]),
@@ -155,12 +158,13 @@ def parse_host(profile: object, path: Path) -> Host:
         base = load_host(str(profile["scaled_from"]))
         return Host(**about, times=base.times, cpu_scale=base.cpu_scale * numbers["cpu_scale"])
     times = {f"{key}_s": numbers[key] * 1e-3 for key in _TIMES}
-    return Host(**about, times=HostTimes(**times, launch_layers=int(numbers[_LAYERS])))
+    return Host(**about, times=HostTimes(**times, launch_layers=int(numbers[_LAYERS]),
+                                              eager_quantised=numbers.get(_QUANTISED, 1.0)))
 
 
 def _number(entry: object, key: str, path: Path) -> float:
     """The value of a {value, unit, source, mark} entry in its unit."""
-    unit = {"cpu_scale": "1", _LAYERS: "layers"}.get(key, "ms")
+    unit = {"cpu_scale": "1", _QUANTISED: "1", _LAYERS: "layers"}.get(key, "ms")
     if not isinstance(entry, dict) or not {"value", "unit", "source", "mark"} <= set(entry):
         raise ConfigError(f"{path}: {key} must be {{value, unit, source, mark}}, got {entry!r}")
     if entry["unit"] != unit or entry["mark"] not in MARKS or not str(entry["source"]).strip():

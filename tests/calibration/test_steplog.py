@@ -66,11 +66,13 @@ def test_known_factors_come_back(tmp_path: Path, cpu: float, gpu: float) -> None
 
 @pytest.mark.parametrize(("cpu", "gpu"), [(1.5, 1.1), (0.8, 0.7)])
 def test_the_two_clocks_are_those_of_the_engine(tmp_path: Path, cpu: float, gpu: float) -> None:
-    """Planned ahead, with launches longer than the GPU's work: steps with prefill end when the engine says."""
+    """Planned ahead, with launches longer than the GPU's work: steps with prefill end when the engine says, but for
+    one in a hundred at most, scheduled in the very moment of an output: a log does not say which came first."""
     observed = StepMeans(simulated_log(tmp_path / "steps.csv", cpu, gpu), SERVER)
-    prefill = [k for k, mean in enumerate(observed.means) if mean.metric == "ttft"]
-    assert len(prefill) >= 3
-    assert observed.predicted(cpu, gpu)[prefill] == pytest.approx(observed.measured[prefill], abs=1e-3)
+    prefill = np.concatenate([rows for rows, mean in zip(observed._rows, observed.means, strict=True)
+                              if mean.metric == "ttft"])
+    off = np.abs(observed._simulated(cpu, gpu) - observed._measured)[prefill]
+    assert len(off) > 100 and np.mean(off > 1e-3) <= 0.01
 
 
 def test_windowed_layers_are_refused_where_they_see_less_than_the_context() -> None:

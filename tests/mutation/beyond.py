@@ -30,6 +30,7 @@ SLIDERS = ("tests/plan/test_ui.py", "tests/plan/test_plan_levels.py")
 TRACES = ("tests/unit/test_workload_trace.py", "tests/unit/test_workload_readers.py",
           "tests/unit/test_workload_refusals.py")
 DRAWN = ("tests/unit/test_workload_generated.py",)
+QUANTISED = ("tests/calibration/test_quantised.py",)
 FITTED = ("tests/calibration/test_fit.py", "-k", "shipped_engine or operators_alone or writing or per_cent")
 
 BUGS = (
@@ -44,6 +45,14 @@ BUGS = (
         ("tests/unit/test_roofline.py",)),
     Bug("head computed on padded rows", "simulator/cost/device.py", "total + self.head_s(real) +",
         "total + self.head_s(rows) +", ("tests/calibration/test_cost.py",)),
+    Bug("4-bit products at the pace of 16-bit ones", "simulator/cost/device.py",
+        "(self.times.four_bits, 1.0) if self.four_bits", "(self.times.gemm, 1.0) if self.four_bits", QUANTISED),
+    Bug("Marlin at half the rate on every GPU", "simulator/cost/gpu_times.py",
+        "if 0 < gpu.compute_capability < MACHETE:", "if gpu.compute_capability < 0:", QUANTISED),
+    Bug("tile classes cost every layer alike", "simulator/cost/device.py", "weights / TILED_WEIGHTS * (np.interp",
+        "1.0 * (np.interp", QUANTISED),
+    Bug("quantised weights launched as 16 bits", "simulator/cost/launch.py", "dense *= times.eager_quantised",
+        "dense *= 1.0", QUANTISED),
     Bug("planner's warm-up rounded up", STATS, "int(spec.warmup_fraction * len(trace))",
         "int(np.ceil(spec.warmup_fraction * len(trace)))", (*LEVELS, "-k", "cannot_answer")),
     # planner

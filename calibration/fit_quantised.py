@@ -1,0 +1,118 @@
+"""Products of 4-bit weights and fused experts from an engine's own kernels on one H200 (engine_kernels.py).
+
+4-bit weights are computed in 16 bits: by Machete on Hopper, by Marlin elsewhere (vLLM 0.24,
+model_executor/kernels/linear). Both start later than a 16-bit product (the difference to one timed in the same way:
+what it costs in an engine's graph besides is in the profile already) and read their quarter of the bytes more
+slowly; Marlin, which uses the tensor cores as Ampere has them, computes at half the rate on Hopper.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from calibration.fit import entry
+from calibration.fit_operators import column, fit_gemm, least_squares
+from simulator.cost.gemm import GemmTime
+from simulator.cost.gpu_times import gpu_times
+from simulator.errors import CalibrationError
+from simulator.profiles.gpu import load_gpu
+from simulator.profiles.quantisation import WEIGHT_BYTES
+
+Array = npt.NDArray[np.float64]
+Rows = Sequence[Mapping[str, Any]]
+
+KERNELS: Final = "kernels-h200.json"
+FOUR_BITS: Final[Mapping[str, tuple[str, ...]]] = {"machete": ("int4", "int4_zeros"), "marlin": ("int4_zeros_marlin",)}
+"""Kernel -> formats of its rows: groups of 128, without and with zero points."""
+_EXACT: Final = {"jac": "3-point", "xtol": 1e-12, "ftol": 1e-14, "gtol": 1e-12}
+
+
+def quantised_entries(measurements: Path) -> dict[str, Any]:
+    """Entries of the H200's `measured:` block. Raises CalibrationError where the file or rows of it are missing."""
+    path = measurements / KERNELS
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        products, experts = content["products"], content["experts"]
+    except (OSError, ValueError, KeyError, TypeError) as failure:
+        raise CalibrationError(f"{path}: not a readable result of engine_kernels.py: {failure}") from failure
+    source = f"vLLM {content['vllm']}'s own kernels on one H200 (calibration/measurements/{KERNELS})"
+    plain = fit_gemm([row for row in products if row["format"] == "bf16"]).gemm
+    entries: dict[str, Any] = {}
+    for kernel, formats in FOUR_BITS.items():
+        gemm, error = fit_four_bits([row for row in products if row["format"] in formats])
+        values = {"start": max(0.0, gemm.start_s - plain.start_s) * 1e6, "read": gemm.bandwidth / plain.bandwidth,
+                  "gain": gemm.rate / plain.rate, "exponent": gemm.exponent}
+        for key, value in values.items():
+            name = f"{kernel}_{key}"
+            entries[name] = entry(value, name, source, "fitted", error, "m 1..4096, 8B and 70B")
+        left = zip(gemm.correction_rows, gemm.correction_ratio, strict=True)
+        entries[f"{kernel}_rows"] = {
+            "points": [[int(m), round(float(ratio), 3)] for m, ratio in left], "unit": "[rows, 1]", "mark": "fitted",
+            "source": f"{source}: measured over formula, mean over products"}
+    return entries | _expert_entries(experts, f"{source}, experts of Qwen3-30B-A3B and of DeepSeek-V3 split over eight")
+
+
+def _expert_entries(rows: Rows, source: str) -> dict[str, Any]:
+    """Fused experts of 16 bits and of fp8 in blocks; the elementwise part is the H100's, by bandwidth."""
+    old, new = load_gpu("h100-sxm"), load_gpu("h200-sxm")
+    moved = gpu_times(old).experts.elementwise * new.bandwidth / old.bandwidth
+    sixteen, error = fit_experts([row for row in rows if row["format"] == "bf16"], 2.0,
+                                 {"start": 2e-5, "bandwidth": 4e12, "rate": 3.4e14}, {"elementwise": moved})
+    eight, eight_error = fit_experts([row for row in rows if row["format"] == "fp8_block"], 1.0,
+                                     {"bandwidth": 3.5e12, "rate": 4e14}, sixteen)
+    entries = {}
+    for key, scale in (("start", 1e6), ("bandwidth", 1e-12), ("rate", 1e-12)):
+        name = f"expert_{key}"
+        entries[name] = entry(sixteen[key] * scale, name, source, "fitted", error, "1..4096 tokens")
+    for key, of in (("read", "bandwidth"), ("gain", "rate")):
+        name = f"expert_fp8_{key}"
+        entries[name] = entry(eight[of] / sixteen[of], name, f"{source}, blocks of 128 x 128", "fitted", eight_error,
+                              "1..4096 tokens")
+    return entries
+
+
+def fit_four_bits(rows: Rows) -> tuple[GemmTime, float]:
+    """(products of 4-bit weights in groups of 128, mean relative error): the four numbers of GemmTime, then what is
+    left by rows (tile classes), mean over products."""
+    m, n, k, us = (column(rows, key) for key in ("m", "n", "k", "us"))
+    levels = np.unique(m)
+
+    def time(logs: Array) -> GemmTime:
+        return GemmTime(*np.exp(logs).tolist())
+
+    def left(gemm: GemmTime) -> Array:
+        each = [float(gemm.seconds(*values, WEIGHT_BYTES["int4"])) for values in zip(m, n, k, strict=True)]
+        off: Array = np.log(np.array(each) / (us * 1e-6))
+        return off
+
+    first = np.log([1e-5, 2.5e12, float(np.max(2 * m * n * k / us)) * 1e6, 1.5])
+    found = time(least_squares(lambda logs: left(time(logs)), first, loss="soft_l1", f_scale=0.1, **_EXACT).x)
+    ratio = np.exp([-left(found)[m == level].mean() for level in levels])
+    corrected = GemmTime(found.start_s, found.bandwidth, found.rate, found.exponent, levels, ratio)
+    return corrected, float(np.mean(np.abs(np.exp(left(corrected)) - 1)))
+
+
+def fit_experts(rows: Rows, weight_bytes: float, free: Mapping[str, float],
+                fixed: Mapping[str, float]) -> tuple[dict[str, float], float]:
+    """(numbers of cost.moe.ExpertTime in SI units, mean relative error); those of `free` are fitted from there on."""
+    m, touched, active, hidden, width, us = (
+        column(rows, key) for key in ("m", "touched", "active", "hidden", "width", "us"))
+    weights = 3.0 * hidden * width
+    pairs = m * active
+
+    def values(logs: Array) -> dict[str, float]:
+        return {**fixed, **dict(zip(free, np.exp(logs).tolist(), strict=True))}
+
+    def left(logs: Array) -> Array:
+        v = values(logs)
+        seconds = (v["start"] + touched * weights * weight_bytes / v["bandwidth"] + 2.0 * pairs * weights / v["rate"]
+                   + 2.0 * pairs * (2 * hidden + 6 * width) / v["elementwise"])
+        off: Array = np.log(seconds / (us * 1e-6))
+        return off
+
+    found = least_squares(left, np.log(list(free.values())), loss="soft_l1", f_scale=0.1, **_EXACT)
+    return values(found.x), float(np.mean(np.abs(np.exp(left(found.x)) - 1)))
