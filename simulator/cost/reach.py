@@ -33,12 +33,13 @@ def reach(lim: Limits, budgeted: bool, prompt: int, answer: int, requests: int) 
     """Largest counts for requests of up to `prompt` and `answer` tokens; `budgeted`: the policy has a token budget.
 
     What is longer than max_model_len is refused and never runs. A sequence may be recomputed with its answer,
-    and its last step has drafts beyond that.
+    and its last step has drafts beyond that. TGI rounds its budget up to whole blocks (policies/tgi.py).
     """
     answer = min(answer, lim.max_model_len)
     whole = min(prompt, lim.max_model_len) + answer + lim.draft_tokens
     rows = min(lim.max_num_seqs, requests)
-    tokens = max(lim.max_num_batched_tokens, whole) if budgeted else rows * whole
+    budget = -(-lim.max_num_batched_tokens // lim.block_size) * lim.block_size
+    tokens = max(budget, whole) if budgeted else rows * whole
     return Reach(rows, tokens, rows * whole, tokens * whole, answer, 2 * lim.num_blocks * lim.swap_ns)
 
 

@@ -53,6 +53,9 @@ BUGS = (
         "1.0 * (np.interp", QUANTISED),
     Bug("quantised weights launched as 16 bits", "simulator/cost/launch.py", "dense *= times.eager_quantised",
         "dense *= 1.0", QUANTISED),
+    Bug("a step's reach without whole blocks", "simulator/cost/reach.py",
+        "-(-lim.max_num_batched_tokens // lim.block_size) * lim.block_size", "lim.max_num_batched_tokens",
+        ("tests/unit/test_reach.py", "-k", "by_hand")),
     Bug("planner's warm-up rounded up", STATS, "int(spec.warmup_fraction * len(trace))",
         "int(np.ceil(spec.warmup_fraction * len(trace)))", (*LEVELS, "-k", "cannot_answer")),
     # planner

@@ -84,11 +84,13 @@ def test_no_step_goes_beyond_its_reach(case: Case) -> None:
 
 def test_what_a_step_can_hold_by_hand() -> None:
     """Prompts of 10 with answers of 5: all of 15 are computed again after a preemption. Without a token budget four of
-    them in one step, with one of 8 tokens no more than one that is longer; each token may look at all 15."""
+    them in one step, with one of 8 tokens no more than one that is longer; each token may look at all 15. A
+    budget of 17 is one of two blocks of 16, for TGI."""
     limits = prepare(slow({"prompt": [10] * 4, "output": [5] * 4}, 4)).limits
     free = reach(limits, False, 10, 5, 4)
     assert (free.rows, free.tokens, free.context, free.pairs) == (4, 60, 60, 900)
-    assert reach(limits._replace(max_num_batched_tokens=8), True, 10, 5, 4).tokens == 15
+    assert reach(limits._replace(max_num_batched_tokens=8, block_size=1), True, 10, 5, 4).tokens == 15
+    assert reach(limits._replace(max_num_batched_tokens=17, block_size=16), True, 10, 5, 4).tokens == 32
     assert reach(limits, False, 10, 5, 2).tokens == 30
 
 
