@@ -296,4 +296,4 @@ def test_time_and_memory(name, tmp_path):
     code, cpu, memory = spent(["run", "s.yaml"], tmp_path)
     assert code == 2
     assert cpu < start + 2
-    assert memory < max(1024, before)  # a child counts what its parent held when it was started
+    assert memory <= max(1024, before)  # a child counts what its parent held when it was started
