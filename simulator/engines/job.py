@@ -1,6 +1,6 @@
 """A simulation ready to run: columns, limits, cost, load and the accumulators an engine fills."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -267,11 +267,37 @@ def links_of(token_fp: Sequence[int], latency: int = 0, groups: int = 0, arrays:
     return Links(free, rates, latency, groups, layers)
 
 
+NODE_BYTES: Final = 2**33
+"""[bytes] up to here the prefix caches of a fleet have a node for each of their blocks."""
+COMPUTED_AGAIN: Final = 8
+"""Beyond that, how often the blocks of a request may become known."""
+
+
+class _AsUsed(list[Any]):
+    """Records of a list, made when they are first asked for."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        super().__init__()
+        self.make = make
+
+    def __getitem__(self, at: Any) -> Any:
+        return super(_AsUsed, self.upto(at + 1)).__getitem__(at)
+
+    def upto(self, length: int) -> "_AsUsed":
+        """The list, of so many records at least."""
+        while len(self) < length:
+            self.append(self.make())
+        return self
+
+
 def _prefix(req: Requests, pools: Sequence[Pool], chain: npt.NDArray[np.int64]) -> Prefix:
-    """An empty prefix cache a replica. Every node is a block, and a run of private blocks lies between two shared ones
-    or waits for a preempted request, so there are never more nodes than that; the first is none."""
+    """An empty prefix cache a replica. Every node is a block at least, so there are never more nodes than blocks; the
+    first is none. Requests that are computed once have no more than their shared blocks and a run of private ones
+    between two of them; each time one is computed again, preempted or sent again, its last blocks become known once
+    more. Large tables, which only what is written of takes memory, hold that a few times over."""
     blocks = max((pool.lim.num_blocks for pool in pools if pool.lim.prefix), default=0)
-    most = min(blocks, 2 * chain.size + len(req.arrival)) + 2
+    room = NODE_BYTES // dtype_of(Node).itemsize // sum(pool.replicas for pool in pools)
+    most = min(blocks, max(room, COMPUTED_AGAIN * (2 * chain.size + len(req.arrival)))) + 2
     host = any(pool.lim.offload_blocks for pool in pools)
     replicas, kinds = sum(pool.replicas for pool in pools), int(chain.max(initial=0)) + 1
     return Prefix(chain, np.full(chain.size, -1, dtype=np.int64), zeros_as_used((replicas, kinds), np.int64),
@@ -306,7 +332,7 @@ def list_job(req: Requests, lim: Limits, cost: Cost, replicas: int, log: bool, c
     columns = Requests(*(column.tolist() for column in job.req))
     numbers, held = job.reps.prefix.chain.tolist(), job.reps.prefix.held.tolist()
     of = pool_of(job.pools)
-    caches = [Prefix(numbers, held, job.reps.prefix.found[r].tolist(), [Node() for _ in job.reps.prefix.nodes[r]],
+    caches = [Prefix(numbers, held, job.reps.prefix.found[r].tolist(), _AsUsed(Node),
                      [HostBlocks() for _ in job.reps.prefix.host[r]])
               for r in range(len(of))]
     reps = [Replica(prefix=caches[r], c=empty_replica_counters(job.pools[p].lim.num_blocks),
@@ -332,9 +358,10 @@ def as_arrays(job: Job) -> Job:
                      for name, column in zip(Requests._fields, job.req, strict=True)))
     ids = {name: np.array([getattr(rep, name) for rep in job.reps], dtype=np.int64) for name in ID_COLUMNS}
     steps = np.array([records_of(rep.steps, StepInFlight) for rep in job.reps])
+    nodes = [rep.prefix.nodes.upto(max(len(each.prefix.nodes) for each in job.reps)) for rep in job.reps]
     cache = Prefix(np.array(job.reps[0].prefix.chain), np.array(job.reps[0].prefix.held),
                    np.array([rep.prefix.found for rep in job.reps]),
-                   np.array([records_of(rep.prefix.nodes, Node) for rep in job.reps]),
+                   np.array([records_of(each, Node) for each in nodes]),
                    np.array([records_of(rep.prefix.host, HostBlocks) for rep in job.reps]))
     seats = np.array([records_of(rep.seats, Seat) for rep in job.reps])
     reps: Any = Replica(prefix=cache, c=records_of([rep.c for rep in job.reps], Counters), steps=steps,

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from parity.cases import COMMON, Case, cases, run
 
 from simulator.cost.unit import unit_cost
+from simulator.engines.clients import Habits
 from simulator.engines.job import Job
 from simulator.engines.pools import Pool
 from simulator.selftest.invariants import INVARIANTS, broken
@@ -52,6 +53,23 @@ def test_blocks_come_back_when_the_lane_has_no_room_for_gaps() -> None:
     done = run(case, "fast")
     assert list(broken(case, done)) == []
     assert done.reps.c["free_blocks"].tolist() == [case.limits.num_blocks]
+
+
+def sent_again() -> Case:
+    """A prompt of three shared blocks whose client gives up before each answer ends and comes back 60 times: a prompt
+    that is known to its end has its last token computed again, and so its last block becomes known once more."""
+    limits = falling().limits._replace(max_num_seqs=1, num_blocks=1000, prefix=1, schedule_ahead=0)
+    cost = unit_cost(10)
+    habits = Habits(0, 1, 0, 25, 60, 0, 0)
+    return Case("chunked", (0,), (3,), (9,), (9,), (0,), (0,), limits, cost, chains=((0, 1, 2),), habits=habits)
+
+
+def test_blocks_known_again_and_again_have_room() -> None:
+    case = sent_again()
+    done = run(case, "fast")
+    assert list(broken(case, done)) == []
+    assert 50 < done.reps.c["n_nodes"][0] <= done.reps.prefix.nodes.shape[1]
+    assert run(case, "reference").reps.c["n_nodes"].tolist() == done.reps.c["n_nodes"].tolist()
 
 
 def one_more(column: Any) -> None:
