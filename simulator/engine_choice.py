@@ -59,7 +59,7 @@ def choose(setup: Setup, trace: Trace) -> Literal["fast", "reference"]:
         return "fast"
     later = "; a background process compiles it for the next (SERVECAST_COMPILE=wait compiles first, off starts none)"
     later = later if started else ""
-    tell_once(f"{policy}: the compiled engine is not made yet, SimPy runs this with the same results{later}")
+    tell_once(f"{policy}: few requests and no compiled engine yet, so SimPy runs this, with the same results{later}")
     return "reference"
 
 

@@ -191,7 +191,7 @@ def reason(judged: Judgement, error: float = 0.0) -> str:
         return level_value({"name": level.name, "v": None if value == float("inf") else value}, "v")
 
     level = judged.binding
-    slow = f", with steps {100 * error:.0f} % slower" if error else ""
+    slow = f" (judged, as all fleets are, with steps {100 * error:.0f} % slower than predicted)" if error else ""
     if only_overloaded(judged):
         return f"overloaded: the backlog grows as long as requests arrive{slow}"
     mean_text, limit = shown(level, level.interval.mean), shown(level, level.limit)

@@ -34,6 +34,13 @@ def load_model(name_or_path: str | Path) -> ModelShape:
     return parse_model(_read(path), path)
 
 
+def repository(name: str) -> str:
+    """Where the weights of a shipped model are: the Hugging Face repository that its config.json is of. Raises
+    UnknownNameError."""
+    source = str(_read(_shipped(name)).get("_source", ""))
+    return source.partition(" config.json")[0].partition(",")[0]
+
+
 @functools.cache
 def _load_shipped(path: Path) -> ModelShape:
     return parse_model(_read(path), path)

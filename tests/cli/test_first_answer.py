@@ -75,7 +75,7 @@ def test_two_first_runs_answer_while_one_process_compiles(cache: Path) -> None:
     first, second = start(cache, "background"), start(cache, "background")
     answers = [process.communicate(timeout=WAIT_S) for process in (first, second)]
     assert (first.returncode, second.returncode) == (0, 0)
-    assert all(err.count("static: the compiled engine is not made yet") == 1 for _, err in answers)
+    assert all(err.count("static: few requests and no compiled engine yet") == 1 for _, err in answers)
     until(lambda: not behind(cache))
     (code,) = cache.rglob("*.code")
     assert not list(cache.rglob("*.log")) and not list(cache.rglob(".part-*"))

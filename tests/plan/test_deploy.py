@@ -14,8 +14,17 @@ from simulator.planning.candidate import candidates_of, scenario_of
 from simulator.planning.plan import plan
 from simulator.planning.price import Fleet
 from simulator.planning.spec import PlanSpec, plan_from
+from simulator.profiles.model import list_models
 from simulator.report.plan.data import plain
-from simulator.report.plan.deploy import command, command_notes, kubernetes, no_command, vllm_command, vllm_flags
+from simulator.report.plan.deploy import (
+    _checkpoint,
+    command,
+    command_notes,
+    kubernetes,
+    no_command,
+    vllm_command,
+    vllm_flags,
+)
 from simulator.report.plan.names import service_name
 from simulator.report.plan.words import answer_lines, export_lines
 from simulator.scenario.setup import Setup, prepare
@@ -142,6 +151,13 @@ def test_a_quantised_checkpoint_is_served_as_it_is(tmp_path: Path) -> None:
     assert vllm_flags(spec, setup)[0] == str(tmp_path)
     assert not any("quantization" in flag for flag in vllm_flags(spec, setup))
     assert any("awq" in note for note in command_notes(setup, fleet))
+
+
+def test_shipped_models_are_served_from_their_repositories() -> None:
+    """Every name of `servecast models` stands for an owner/name of Hugging Face, never for itself."""
+    names = [_checkpoint(model) for model in list_models()]
+    assert all(re.fullmatch(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+", name or "") for name in names)
+    assert _checkpoint("qwen3-32b-awq") == "Qwen/Qwen3-32B-AWQ" == _checkpoint("Qwen/Qwen3-32B-AWQ")
 
 
 def test_a_shape_is_no_checkpoint(tmp_path: Path) -> None:

@@ -141,7 +141,9 @@ def first_relief(relief: Sequence[Data]) -> str:
     if best["gain_pct"] is None:
         return f"With 25 % more {best['resource']} no limit breaks at any rate."
     near = [row["resource"] for row in relief[1:] if (row["gain_pct"] or 0.0) >= best["gain_pct"] - TIE]
-    less = f"; of {' or '.join(near)} as much, as far as can be told" if near else ", 25 % more of anything else less"
+    less = "; 25 % more of anything else gains less"
+    if near:
+        less = f"; of {' or '.join(near)} as much, as far as can be told"
     return f"25 % more {best['resource']} carries {best['gain_pct']:.0f} % more{less}."
 
 

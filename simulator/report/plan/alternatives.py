@@ -123,7 +123,7 @@ def sensitivity_lines(answer: Data) -> list[str]:
     most = " and ".join(f"{row['input']} ({ends_text(row)})" for row in rows[:2])
     broken = [f"{row['input']} {_signed(row, end)}" for row in rows for end in (row["down"], row["up"])
               if end and not end["does"]]  # fmt: skip
-    breaks = f" The fleet no longer does with {', '.join(broken)}." if broken else ""
+    breaks = f" With {' or '.join(broken)} this fleet is too small." if broken else ""
     return [f"The cost hangs most on {most}.{breaks}"]
 
 

@@ -15,7 +15,7 @@ from simulator.planning.price import Fleet
 from simulator.planning.spec import PlanSpec
 from simulator.planning.unlike import BESIDE, OWN, pool_label
 from simulator.profiles.engine import load_engine
-from simulator.profiles.model import KV_BYTES, dtype_name
+from simulator.profiles.model import KV_BYTES, dtype_name, repository
 from simulator.profiles.speculation import NGRAM
 from simulator.report.plan.engines import SGLANG, TRTLLM, no_other_command, other_command, policies_of
 from simulator.report.plan.names import service_name
@@ -25,14 +25,9 @@ HUGGING_FACE: Final = {
     "llama-3.1-8b": "meta-llama/Llama-3.1-8B-Instruct",
     "llama-3.2-1b": "meta-llama/Llama-3.2-1B-Instruct",
     "llama-3.1-70b": "meta-llama/Llama-3.1-70B-Instruct",
-    "qwen2.5-7b": "Qwen/Qwen2.5-7B-Instruct",
-    "qwen2.5-14b": "Qwen/Qwen2.5-14B-Instruct",
-    "qwen2.5-32b": "Qwen/Qwen2.5-32B-Instruct",
-    "qwen3-8b": "Qwen/Qwen3-8B",
     "mistral-7b-v0.3": "mistralai/Mistral-7B-Instruct-v0.3",
-    "opt-13b": "facebook/opt-13b",
 }
-"""Shipped model shape -> a repository that has it in 16 bits (instruction-tuned where there is one)."""
+"""Shipped model shape -> the instruction-tuned repository of it; all others are of the repository they name."""
 CHECKPOINTS: Final = {
     "int8": "a checkpoint in INT8 (compressed-tensors, W8A8)",
     "int4": "a checkpoint in 4 bits, group size 128 (AWQ or GPTQ)",
@@ -84,7 +79,7 @@ def _checkpoint(model: str) -> str | None:
         return HUGGING_FACE[model]
     if path.suffix == ".json":
         return str(path.parent) if path.name == "config.json" else None
-    return model
+    return model if "/" in model or path.is_dir() else repository(model)
 
 
 def vllm_flags(spec: PlanSpec, setup: Setup) -> list[str]:
