@@ -70,9 +70,10 @@ def host_sentences(rows: list[dict[str, Any]]) -> list[str]:
     def words(row: dict[str, Any]) -> str:
         times = [f"{name} {seconds(row[key])}" for name, key in (("TTFT", "ttft_mean_s"), ("TPOT", "tpot_mean_s"))
                  if row[key] is not None]
-        return f"{row['host']}{' (this run)' if row['this_run'] else ''} {', '.join([*times, row['verdict']])}"
+        return f"{row['host']}{' (used here)' if row['this_run'] else ''} {', '.join([*times, row['verdict']])}"
 
-    lines = ["host: steps without CUDA graphs wait for the CPU, so means depend on it: " + "; ".join(map(words, rows))]
+    why = "host: steps without CUDA graphs wait for the CPU, so means depend on it; with the host profile "
+    lines = [why + "; ".join(map(words, rows))]
     verdicts = {row["verdict"] for row in rows}
     if len(verdicts) > 1:
         sides = "; ".join(f"{row['verdict']} on the {row['host']} one" for row in rows)

@@ -67,14 +67,14 @@ def budget_lines(data: Data) -> list[str]:
         there = "replicas" in data["budget"]
         most = f"{_budget(data, 'carry', 'carries')} most as {cost}: {carries_text(best)}."
         lines = [f"{cost}, carries {carries_text(best)}." if there else most]
-        lines.append(f"At the plan's {number(data['traffic'])} requests/s: {level_words(best)}.")
+        lines.append(f"At the {number(data['traffic'])} requests/s asked for: {level_words(best)}.")
     if best["breaks"]:
         lines.append(f"Just above what it carries: {best['breaks']['words']} (seen over {best['span_s']:,.0f} s of "
                      "arrivals).")  # fmt: skip
     lines += [first_relief(data["relief"])] if first_relief(data["relief"]) else []
     lines += limit_lines(data["batch_limits"], best["label"])
     if best["wall"] and best["carries"] < data["traffic"]:
-        lines.append(f"That is less than the plan's {number(data['traffic'])} requests/s.")
+        lines.append(f"That is less than the {number(data['traffic'])} requests/s asked for.")
     elif data["steps"]:
         months = data["steps"][0]["months"].items()
         when = ", ".join(f"{months_text(count)} months at {g} % a month" for g, count in months)

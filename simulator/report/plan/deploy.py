@@ -169,8 +169,9 @@ def command_notes(setup: Setup, fleet: Fleet) -> list[str]:
 
 def routing_note(fleet: Fleet) -> str:
     """That a Service does not route as the plan does."""
-    return (f"the Service spreads connections as the cluster does (kube-proxy: at random), not by the planned "
-            f"{fleet.candidate.router.replace('_', ' ')} router; put a router that does in front of the pods")
+    return ("the Service of deploy.yaml (written with --out) spreads connections as the cluster does (kube-proxy: at "
+            f"random), not by the planned {fleet.candidate.router.replace('_', ' ')} router; put a router that does in "
+            "front of the pods")
 
 
 def vllm_command(spec: PlanSpec, setup: Setup) -> str:
