@@ -26,7 +26,8 @@ def class_of(run: MeasuredRun) -> str:
     model = setup_of(run).model
     if model.experts:
         parts.append("experts")
-    weights = engine.quantization or (model.weight_format().dtype if model.weight_format().quantised else "")
+    stored = model.weight_format()
+    weights = engine.quantization or (stored.dtype if stored.quantised else "")
     if weights:
         parts.append(f"{weights} weights")
     if engine.kv_cache_dtype not in ("auto", engine.dtype):

@@ -24,7 +24,7 @@ from calibration.harness import write_atomically
 from calibration.launches import base_launches, quiet_launch
 from calibration.measured import MeasuredRun, find_runs, load_run
 from calibration.operators import Operators, elementwise_bandwidth, layer_start_us, load_operators
-from simulator.cost.gpu_times import FOUR_BIT_UNITS, UNITS, gpu_times
+from simulator.cost.gpu_times import ALL_UNITS, UNITS, gpu_times
 from simulator.errors import CalibrationError
 from simulator.profiles.gpu import Gpu, load_gpu
 
@@ -274,7 +274,7 @@ def entry(value: float, key: str, source: str, mark: str, error: float, valid: s
     """One component of a `measured:` block; `error` is relative, `value` in the profile's unit."""
     found = {
         "value": float(f"{value:.5g}"),
-        "unit": {**UNITS, **FOUR_BIT_UNITS}[key][0],
+        "unit": ALL_UNITS[key][0],
         "mark": mark,
         "source": source,
         "error_pct": round(100 * float(error), 2),

@@ -1,5 +1,6 @@
 """A layer's fused experts kernel, fitted on a public operator table (aiconfigurator, not shipped)."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,12 +61,20 @@ def _fit_experts(rows: pd.DataFrame, weight_bytes: float, free: dict[str, float]
     read = np.maximum(np.minimum(t * active, routed) / ep, 1.0) * weights * weight_bytes
     computed, between = 2.0 * t * active / ep * weights, 2.0 * t * active * (2 * hidden + 6 * width)
 
+    return solved(read, computed, between, seconds, free, fixed, ep > 1)
+
+
+def solved(read: Array, computed: Array, between: Array, seconds: Array, free: Mapping[str, float],
+           fixed: Mapping[str, float], untuned: bool | npt.NDArray[np.bool_] = False) -> tuple[dict[str, float], float]:
+    """Parameters of ExpertTime from bytes read, FLOP and elementwise bytes of measured layers, those of `free` fitted
+    from there on, and their mean relative error; `untuned`: where no tuned table is used."""
+
     def values(logs: Array) -> dict[str, float]:
-        return fixed | dict(zip(free, np.exp(logs).tolist(), strict=True))
+        return {**fixed, **dict(zip(free, np.exp(logs).tolist(), strict=True))}
 
     def residual(logs: Array) -> Array:
         v = values(logs)
-        tuned = np.where(ep > 1, v["untuned"], 1.0)
+        tuned = np.where(untuned, v.get("untuned", 1.0), 1.0)
         off: Array = np.log(
             (v["start"] / tuned + read / (v["bandwidth"] * tuned) + computed / v["rate"]
              + between / v["elementwise"]) / seconds)

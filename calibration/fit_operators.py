@@ -61,8 +61,9 @@ def column(rows: Sequence[Mapping[str, Any]], key: str) -> Array:
         raise CalibrationError(f"operator measurements: field {key!r} is missing or not a number") from error
 
 
-def fit_gemm(rows: Sequence[Mapping[str, Any]]) -> GemmFit:
-    """Fit start, bandwidth, rate and exponent to measured products. Needs five points or more."""
+def fit_gemm(rows: Sequence[Mapping[str, Any]], weight_bytes: float = 2.0, scale: float = 0.05) -> GemmFit:
+    """Fit start, bandwidth, rate and exponent to measured products; relative errors far beyond `scale` count less.
+    Needs five points or more."""
     if len(rows) < 5:
         raise CalibrationError(f"fitting a matrix product needs 5 points or more, got {len(rows)}")
     m, n, k, us = (column(rows, key) for key in ("m", "n", "k", "us"))
@@ -71,11 +72,12 @@ def fit_gemm(rows: Sequence[Mapping[str, Any]]) -> GemmFit:
     rate = float(np.max(2 * m * n * k / seconds))
 
     def residual(p: Array) -> Array:
-        return np.log(_gemm(p, m, n, k) / seconds)
+        with np.errstate(over="ignore"):  # of a trial with an exponent near 0, which is not taken
+            return np.log(gemm_seconds(_time(p), m, n, k, weight_bytes) / seconds)
 
     start = np.log(np.array([max(float(seconds.min()) / 4, 1e-7), bandwidth, rate, 3.0]))
     exact = {"jac": "3-point", "xtol": 1e-12, "ftol": 1e-14, "gtol": 1e-12}
-    found = least_squares(residual, start, loss="soft_l1", f_scale=0.05, **exact)
+    found = least_squares(residual, start, loss="soft_l1", f_scale=scale, **exact)
     error = float(np.mean(np.abs(np.exp(residual(found.x)) - 1)))
     return GemmFit(_time(found.x), error, (int(m.min()), int(m.max())), len(rows))
 
@@ -86,9 +88,9 @@ def _time(logs: Array) -> GemmTime:
     return GemmTime(float(start), float(bandwidth), float(rate), float(exponent))
 
 
-def _gemm(logs: Array, m: Array, n: Array, k: Array) -> Array:
-    time = _time(logs)
-    memory = time.start_s + 2.0 * (n * k + m * (n + k)) / time.bandwidth
+def gemm_seconds(time: GemmTime, m: Array, n: Array, k: Array, weight_bytes: float = 2.0) -> Array:
+    """[s] of products of any shapes, one of each; GemmTime.seconds without its correction."""
+    memory = time.start_s + (weight_bytes * n * k + 2.0 * m * (n + k)) / time.bandwidth
     compute = 2.0 * m * n * k / time.rate
     larger, smaller = np.maximum(memory, compute), np.minimum(memory, compute)
     result: Array = larger * (1.0 + (smaller / larger) ** time.exponent) ** (1.0 / time.exponent)

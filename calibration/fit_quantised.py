@@ -8,6 +8,7 @@ slowly; Marlin, which uses the tensor cores as Ampere has them, computes at half
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from calibration.fit import entry
-from calibration.fit_operators import column, fit_gemm, least_squares
+from calibration.fit_experts import solved
+from calibration.fit_operators import column, fit_gemm, gemm_seconds
 from simulator.cost.gemm import GemmTime
 from simulator.cost.gpu_times import gpu_times
 from simulator.errors import CalibrationError
@@ -28,7 +30,6 @@ Rows = Sequence[Mapping[str, Any]]
 KERNELS: Final = "kernels-h200.json"
 FOUR_BITS: Final[Mapping[str, tuple[str, ...]]] = {"machete": ("int4", "int4_zeros"), "marlin": ("int4_zeros_marlin",)}
 """Kernel -> formats of its rows: groups of 128, without and with zero points."""
-_EXACT: Final = {"jac": "3-point", "xtol": 1e-12, "ftol": 1e-14, "gtol": 1e-12}
 
 
 def quantised_entries(measurements: Path) -> dict[str, Any]:
@@ -79,21 +80,12 @@ def fit_four_bits(rows: Rows) -> tuple[GemmTime, float]:
     """(products of 4-bit weights in groups of 128, mean relative error): the four numbers of GemmTime, then what is
     left by rows (tile classes), mean over products."""
     m, n, k, us = (column(rows, key) for key in ("m", "n", "k", "us"))
-    levels = np.unique(m)
-
-    def time(logs: Array) -> GemmTime:
-        return GemmTime(*np.exp(logs).tolist())
-
-    def left(gemm: GemmTime) -> Array:
-        each = [float(gemm.seconds(*values, WEIGHT_BYTES["int4"])) for values in zip(m, n, k, strict=True)]
-        off: Array = np.log(np.array(each) / (us * 1e-6))
-        return off
-
-    first = np.log([1e-5, 2.5e12, float(np.max(2 * m * n * k / us)) * 1e6, 1.5])
-    found = time(least_squares(lambda logs: left(time(logs)), first, loss="soft_l1", f_scale=0.1, **_EXACT).x)
-    ratio = np.exp([-left(found)[m == level].mean() for level in levels])
-    corrected = GemmTime(found.start_s, found.bandwidth, found.rate, found.exponent, levels, ratio)
-    return corrected, float(np.mean(np.abs(np.exp(left(corrected)) - 1)))
+    size, levels = WEIGHT_BYTES["int4"], np.unique(m)
+    found = fit_gemm(rows, size, 0.1).gemm
+    left = np.log(gemm_seconds(found, m, n, k, size) / (us * 1e-6))
+    ratio = np.exp([-left[m == level].mean() for level in levels])
+    corrected = replace(found, correction_rows=levels, correction_ratio=ratio)
+    return corrected, float(np.mean(np.abs(np.exp(left) * np.interp(m, levels, ratio) - 1)))
 
 
 def fit_experts(rows: Rows, weight_bytes: float, free: Mapping[str, float],
@@ -101,18 +93,6 @@ def fit_experts(rows: Rows, weight_bytes: float, free: Mapping[str, float],
     """(numbers of cost.moe.ExpertTime in SI units, mean relative error); those of `free` are fitted from there on."""
     m, touched, active, hidden, width, us = (
         column(rows, key) for key in ("m", "touched", "active", "hidden", "width", "us"))
-    weights = 3.0 * hidden * width
-    pairs = m * active
-
-    def values(logs: Array) -> dict[str, float]:
-        return {**fixed, **dict(zip(free, np.exp(logs).tolist(), strict=True))}
-
-    def left(logs: Array) -> Array:
-        v = values(logs)
-        seconds = (v["start"] + touched * weights * weight_bytes / v["bandwidth"] + 2.0 * pairs * weights / v["rate"]
-                   + 2.0 * pairs * (2 * hidden + 6 * width) / v["elementwise"])
-        off: Array = np.log(seconds / (us * 1e-6))
-        return off
-
-    found = least_squares(left, np.log(list(free.values())), loss="soft_l1", f_scale=0.1, **_EXACT)
-    return values(found.x), float(np.mean(np.abs(np.exp(left(found.x)) - 1)))
+    weights, pairs = 3.0 * hidden * width, m * active
+    return solved(touched * weights * weight_bytes, 2.0 * pairs * weights, 2.0 * pairs * (2 * hidden + 6 * width),
+                  us * 1e-6, free, fixed)

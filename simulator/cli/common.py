@@ -103,7 +103,8 @@ def show(*renderables: Any, stderr: bool = False) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    out, width = console(stderr), width_of(sys.stderr if stderr else sys.stdout)
+    stream = sys.stderr if stderr else sys.stdout
+    out, width = console(stderr), width_of(stream)
     for item in renderables:
         if isinstance(item, Group):
             show(*item.renderables, stderr=stderr)
@@ -118,7 +119,6 @@ def show(*renderables: Any, stderr: bool = False) -> None:
             item.box = None
         if isinstance(item, Text) and not item.no_wrap:
             item.plain = glued(item.plain)
-        stream = sys.stderr if stderr else sys.stdout
         if out.is_terminal:
             with out.capture() as drawn:
                 out.print(item, crop=not getattr(item, "no_wrap", False))

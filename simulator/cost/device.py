@@ -38,6 +38,7 @@ def unsplit(others: Array, heads: int) -> Array:
     share: Array = 1.0 - np.exp(-((others * heads / UNSPLIT) ** 3))
     return share
 
+
 TILED_WEIGHTS: Final = 4096 * (6144 + 4096 + 28672 + 14336)
 """Weights of a layer of Llama-3.1-8B, which `fp8_extra` of a profile is of."""
 

@@ -62,6 +62,7 @@ FOUR_BIT_UNITS: Final[Mapping[str, tuple[str, float]]] = {
     for key, unit in (("start", ("us", 1e-6)), ("read", ("1", 1.0)), ("gain", ("1", 1.0)), ("exponent", ("1", 1.0)))}
 """Components of products with 4-bit weights, of the GPU or of EXTRAS: how much later they start than 16-bit products,
 and their bandwidth and rate relative to those."""
+ALL_UNITS: Final = {**UNITS, **FOUR_BIT_UNITS}
 MACHETE: Final = 9.0
 """Compute capability (Hopper) that vLLM's Machete kernel runs on; other GPUs run Marlin (vLLM 0.24,
 model_executor/kernels/linear/mixed_precision/machete.py)."""
@@ -125,15 +126,12 @@ def gpu_times(gpu: Gpu) -> GpuTimes:
     """Operator times of `gpu` from its profile. Raises ConfigError for a malformed `measured:` block."""
     values, marks = _values(gpu)
     values = {key: value * gpu.time_scale ** _POWER[UNITS[key][0]] for key, value in values.items()}
-    points = _points(gpu, "gemm_correction")
-    rows, ratio = (points[:, 0], points[:, 1]) if points is not None else (np.ones(1), np.ones(1))
     gemm = GemmTime(
         values["gemm_start"],
         values["gemm_bandwidth"],
         values["gemm_rate"],
         values["gemm_exponent"],
-        rows,
-        ratio,
+        *_by_rows(gpu, "gemm_correction"),
     )
     return GpuTimes(
         name=gpu.name,
@@ -171,10 +169,8 @@ def _four_bits(gpu: Gpu, gemm: GemmTime) -> GemmTime:
         _component(source, f"{kernel}_{key}")[0] for key in ("start", "read", "gain", "exponent"))
     if 0 < gpu.compute_capability < MACHETE:
         gain = 1.0
-    points = _points(source, f"{kernel}_rows")
-    rows, ratio = (points[:, 0], points[:, 1]) if points is not None else (np.ones(1), np.ones(1))
     start_s = gemm.start_s + start * gpu.time_scale
-    return GemmTime(start_s, gemm.bandwidth * read, gemm.rate * gain, exponent, rows, ratio)
+    return GemmTime(start_s, gemm.bandwidth * read, gemm.rate * gain, exponent, *_by_rows(source, f"{kernel}_rows"))
 
 
 def _values(gpu: Gpu) -> tuple[dict[str, float], dict[str, str]]:
@@ -210,7 +206,7 @@ def _scale(key: str, gpu: Gpu, reference: Gpu) -> float:
 
 def _component(gpu: Gpu, key: str) -> tuple[float, str]:
     entry = gpu.measured[key]
-    unit, factor = {**UNITS, **FOUR_BIT_UNITS}[key]
+    unit, factor = ALL_UNITS[key]
     if not isinstance(entry, dict) or not {"value", "unit", "source", "mark"} <= set(entry):
         raise ConfigError(f"{gpu.path}: measured.{key} must be {{value, unit, source, mark}}, got {entry!r}")
     if entry["unit"] != unit:
@@ -236,6 +232,12 @@ def _points(gpu: Gpu, key: str) -> Curve | None:
     if points.ndim != 2 or points.shape[1] != 2 or len(points) < 2 or np.any(np.diff(points[:, 0]) <= 0):
         raise ConfigError(f"{gpu.path}: measured.{key}.points must be two or more [x, y] with x increasing")
     return points
+
+
+def _by_rows(gpu: Gpu, key: str) -> tuple[Curve, Curve]:
+    """(rows, ratio to the formula) of products; a ratio of 1 where the profile has no such curve."""
+    points = _points(gpu, key)
+    return (np.ones(1), np.ones(1)) if points is None else (points[:, 0], points[:, 1])
 
 
 def _curve(gpu: Gpu, key: str, reference: str = EXTRAS) -> tuple[Curve, Curve]:

@@ -139,13 +139,14 @@ def parse_host(profile: object, path: Path) -> Host:
         raise ConfigError(f"{path}: a host profile is a mapping, got {type(profile).__name__}")
     scaled = "scaled_from" in profile
     needed = {"name", "mark"} | ({"scaled_from", "cpu_scale"} if scaled else {*_TIMES, _LAYERS})
-    unknown = sorted(str(key) for key in profile if key not in {*needed, *(() if scaled else (_QUANTISED,))})
+    accepted = needed if scaled else {*needed, _QUANTISED}
+    unknown = sorted(str(key) for key in profile if key not in accepted)
     missing = sorted(key for key in needed if key not in profile)
     if unknown or missing:
-        raise ConfigError(f"{path}: unknown keys {unknown}, missing keys {missing}; accepted: {sorted(needed)}")
+        raise ConfigError(f"{path}: unknown keys {unknown}, missing keys {missing}; accepted: {sorted(accepted)}")
     if profile["mark"] not in MARKS:
         raise ConfigError(f"{path}: mark must be one of {', '.join(MARKS)}, got {profile['mark']!r}")
-    keys = ("cpu_scale",) if scaled else (*_TIMES, _LAYERS, *((_QUANTISED,) if _QUANTISED in profile else ()))
+    keys = ("cpu_scale",) if scaled else tuple(key for key in (*_TIMES, _LAYERS, _QUANTISED) if key in profile)
     numbers = {key: _number(profile[key], key, path) for key in keys}
     about: dict[str, Any] = {
         "name": str(profile["name"]),
@@ -159,7 +160,7 @@ def parse_host(profile: object, path: Path) -> Host:
         return Host(**about, times=base.times, cpu_scale=base.cpu_scale * numbers["cpu_scale"])
     times = {f"{key}_s": numbers[key] * 1e-3 for key in _TIMES}
     return Host(**about, times=HostTimes(**times, launch_layers=int(numbers[_LAYERS]),
-                                              eager_quantised=numbers.get(_QUANTISED, 1.0)))
+                                         eager_quantised=numbers.get(_QUANTISED, 1.0)))
 
 
 def _number(entry: object, key: str, path: Path) -> float:

@@ -4,14 +4,14 @@ Answer first, then evidence, assumptions and provenance. Nothing is fetched and 
 inline SVG, every other value is escaped by the template engine. Equal results give equal bytes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import yaml
 from markupsafe import Markup
 
 from simulator.metrics.readings import VERDICTS
-from simulator.report.compared import DIVERGES, STARRED, compared, overloaded
+from simulator.report.compared import DIVERGES, STARRED, Cell, compared, overloaded
 from simulator.report.facts import LATENCIES, answer, cards, classes, pools, setting, verdict
 from simulator.report.plots import PARTS, pictures, time_shares
 from simulator.report.render import render
@@ -87,15 +87,15 @@ def _single(result: Result, drawn: dict[str, Picture]) -> dict[str, Any]:
 
 
 def _several(results: Sequence[Result], drawn: dict[str, Picture]) -> dict[str, Any]:
-    names = labels_of(results)
+    names, rows = labels_of(results), compared(results)
     return {
         "title": "Comparison: " + ", ".join(names),
         "names": names,
-        "rows": compared(results),
+        "rows": rows,
         "starred": STARRED,
         "diverging": [name for name, result in zip(names, results, strict=True) if overloaded(result.summary)],
         "diverges": DIVERGES,
-        "answer": _best(results, names),
+        "answer": _best(results, names, dict(rows)),
         "results": [facts(result) for result in results],
         "pictures": _pictures(drawn, "comparison"),
         "not_modelled": not_modelled(),
@@ -140,8 +140,8 @@ def _flat(data: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     return rows
 
 
-def _best(results: Sequence[Result], names: Sequence[str]) -> list[str]:
-    """Plain sentences: who is best at what, against the first."""
+def _best(results: Sequence[Result], names: Sequence[str], cells: Mapping[str, Sequence[Cell]]) -> list[str]:
+    """Plain sentences: who is best at what, against the first; `cells` by line (report.compared)."""
     lines = []
     rates = [result.summary["throughput"]["output_tokens_per_s"] or 0.0 for result in results]
     k = max(range(len(rates)), key=rates.__getitem__)
@@ -150,7 +150,6 @@ def _best(results: Sequence[Result], names: Sequence[str]) -> list[str]:
         lines.append(f"All deliver the same, {rates[k]:,.0f} output tokens/s within 1 %.")
     else:
         lines.append(f"{names[k]} delivers the most: {rates[k]:,.0f} output tokens/s{ratio}.")
-    cells = dict(compared(results))
     for key, short, label in (("ttft_s", "TTFT", "TTFT"), ("e2e_s", "E2E", "end-to-end latency")):
         known = [
             (result.summary[key]["p99"], name)

@@ -106,9 +106,13 @@ def with_unit(metric: str, value: Any) -> str:
     """A value of a metric: a time and a share with their unit, else a number, whose unit its heading has."""
     if value is None or np.isnan(value):
         return "-"
-    if metric.partition(".")[0].endswith("_s"):
+    if _is_time(metric):
         return seconds(float(value))
     return share(float(value)) if metric in SHARES else number_text(value)
+
+
+def _is_time(metric: str) -> bool:
+    return metric.partition(".")[0].endswith("_s")
 
 
 def best_table(best: pd.DataFrame, keys: list[str], metric: str) -> Table:
@@ -197,8 +201,7 @@ def heat_map(grid: pd.DataFrame, metric: str, folded: Sequence[str] = ()) -> "Fi
     axes.set_xlabel(titled(str(grid.columns.name)))
     axes.set_ylabel(titled(str(grid.index.name)))
     figure.suptitle(_wrapped(_heading(metric, folded), size[0]), fontsize=10)
-    is_time = metric.partition(".")[0].endswith("_s")
-    figure.colorbar(image, ax=axes, label=f"{metric} [s]" if is_time else titled(metric))
+    figure.colorbar(image, ax=axes, label=f"{metric} [s]" if _is_time(metric) else titled(metric))
     if rows * columns <= 200:
         _write_cells(axes, values, image)
     return figure
