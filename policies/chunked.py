@@ -16,6 +16,7 @@ from typing import Final
 from policies.queues import (
     admit,
     held,
+    lane_gives_back,
     last_admitted,
     must_see_all,
     plan,
@@ -103,6 +104,7 @@ def scheduler(victim: Victim, admission: Admit = admit_waiting) -> Callable[[Req
         while again:
             budget, preempted = continue_running(req, rep, lim, lim.max_num_batched_tokens - rep.c.lane)
             if not preempted:
+                lane_gives_back(rep)
                 admission(req, rep, lim, aux, budget)
             # who has preempted itself ends the plan: with nothing in flight the engine asks again at once
             again = preempted and rep.c.n_batch == 0 and rep.c.n_flight == 0 and rep.c.singles == 0

@@ -208,7 +208,7 @@ def run_lane(rep: Replica, lim: Limits, keep_free: int) -> bool:
 
     The lane is a row of the compiled engine for sequences that only decode (engines/lane.py); the SimPy engine
     leaves it empty. False when `keep_free` blocks would not be left: then the policy must return, and is asked
-    again with every sequence in `running`.
+    again with every sequence in `running`. Blocks that windowed layers give back are free from `lane_gives_back` on.
     """
     if rep.c.lane == 0:
         return True
@@ -218,11 +218,22 @@ def run_lane(rep: Replica, lim: Limits, keep_free: int) -> bool:
         rep.c.singles = 1
         return False
     if lim.window > 0:
-        need -= rep.frees[at]
+        rep.c.lane_gives = rep.frees[at]
     rep.c.free_blocks -= need
     rep.c.lane_took = need
     rep.c.with_lane = 1
     return True
+
+
+@jitable
+def lane_gives_back(rep: Replica) -> None:
+    """Free the blocks that the lane's windowed layers no longer see: every sequence of `running` has had its own.
+
+    Not before: the block that one of the lane gives back must not be had by a sequence that comes before it.
+    """
+    rep.c.free_blocks += rep.c.lane_gives
+    rep.c.lane_took -= rep.c.lane_gives
+    rep.c.lane_gives = 0
 
 
 @jitable

@@ -14,6 +14,7 @@ and _do_schedule_requests.
 from policies.queues import (
     admit,
     held,
+    lane_gives_back,
     must_see_all,
     plan,
     preempt_last,
@@ -55,6 +56,7 @@ def _compose(req: Requests, rep: Replica, lim: Limits) -> None:
                 return  # somebody in the lane may be behind it
             else:
                 rep.c.hold = 0  # a block that somebody gives back is taken at once
+    lane_gives_back(rep)
     for k in range(rep.c.n_running):
         i = rep.running[k]
         left = wanted(req, i)

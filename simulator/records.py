@@ -65,6 +65,7 @@ class Counters:
     lane: int = 0           # sequences in the lane (compiled engine; see engines/lane.py)
     with_lane: int = 0      # 1 = the lane takes part in the step being planned           [policy writes]
     lane_took: int = 0      # [blocks] taken for it
+    lane_gives: int = 0     # [blocks] that it is yet to give back in the step being planned
     singles: int = 0        # 1 = the policy must see every sequence: spill the lane      [policy writes]
     lane_context: int = 0   # [tokens] summed context of the lane at its next step
     lane_seen_context: int = 0  # [tokens] of it that windowed layers see (windows.py)

@@ -6,7 +6,7 @@ arrival at the same tick, and a step sees every arrival of its tick.
 
 from typing import Final
 
-from policies.queues import held, take_out
+from policies.queues import held, lane_gives_back, take_out
 from simulator.cost.step import (
     Cost,
     decode_attention_time,
@@ -40,6 +40,7 @@ def clear_plan(rep: Replica) -> None:
     rep.c.pad_pairs = 0
     rep.c.with_lane = 0
     rep.c.lane_took = 0
+    rep.c.lane_gives = 0
     rep.c.singles = 0
 
 
@@ -147,6 +148,7 @@ def _begin(req: Requests, rep: Replica, lim: Limits, step: Column, lane: int) ->
         rep.c.lane_context += lane
         rep.c.lane_ahead = rep.c.n_flight
         step.lane_step = rep.c.lane_steps
+    lane_gives_back(rep)
     rep.c.lane_took = 0  # those blocks are in use now: a later spill does not give them back
     step.lane = lane
     step.joined = 0

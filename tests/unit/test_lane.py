@@ -119,3 +119,15 @@ def test_a_spilled_lane_leaves_nothing_in_the_calendar(engine: str) -> None:
     done = run(requests([0, 5, 15], [3, 1, 3], [20, 25, 30], num_blocks=12), engine)
     assert times(done) == ([0, 10, 20], [10, 20, 30], [200, 260, 380])
     assert (done.req.preempted.tolist(), done.req.itl_max.tolist()) == ([0, 0, 1], [10, 10, 70])
+
+
+@ENGINES
+def test_a_block_that_the_lane_gives_back_is_not_for_who_was_admitted_before(engine: str) -> None:
+    """4 blocks of 2 tokens, windows of 4. Beyond its window a sequence that computes its token n holds 3 blocks when n
+    is odd, 2 when it is even. At 10 the first computes its 2nd token and the second its 5th: 1 and 3 blocks. At 20 the
+    first needs another, before the second, at its 6th, gives one back: the second is preempted, and has room for its 6
+    tokens only when the first ends at 70."""
+    windows = {"window": 4, "window_groups": 1, "full_groups": 0, "block_size": 2, "num_blocks": 4}
+    done = run(requests([0, 0], [1, 4], [7, 4], **windows), engine)
+    assert times(done) == ([0, 0], [10, 10], [70, 90])
+    assert (done.req.preempted.tolist(), done.req.itl_max.tolist()) == ([0, 1], [10, 60])
