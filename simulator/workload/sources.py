@@ -19,7 +19,7 @@ import pyarrow.parquet as pa_parquet
 from simulator.config import listed, shown
 from simulator.errors import TraceError
 
-from .files import MAX_PARSED, READ_ERRORS, lines, open_bytes, regular
+from .files import DROPPED, MAX_PARSED, READ_ERRORS, lines, open_bytes, regular
 from .json_source import BATCH_ROWS, JsonLinesSource, json_source
 
 _BLOCK_BYTES: Final = 4 << 20
@@ -148,7 +148,7 @@ class CsvSource:
                 if len(record) != len(self.header):
                     return TraceError(
                         f"{self.path}: data row {row} (line {line}): unreadable row: {len(record)} fields, "
-                        f"accepted: {len(self.header)} ({listed(self.header)})"
+                        f"accepted: {len(self.header)} ({listed(self.header)}); {DROPPED}"
                     )
         except TraceError as reason:
             return reason
