@@ -105,9 +105,24 @@ def gpus_of(name: str, tensor: int, stages: int) -> str:
     return f"{stages} stages of {each}" if stages > 1 else each
 
 
+def several(count: int, noun: str) -> str:
+    """`1 request`, `3,000 requests`, `0 requests`: a noun whose plural has an s."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def verb(count: int, one: str, more: str) -> str:
+    """`1 was`, `3 were`: the verb that goes with a count."""
+    return one if count == 1 else more
+
+
 def replicas_text(count: int) -> str:
     """`1 replica`, `3 replicas`."""
-    return f"{count} replica{'' if count == 1 else 's'}"
+    return several(count, "replica")
+
+
+def restarted(count: int) -> str:
+    """How many requests start again after a loss."""
+    return f"{several(count, 'request')} {verb(count, 'starts', 'start')} again"
 
 
 def counted(fleet: Mapping[str, Any]) -> str:

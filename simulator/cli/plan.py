@@ -24,6 +24,7 @@ from simulator.cli.common import (
 )
 from simulator.cli.progress import news_of
 from simulator.errors import ConfigError
+from simulator.text import several
 
 if TYPE_CHECKING:
     from simulator.planning.deployments import Deployments
@@ -111,7 +112,7 @@ def _together(
     if out is not None:
         write_joint(data, out)
     deliver(data, out, joint_tables, as_json, quiet,
-            f"{data['simulated']} points simulated ({data['requests']:,} requests)")  # fmt: skip
+            f"{several(data['simulated'], 'point')} simulated ({several(data['requests'], 'request')})")  # fmt: skip
     if not data["feasible"]:
         raise typer.Exit(3)
 
@@ -128,7 +129,7 @@ def _spend(
         data = spend(spec, jobs=jobs, cache=default_folder() if cache else None, explain=not quick, progress=progress)
     if out is not None:
         write_budget(data, out)
-    said = f"{data['simulated']} points simulated ({data['requests']:,} requests)"
+    said = f"{several(data['simulated'], 'point')} simulated ({several(data['requests'], 'request')})"
     deliver(data, out, budget_tables, as_json, quiet, said)
     if data["best"] is None:
         raise typer.Exit(3)
@@ -144,7 +145,8 @@ def _tell(found: "Plan", out: Path | None, as_json: bool, quiet: bool) -> None:
         from simulator.report.plan.page import write_plan
 
         write_plan(data, out)
-    said = f"{found.simulated} points simulated ({found.requests:,} requests), {found.reused} reused"
+    said = (f"{several(found.simulated, 'point')} simulated ({several(found.requests, 'request')}), "
+            f"{found.reused} reused")
     deliver(data, out, plan_tables, as_json, quiet, said)
 
 

@@ -31,6 +31,7 @@ from simulator.planning.statistics import (
 )
 from simulator.planning.traffic import at_rate, mean_rate
 from simulator.planning.walls import LOWEST_RATE, NEARBY
+from simulator.text import replicas_text, several
 from simulator.units import NS_PER_S
 from simulator.version import schema_of
 
@@ -107,7 +108,7 @@ def _rows(search: Search, candidates: Sequence[Candidate], traffic: float) -> tu
         row = blank_row(search.spec, found, total) | {"reason": NOT_FINISHED}
         try:
             if not stopped:
-                teller.begin(f"{candidate.label} ({k} of {len(candidates)} candidates)")
+                teller.begin(f"{candidate.label} ({k} of {several(len(candidates), 'candidate')})")
                 row = fleet_row(search, found, traffic, total)
         except KeyboardInterrupt:
             stopped = INTERRUPTED
@@ -216,7 +217,7 @@ def fleet_row(search: Search, found: Ready, traffic: float, total: int) -> dict[
     if found.setup is None:
         return row
     if candidate.own(total) < 0:
-        return row | {"reason": f"the budget does not pay for the {-candidate.own(0)} replicas beside"}
+        return row | {"reason": f"the budget does not pay for the {replicas_text(-candidate.own(0))} beside"}
     if serving < 1:
         return row | {"reason": "the budget does not pay for one serving replica" +
                       (f" beside {spec.survive} spare" if spec.survive else "")}  # fmt: skip

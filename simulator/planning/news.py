@@ -12,12 +12,14 @@ INTERRUPTED: Final = "an interruption"
 
 @dataclass(frozen=True)
 class News:
-    """`done` is a share of the whole work, 0 to 1: parts count alike, so it is an estimate."""
+    """`done` is a share of the whole work, 0 to 1: parts count alike, so it is an estimate. `beside` is in words what
+    no estimate counts, as an engine that is still to be compiled."""
 
     doing: str
     done: float
     known: str = ""
     simulated: int = 0
+    beside: str = ""
 
 
 Tell = Callable[[News], None]
@@ -27,7 +29,7 @@ class Teller:
     """Keeps count of the parts of a search and tells every simulation of it; without `tell` nothing happens."""
 
     def __init__(self, tell: Tell | None, parts: int) -> None:
-        self.parts, self.known = max(1, parts), ""
+        self.parts, self.known, self.beside = max(1, parts), "", ""
         self._tell, self._doing = tell, ""
         self._ended = self._simulated = self._before = 0
 
@@ -51,4 +53,4 @@ class Teller:
 
     def _say(self) -> None:
         if self._tell:
-            self._tell(News(self._doing, self.done, self.known, self._simulated))
+            self._tell(News(self._doing, self.done, self.known, self._simulated, self.beside))

@@ -23,6 +23,7 @@ from simulator.planning.search import Outcome, Search
 from simulator.planning.spec import PlanSpec
 from simulator.planning.statistics import check_levels, check_prefixes
 from simulator.planning.traffic import HOUR_NS, at_rate, mean_rate
+from simulator.text import replicas_text, several, verb
 from simulator.workload.trace import Trace
 
 BUDGET: Final = "search.max_simulations"
@@ -162,7 +163,8 @@ def _search_all(search: Search, found: Sequence[Ready], trace: Trace) -> tuple[l
             solved[id(f)] = Outcome(
                 f.candidate,
                 "pruned",
-                f"at least {bounds[id(f)]} replicas are needed to keep up, which is already worse than the best found",
+                f"at least {replicas_text(bounds[id(f)])} {verb(bounds[id(f)], 'is', 'are')} needed to keep up, which "
+                "is already worse than the best found",
                 bound=bounds[id(f)],
             )
             continue
@@ -170,7 +172,7 @@ def _search_all(search: Search, found: Sequence[Ready], trace: Trace) -> tuple[l
             if stopped:
                 outcome = Outcome(f.candidate, "not finished")
             else:
-                teller.begin(f"{f.candidate.label} ({k} of {len(found)} candidates)")
+                teller.begin(f"{f.candidate.label} ({k} of {several(len(found), 'candidate')})")
                 outcome = search.solve(f, spec.growth)
         except OutOfBudget as stop:
             outcome, stopped = Outcome(f.candidate, "not finished", str(stop)), BUDGET

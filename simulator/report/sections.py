@@ -6,7 +6,7 @@ from simulator.metrics.hosts import host_sentences
 from simulator.report.facts import Rows
 from simulator.report.slots import textbook_step
 from simulator.run import Result
-from simulator.text import number, seconds, share
+from simulator.text import number, seconds, several, share
 from simulator.units import GIB
 
 
@@ -136,7 +136,7 @@ def assumptions(result: Result) -> list[str]:
     """What this very run takes for granted."""
     scenario, setup, meta = result.scenario, result.setup, result.trace.meta
     lines = [
-        f"Requests: {meta.source}, {len(result.trace):,} rows"
+        f"Requests: {meta.source}, {several(len(result.trace), 'row')}"
         + (f" ({meta.account})" if meta.notable else "")
         + f"; seed {scenario.seed}, replication {result.replication}. One run, so no interval: replications "
         "show the spread."
@@ -205,7 +205,7 @@ def _value(entry: dict[str, Any]) -> str:
     if isinstance(entry.get("value"), int | float):
         unit = str(entry.get("unit", ""))
         return f"{entry['value']:.4g} {'' if unit == '1' else unit}".rstrip()
-    return f"{len(entry['points'])} points" if entry.get("points") else "—"
+    return f"{several(len(entry['points']), 'point')}" if entry.get("points") else "—"
 
 
 def engine_rows(result: Result) -> list[tuple[str, str, str]]:

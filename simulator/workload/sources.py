@@ -18,6 +18,7 @@ import pyarrow.parquet as pa_parquet
 
 from simulator.config import listed, shown
 from simulator.errors import TraceError
+from simulator.text import several
 
 from .files import DROPPED, MAX_PARSED, READ_ERRORS, lines, open_bytes, regular
 from .json_source import BATCH_ROWS, JsonLinesSource, json_source
@@ -147,7 +148,7 @@ class CsvSource:
             for row, (line, record) in enumerate(islice(self._records(), 1, None), start=1):
                 if len(record) != len(self.header):
                     return TraceError(
-                        f"{self.path}: data row {row} (line {line}): unreadable row: {len(record)} fields, "
+                        f"{self.path}: data row {row} (line {line}): unreadable row: {several(len(record), 'field')}, "
                         f"accepted: {len(self.header)} ({listed(self.header)}); {DROPPED}"
                     )
         except TraceError as reason:

@@ -27,7 +27,7 @@ from simulator.report.plan.words import (
     replica_words,
 )
 from simulator.report.render import markdown_cell, render
-from simulator.text import bounded, counted, counted_range, gain, level_value, moment
+from simulator.text import bounded, counted, counted_range, gain, level_value, moment, replicas_text
 
 Data = Mapping[str, Any]
 
@@ -225,7 +225,7 @@ def _hours(data: Data) -> tuple[str, str]:
     day = data["answer"]["hourly"] if data["answer"] else None
     if not day:
         return "", ""
-    values = [(str(k), float(n), f"hour {k}: {n} replicas") for k, n in enumerate(day["replicas"])]
+    values = [(str(k), float(n), f"hour {k}: {replicas_text(n)}") for k, n in enumerate(day["replicas"])]
     svg = columns(values, "replicas", "replicas hour by hour", float(data["recommended"]["replicas"]))
     return svg, (
         f"Replicas if the fleet is resized every hour: {day['saving_pct']:.0f} % fewer replica hours, "
