@@ -61,7 +61,7 @@ def few_line(summary: Block) -> str:
         return ""
     names = {"p999": "p99.9"}
     wanted = ", ".join(f"{names.get(k, k)} {needed(share):,}" for k, share in PERCENTILES if k in labels)
-    return f"too few requests for some percentiles, they are near the largest value seen; requests needed: {wanted}"
+    return f"too few requests for some percentiles, which are then near the largest value seen; they take: {wanted}"
 
 
 def windows(result: "Result", fate: Fates) -> Block:

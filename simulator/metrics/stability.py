@@ -152,7 +152,8 @@ def backlog_verdict(number: Floats, seconds: float, arrivals: int) -> Stability:
     margin = t_quantile(0.5 + LEVEL / 2, BLOCKS - 2) * BLOCKS
     per_s = slope * BLOCKS / seconds
     text = (
-        f"backlog changes by {growth:+.1f} over {arrivals} arrivals (mean {means.mean():.1f} in the system)"
+        f"over {several(arrivals, 'arrival')} the number of requests in the system "
+        f"{'rose' if growth >= 0 else 'fell'} by {abs(growth):.1f}, of {means.mean():.1f} on average"
     )
     material = max(3.0, min(0.01 * arrivals, 0.5 * float(means.mean())))
     if growth - margin * walk > 0 and growth > material:

@@ -119,7 +119,7 @@ def _cards(data: Data) -> list[tuple[str, str, str]]:
         cards += [
             ("headroom", f"{answer['headroom_pct']:.0f} %", _headroom_note(answer)),
             ("breaks first", answer["breaks"], "just above the wall"),
-            ("bottleneck at the wall", answer["bottleneck"], "what more of moves the wall most"),
+            ("bottleneck at the wall", answer["bottleneck"], "of it 25 % more moves the wall furthest"),
         ]
         change = next(iter(answer["changes"]), None)
         if change and change["per_dollar_gain_pct"] is not None and change["per_dollar_gain_pct"] >= WORTH_PCT:

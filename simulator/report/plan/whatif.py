@@ -72,7 +72,7 @@ def amount(cell: Data, key: str) -> str:
     if value == (0 if cell["kind"] == "points" else 1):
         return "same"
     if cell["kind"] == "points":
-        return f"{value:+.1f} points"
+        return f"{value:+.1f} points" if abs(value) >= 0.05 else f"{value:+.1g} points"
     if 0.1 < value < 2:
         return f"{100 * (value - 1):+.1f} %"
     return times(value)
@@ -120,7 +120,7 @@ def pictures(data: Data) -> list[dict[str, Any]]:
         svg = forest(bars, f"{metric} against the base", f"{metric} against the base")
         if svg:
             found.append({"svg": Markup(svg), "caption": f"{metric}: change against the base with its interval, on a "
-                          "logarithmic axis. Green is less, red more, grey not told apart."})  # fmt: skip
+                          "logarithmic axis. Green is less, red more, grey may be chance."})  # fmt: skip
     return found
 
 
