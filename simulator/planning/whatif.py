@@ -30,7 +30,7 @@ from simulator.metrics.latency import fates
 from simulator.metrics.pools import parts
 from simulator.metrics.summary import begin_ns, makespan_ns
 from simulator.planning.measure import Wanted, key_of, measure
-from simulator.planning.news import INTERRUPTED, Tell, Teller
+from simulator.planning.news import INTERRUPTED, Tell, Teller, first_times
 from simulator.planning.slo import MEAN
 from simulator.planning.statistics import finite
 from simulator.planning.traffic import Traffic, at_rate
@@ -234,10 +234,9 @@ def _until_stopped(
         for k, record in enumerate(_all(tasks, jobs)):
             if k % count == 0:
                 overlay = tasks[k][1]
-                later = list(dict.fromkeys(name for name in engines[k // count + 1 :] if name))
-                teller.beside = _minutes(later)
                 cases = several(len(tasks) // count, "case")
-                teller.begin(f"{overlay.name if overlay else 'base'} ({k // count + 1} of {cases})")
+                teller.begin(f"{overlay.name if overlay else 'base'} ({k // count + 1} of {cases})",
+                             ["", *engines[k // count + 1 :]])
             records.append(record)
             teller.count()
     except KeyboardInterrupt:
@@ -249,20 +248,14 @@ def _until_stopped(
 
 def _to_compile(cases: Iterable[tuple[Scenario, Overlay | None]]) -> list[str]:
     """The engine that is compiled before each case; empty where it is there by then, or SimPy does."""
-    found: list[str] = []
+    found = []
     for scenario, overlay in cases:
         name = ""
         with suppress(ServecastError):
-            setup = prepare(scenario)
             trace = Traffic(scenario).trace(0)
-            name = to_compile(setup, transformed(trace, overlay) if overlay else trace)
-        found.append("" if name in found else name)
-    return found
-
-
-def _minutes(engines: Sequence[str]) -> str:
-    """What compiling them takes."""
-    return f"{several(len(engines), 'minute')} to compile {' and '.join(engines)}" if engines else ""
+            name = to_compile(prepare(scenario), transformed(trace, overlay) if overlay else trace)
+        found.append(name)
+    return first_times(found)
 
 
 def _policies(scenarios: Iterable[Scenario]) -> Iterator[Policy]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from simulator import engine_choice
 from simulator.cli import progress
@@ -13,7 +14,11 @@ from simulator.cli.main import main
 from simulator.cli.progress import Watch
 from simulator.code_cache import CodeCache
 from simulator.config import Document
+from simulator.planning import points
+from simulator.planning.budget import spend
 from simulator.planning.news import News, Teller
+from simulator.planning.plan import plan
+from simulator.planning.spec import plan_from
 from simulator.planning.whatif import asked_for, compare
 from simulator.run import simulate
 from simulator.scenario.spec import load_scenario
@@ -108,6 +113,22 @@ def test_a_what_if_names_the_engines_that_it_will_compile(here: Path, monkeypatc
     before = [news.beside for news in told if news.doing.startswith(("base", "twice"))]
     assert set(before) == {"1 minute to compile static"}
     assert {news.beside for news in told if news.doing.startswith(("batch", "again"))} == {""}
+
+
+@pytest.mark.parametrize("budget", [{}, {"budget": {"replicas": 1}}])
+def test_a_plan_names_the_engines_that_it_will_compile(budget: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two policies, neither compiled: both are named until the first simulation, then the second until its own."""
+    monkeypatch.setattr(engine_choice, "is_small", lambda *_: False)
+    monkeypatch.setattr(CodeCache, "has", lambda *_: False)
+    monkeypatch.setattr(points, "simulate", lambda run, **more: simulate(run, "reference", **more))
+    spec = plan_from(yaml.safe_load(PLAN) | {"budget": None, "candidates": {
+        "gpu": "unit", "max_num_seqs": 2, "policy": ["orca", "static"]}} | budget)  # fmt: skip
+    told: list[News] = []
+    work = spend if spec.budget else plan
+    work(spec, jobs=1, explain=False, progress=told.append)
+    named = list(dict.fromkeys(news.beside for news in told))
+    assert len(named) == 3 and named[0].startswith("2 minutes to compile ") and named[1].startswith("1 minute to ")
+    assert named[2] == "" and all(news.beside for news in told if not news.simulated)
 
 
 def test_parts_count_alike_and_a_part_that_runs_by_its_simulations() -> None:
