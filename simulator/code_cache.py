@@ -58,7 +58,8 @@ def tell_compiling(name: str) -> None:
     """Say that an engine is being compiled, before the wait. Worker processes leave that to who started them."""
     if name.startswith(LONG) and multiprocessing.parent_process() is None:
         part = "the part that changes fleets" if name == "control" else name.removeprefix("engine-")
-        tell_once(f"compiling the engine ({part}), once for this version of servecast: about a minute")
+        part, of = ("your policy", "your file") if part.startswith("own-") else (part, "servecast")
+        tell_once(f"compiling the engine ({part}), once for this version of {of}: about a minute")
 
 
 class CodeCache:

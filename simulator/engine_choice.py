@@ -71,6 +71,14 @@ def announce(policies: Iterable[Policy]) -> None:
             tell_compiling(name)
 
 
+def to_compile(setup: Setup, trace: Trace) -> str:
+    """What the engine is called that is compiled before this job is run, as in what is told then; empty: none."""
+    name = code_name(setup.policy)
+    if jit.is_interpreted() or code_cache().has(name) or (mode() != "wait" and is_small(setup, trace)):
+        return ""
+    return name.removeprefix("engine-")
+
+
 def mode() -> str:
     """$SERVECAST_COMPILE. Raises ConfigError when it is none of MODES."""
     given = os.environ.get("SERVECAST_COMPILE") or MODES[0]

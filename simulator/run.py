@@ -19,6 +19,7 @@ from simulator.scenario.own import is_own
 from simulator.scenario.setup import Setup, prepare
 from simulator.scenario.spec import Scenario
 from simulator.state import RUNNING, Requests
+from simulator.text import several
 from simulator.units import NEVER, NS_PER_S
 from simulator.workload.build import build_trace
 from simulator.workload.trace import Trace
@@ -167,8 +168,8 @@ def _check_progress(job: Job) -> None:
         if c["n_waiting"] > 0 and c["n_flight"] == 0 and c["wake"] == NEVER:
             head = int(c["head"])
             raise NoProgressError(
-                f"replica {r} stands still: {c['n_waiting']} requests wait, {c['n_running']} hold slots, nothing runs; "
-                f"the first waiting has prompt {job.req.prompt[head]}, max_tokens {job.req.limit[head]}; "
+                f"replica {r} stands still: {several(c['n_waiting'], 'request')} wait, {c['n_running']} hold slots, "
+                f"nothing runs; the first waiting has prompt {job.req.prompt[head]}, max_tokens {job.req.limit[head]}; "
                 f"{c['free_blocks']} of {job.lim.num_blocks} KV blocks free, {job.lim.max_num_seqs} slots")
     unfinished = int((np.asarray(job.req.status) <= RUNNING).sum())
     if unfinished:

@@ -58,10 +58,12 @@ def gain(pct: float | None) -> str:
 
 
 def times(ratio: float) -> str:
-    """How many times something else, wherever it is shown: 3.05x, 0.71x, 0.041x, <0.001x, 12.3x, 1,200x."""
+    """How many times something else, wherever it is shown: 3.05x, 0.71x, 0.041x, <0.001x, 10.0x, 12.3x, 1,200x."""
     if 0 < ratio < 0.0995:
         return "<0.001x" if ratio < 0.001 else f"{ratio:.3f}x" if ratio >= 0.00995 else f"{ratio:.4f}x"
-    return f"{ratio:.2f}x" if ratio < 9.995 else f"{number(ratio)}x"
+    if ratio < 99.95:
+        return f"{ratio:.2f}x" if ratio < 9.995 else f"{ratio:.1f}x"
+    return f"{number(ratio)}x"
 
 
 _NUMBER_AND_UNIT: Final = re.compile(r"(?<=\d) (?=(?:ns|µs|ms|s|min|h|%|GiB|USD|GPUs?|tokens|requests)(?!\w))")
@@ -105,9 +107,24 @@ def gpus_of(name: str, tensor: int, stages: int) -> str:
     return f"{stages} stages of {each}" if stages > 1 else each
 
 
+def several(count: int, noun: str) -> str:
+    """`1 request`, `3,000 requests`, `0 requests`: a noun whose plural has an s."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def verb(count: int, one: str, more: str) -> str:
+    """`1 was`, `3 were`: the verb that goes with a count."""
+    return one if count == 1 else more
+
+
 def replicas_text(count: int) -> str:
     """`1 replica`, `3 replicas`."""
-    return f"{count} replica{'' if count == 1 else 's'}"
+    return several(count, "replica")
+
+
+def restarted(count: int) -> str:
+    """How many requests start again after a loss."""
+    return f"{several(count, 'request')} {verb(count, 'starts', 'start')} again"
 
 
 def counted(fleet: Mapping[str, Any]) -> str:

@@ -1,7 +1,8 @@
 """`servecast plan`, `whatif` and `ui`: from traffic and service levels to a fleet."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,6 +25,7 @@ from simulator.cli.common import (
 )
 from simulator.cli.progress import news_of
 from simulator.errors import ConfigError
+from simulator.text import several
 
 if TYPE_CHECKING:
     from simulator.planning.deployments import Deployments
@@ -110,8 +112,7 @@ def _together(
             data = shared_data(share_out(asked, jobs=jobs, cache=folder, explain=not quick, progress=progress))
     if out is not None:
         write_joint(data, out)
-    deliver(data, out, joint_tables, as_json, quiet,
-            f"{data['simulated']} points simulated ({data['requests']:,} requests)")  # fmt: skip
+    deliver(data, out, joint_tables, as_json, quiet, _effort(data))
     if not data["feasible"]:
         raise typer.Exit(3)
 
@@ -128,10 +129,16 @@ def _spend(
         data = spend(spec, jobs=jobs, cache=default_folder() if cache else None, explain=not quick, progress=progress)
     if out is not None:
         write_budget(data, out)
-    said = f"{data['simulated']} points simulated ({data['requests']:,} requests)"
-    deliver(data, out, budget_tables, as_json, quiet, said)
+    deliver(data, out, budget_tables, as_json, quiet, _effort(data))
     if data["best"] is None:
         raise typer.Exit(3)
+
+
+def _effort(data: Mapping[str, Any]) -> str:
+    """What was simulated for an answer; points that an earlier one has kept are not counted."""
+    if not data["simulated"]:
+        return "0 points simulated (those of earlier answers are kept; --no-cache simulates them again)"
+    return f"{several(data['simulated'], 'point')} simulated ({several(data['requests'], 'request')})"
 
 
 def _tell(found: "Plan", out: Path | None, as_json: bool, quiet: bool) -> None:
@@ -144,7 +151,8 @@ def _tell(found: "Plan", out: Path | None, as_json: bool, quiet: bool) -> None:
         from simulator.report.plan.page import write_plan
 
         write_plan(data, out)
-    said = f"{found.simulated} points simulated ({found.requests:,} requests), {found.reused} reused"
+    said = (f"{several(found.simulated, 'point')} simulated ({several(found.requests, 'request')}), "
+            f"{found.reused} reused")
     deliver(data, out, plan_tables, as_json, quiet, said)
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from simulator.cli.common import console, note
+from simulator.text import several
 
 if TYPE_CHECKING:
     from simulator.planning.news import News, Tell
@@ -31,6 +32,7 @@ class Watch:
         self._clock, self._next = clock, clock() + FIRST_S
         self._pause = FIRST_S
         self._since: tuple[float, float] | None = None  # when the first simulation was done, and how much was by then
+        self._beside = ""
 
     def due(self) -> bool:
         """Whether it is time for a line; the next one comes later."""
@@ -41,16 +43,19 @@ class Watch:
         self._next = now + self._pause
         return True
 
-    def left(self, done: float) -> str:
+    def left(self, done: float, beside: str = "") -> str:
         """`about 40 s left`, from what the work took since the first call; empty where that says too little.
 
         To be called once a simulation is done: until then it is mostly the engine that is compiled, which is not work.
+        What is `beside` the work is named, and when that is done the estimate begins anew.
         """
         now = self._clock()
+        if beside != self._beside:
+            self._since, self._beside = None, beside
         began, before = self._since = self._since or (now, done)
         if done - before < TRUSTED or done >= 1:
             return ""
-        return f"about {_rough((now - began) * (1 - done) / (done - before))} left"
+        return f"about {_rough((now - began) * (1 - done) / (done - before))} left{beside and f', and {beside}'}"
 
 
 @contextmanager
@@ -129,7 +134,9 @@ def _rough(seconds: float) -> str:
 
 def _words(title: str, news: "News", watch: Watch) -> str:
     """`planning: l40s (2 of 4); 96 simulations; about 20 s left; so far: 3 GPUs ...`."""
-    counted = [f"{news.simulated} simulations", watch.left(news.done)] if news.simulated else [FIRST]
+    counted = [FIRST]
+    if news.simulated:
+        counted = [several(news.simulated, "simulation"), watch.left(news.done, news.beside)]
     parts = [f"{title}: {news.doing}", *counted]
     return "; ".join([part for part in parts if part] + ([f"so far: {news.known}"] if news.known else []))
 

@@ -1,7 +1,13 @@
-"""JSON schema of a scenario file, from the types that read it: nothing is written down twice."""
+"""JSON schema of a scenario file, from the types that read it: nothing is written down twice.
 
+What keys mean that their types do not describe is in scenario_words.yaml.
+"""
+
+from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
+import yaml
 from pydantic import TypeAdapter
 
 from simulator.config import SHORT_FORMS
@@ -26,6 +32,8 @@ BOUNDS: Final[dict[type, dict[str, tuple[float, float]]]] = {
 }
 """Least and largest numbers that these classes accept."""
 
+ENDS: Final = {"_s": "[s]", "_blocks": "[blocks]"}
+"""End of a key -> its unit, where its description does not say one."""
 _SAMPLE: Final = ("path", "format", "columns", "where")
 """Options of a file that lengths are drawn from."""
 
@@ -40,7 +48,36 @@ def scenario_schema() -> Schema:
             if section in keys:
                 keys[section] = {"anyOf": [short, keys[section]]}
     properties["workload"] = _workload()
+    _describe(schema, "")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "scenario"}
+
+
+@cache
+def scenario_words() -> dict[str, str]:
+    """`KEY` or `TYPE.KEY` -> what it is."""
+    file = Path(__file__).with_name("scenario_words.yaml")
+    found: dict[str, str] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return found
+
+
+def _describe(node: Any, title: str) -> None:
+    """Give every property below `node` that has no description the one in scenario_words.yaml, in place."""
+    if isinstance(node, list):
+        for each in node:
+            _describe(each, title)
+    if not isinstance(node, dict):
+        return
+    if isinstance(node.get("properties"), dict):
+        title = str(node.get("title", title))
+        words = scenario_words()
+        for key, part in node["properties"].items():
+            text = part.get("description") or words.get(f"{title}.{key}", words.get(key))
+            unit = next((unit for end, unit in ENDS.items() if key.endswith(end)), "")
+            if text is not None:
+                text = " ".join(text.split())
+                node["properties"][key] = {**part, "description": text if "[" in text or not unit else f"{unit} {text}"}
+    for part in node.values():
+        _describe(part, title)
 
 
 def _workload() -> Schema:

@@ -8,6 +8,7 @@ import typer
 
 from simulator.cli.common import JsonOption, QuietOption, note, print_json
 from simulator.errors import ServecastError
+from simulator.text import several
 from simulator.version import schema_of
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def selftest(minutes: MinutesOption = 1.0, cases: CasesOption = None, seed: Seed
 
     def told(so_far: "Soaked") -> None:
         if sys.stderr.isatty() and not quiet:
-            print(f"\r{so_far.compiled:,} runs, {len(so_far.findings)} failed", end="", file=sys.stderr)
+            print(f"\r{several(so_far.compiled, 'run')}, {len(so_far.findings)} failed", end="", file=sys.stderr)
 
     announce(POLICIES.values())
     done = soak(seed, cases, minutes * 60, jobs, told)

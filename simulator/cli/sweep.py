@@ -8,6 +8,7 @@ from typer.core import TyperGroup
 
 from simulator.cli.common import JsonOption, QuietOption, find_scenario, note, print_json, show
 from simulator.cli.progress import progress_bar
+from simulator.text import several, verb
 
 if TYPE_CHECKING:
     from simulator.sweep.sweep import SweepOutcome
@@ -70,8 +71,8 @@ def sweep(spec: SpecArgument, out: OutOption, jobs: JobsOption = None, dask: Das
         try:
             outcome = run_sweep(parsed, base, out, jobs=jobs, dask=dask, resume=resume, progress=told)
         except KeyboardInterrupt:
-            note(f"{finished} of {rows} rows are done and kept in {out}; go on with --resume, see them with "
-                 f"servecast sweep show {out}", quiet)
+            note(f"{finished} of {several(rows, 'row')} {verb(finished, 'is', 'are')} done and kept in {out}; go on "
+                 f"with --resume, see them with servecast sweep show {out}", quiet)
             raise
     note(f"{_closing_line(outcome)}; see them with servecast sweep show {outcome.folder}", quiet)
 
@@ -79,7 +80,8 @@ def sweep(spec: SpecArgument, out: OutOption, jobs: JobsOption = None, dask: Das
 def _closing_line(outcome: "SweepOutcome") -> str:
     before = f", {outcome.resumed} of them done before" if outcome.resumed else ""
     failed = f", {outcome.failed} failed (see the column error)" if outcome.failed else ""
-    return f"{outcome.points} points, {outcome.rows} rows{before}{failed}; results in {outcome.folder}"
+    made = f"{several(outcome.points, 'point')}, {several(outcome.rows, 'row')}"
+    return f"{made}{before}{failed}; results in {outcome.folder}"
 
 
 def show_sweep(folder: FolderArgument, metric: MetricOption = "ttft_s.p99", keys: KeysOption = None,

@@ -70,12 +70,12 @@ def host_sentences(rows: list[dict[str, Any]]) -> list[str]:
     def words(row: dict[str, Any]) -> str:
         times = [f"{name} {seconds(row[key])}" for name, key in (("TTFT", "ttft_mean_s"), ("TPOT", "tpot_mean_s"))
                  if row[key] is not None]
-        return f"{row['host']}{' (used here)' if row['this_run'] else ''} {', '.join([*times, row['verdict']])}"
+        here = ", used here" if row["this_run"] else ""
+        return f"{', '.join([*times, row['verdict']])} on the {row['host']} one{here}"
 
-    why = "host: steps without CUDA graphs wait for the CPU, so means depend on it; with the host profile "
+    why = "host: steps without CUDA graphs wait for the CPU, so a faster or slower one changes the means: "
     lines = [why + "; ".join(map(words, rows))]
     verdicts = {row["verdict"] for row in rows}
     if len(verdicts) > 1:
-        sides = "; ".join(f"{row['verdict']} on the {row['host']} one" for row in rows)
-        lines.append(f"the host decides the side of the wall: {sides}")
+        lines.append("so the verdict depends on the host")
     return lines

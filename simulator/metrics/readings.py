@@ -6,7 +6,7 @@ import numpy as np
 
 from simulator.metrics.latency import PERCENTILES, Fates, seconds
 from simulator.metrics.samples import needed, worst_window
-from simulator.text import share
+from simulator.text import several, share, verb
 from simulator.units import NS_PER_S, to_seconds
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ def banner(summary: Block) -> dict[str, str]:
         words = {"rejected": "refused", "aborted": "given up", "lost": "lost"}
         kinds = [f"{word} ({counts[name]:,})" for name, word in words.items() if counts[name]]
         what = " or ".join(kinds) if len(kinds) > 1 else kinds[0].partition(" (")[0]
-        why = f"{failed:,} of {arrived:,} requests were {what} ({share(failed / arrived)})"
+        who = f"{failed:,} of {several(arrived, 'request')} {verb(failed, 'was', 'were')}"
+        why = f"{who} {what} ({share(failed / arrived)})"
         return {"verdict": "rejecting", "reason": f"{why}; of the rest: {steady['reason']}"}
     if steady["verdict"] != "overloaded" and attained is not None and attained < 1 - FAILING:
         why = f"{share(1 - attained)} of the requests miss a target"
@@ -60,7 +61,7 @@ def few_line(summary: Block) -> str:
         return ""
     names = {"p999": "p99.9"}
     wanted = ", ".join(f"{names.get(k, k)} {needed(share):,}" for k, share in PERCENTILES if k in labels)
-    return f"too few requests for some percentiles, they are near the largest value seen; requests needed: {wanted}"
+    return f"too few requests for some percentiles, which are then near the largest value seen; they take: {wanted}"
 
 
 def windows(result: "Result", fate: Fates) -> Block:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from simulator.metrics.intervals import t_quantile
 from simulator.result import Result
+from simulator.text import several
 from simulator.units import NEVER, NS_PER_S, to_ticks
 
 Floats = npt.NDArray[np.float64]
@@ -65,8 +66,8 @@ def stability(result: Result) -> Stability:
         return Stability(
             "undecided",
             None,
-            f"{arrivals.size} requests let in within {(end - begin) / NS_PER_S:g} s "
-            f"are too few to tell; needed: {FEWEST} spread over time",
+            f"{several(int(arrivals.size), 'request')} let in within {(end - begin) / NS_PER_S:g} s "
+            f"{'is' if arrivals.size == 1 else 'are'} too few to tell; needed: {FEWEST} spread over time",
         )
     fill = max(FILL_SHARE, 2 * service_s * NS_PER_S / (end - begin))
     if fill > 0.5:
@@ -151,7 +152,8 @@ def backlog_verdict(number: Floats, seconds: float, arrivals: int) -> Stability:
     margin = t_quantile(0.5 + LEVEL / 2, BLOCKS - 2) * BLOCKS
     per_s = slope * BLOCKS / seconds
     text = (
-        f"backlog changes by {growth:+.1f} over {arrivals} arrivals (mean {means.mean():.1f} in the system)"
+        f"over {several(arrivals, 'arrival')} the number of requests in the system "
+        f"{'rose' if growth >= 0 else 'fell'} by {abs(growth):.1f}, of {means.mean():.1f} on average"
     )
     material = max(3.0, min(0.01 * arrivals, 0.5 * float(means.mean())))
     if growth - margin * walk > 0 and growth > material:

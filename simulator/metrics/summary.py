@@ -20,6 +20,7 @@ from simulator.metrics.trust import trust
 from simulator.metrics.use import batch, kv, queue, ratio, time_spent, use
 from simulator.result import Result
 from simulator.state import NOT_SENT, REFUSALS, STATUS_NAMES
+from simulator.text import several
 from simulator.units import NEVER, NS_PER_S
 from simulator.version import schema_of
 
@@ -105,7 +106,7 @@ def _counts(result: Result, fate: Fates) -> Block:
     requests |= {"after_horizon": late, "not_sent": unsent}
     if req.attempts.size:
         requests |= {"attempts": int(req.attempts.sum()), "retried": _count(req.attempts > 1)}
-    line += f"; {unsent} turns not sent" if unsent else ""
+    line += f"; {several(unsent, 'turn')} not sent" if unsent else ""
     return {"requests": requests, "conservation": line + (f"; {late} more after the horizon" if late else "")}
 
 

@@ -8,7 +8,7 @@ replicate (simulator.metrics.stability).
 from typing import Any, Final
 
 from simulator.cost.extras import GREEDY
-from simulator.cost.gpu_times import EXTRAS
+from simulator.cost.gpu_times import EXTRAS, gpu_times
 from simulator.cost.ranges import extrapolations
 from simulator.profiles.engine import EngineProfile, load_engine
 from simulator.profiles.gpu import Gpu, load_gpu
@@ -26,6 +26,13 @@ _PLACES: Final = {
     "e2e_mean_s": ("e2e_s", "mean"), "e2e_p99_s": ("e2e_s", "p99"),
 }
 """Metric of the uncertainty file -> (section, key) of a summary."""
+EXPERTS, BITS, KV_BITS, OTHERS, ADAPTERS = "experts", "8-bit products", "8-bit KV", "waiting for other GPUs", "LoRA"
+KINDS: Final = {
+    "matrix products": ("gemm_",), "decode attention": ("decode_", "mixed_"), "prefill attention": ("prefill_",),
+    "small kernels": ("layer_", "step_", "elementwise_"), "sampling": ("sample_",), BITS: ("fp8_gain",),
+    KV_BITS: ("fp8_kv_",), EXPERTS: ("expert_",), OTHERS: ("all_reduce_",), ADAPTERS: ("lora_",),
+}  # fmt: skip
+"""What operator times are of, in words: beginnings of their names in a GPU's profile (cost.gpu_times.UNITS)."""
 _WEAKER: Final = ("measured", "extrapolated", "fitted", "scaled", "datasheet")
 
 
@@ -102,6 +109,25 @@ def weakest_mark(gpu: Gpu, engine: EngineProfile, model: ModelShape, tp: int, ho
     return max(marks, key=_WEAKER.index)
 
 
+def _and(names: list[str]) -> str:
+    return ", ".join(names[:-1]) + (" and " if len(names) > 1 else "") + names[-1]
+
+
+def scaled_line(setup: Setup) -> str:
+    """Whose times were scaled from another GPU, where not all were: those that this setup uses, and the others."""
+    marks, hardware = gpu_times(setup.gpu).marks, setup.scenario.hardware
+    scaled = [key for key, mark in marks.items() if mark.startswith("scaled")]
+    if not scaled or len(scaled) == len(marks):
+        return ""
+    kinds = dict.fromkeys(name for name, keys in KINDS.items() if any(key.startswith(keys) for key in scaled))
+    idle = {EXPERTS: not setup.model.experts, BITS: setup.model.weight_format(hardware.weight_dtype).dtype != "fp8",
+            KV_BITS: hardware.kv_dtype != "fp8", OTHERS: hardware.tensor_parallel == 1,
+            ADAPTERS: setup.scenario.engine.lora is None}  # fmt: skip
+    used, unused = ([name for name in kinds if idle.get(name, False) is is_idle] for is_idle in (False, True))
+    return (f"of those this run uses times of {_and(used)}" if used else "this run uses none of those") + (
+        f"; the others are of {_and(unused)}" if unused else "")
+
+
 def _mostly_alone(result: Result, summary: dict[str, Any]) -> bool:
     """Whether no more than one request was in each replica on average: rate times stay (Little's law)."""
     stay, rate = summary["e2e_s"]["mean"], summary["throughput"]["requests_per_s"]
@@ -124,6 +150,8 @@ def trust(result: Result, summary: dict[str, Any]) -> dict[str, Any]:
         longest = int((trace.prompt + trace.output).max())
         reason = never_run(setup)
         beyond = [reason] if reason else []
-        beyond += extrapolations(setup.gpu, result.scenario.hardware.tensor_parallel, setup.limits.max_num_seqs,
-                                setup.limits.max_num_batched_tokens, longest)
+        found = extrapolations(setup.gpu, result.scenario.hardware.tensor_parallel, setup.limits.max_num_seqs,
+                               setup.limits.max_num_batched_tokens, longest)
+        named = scaled_line(setup)
+        beyond += [f"{found[0]}; {named}", *found[1:]] if named else found
     return {"mark": mark, "interval_90": intervals, "extrapolated": beyond}

@@ -165,7 +165,8 @@ def ready(spec: PlanSpec, candidate: Candidate, longest: int = 0) -> Ready:
     try:
         setup = _looked_up(spec, candidate)
     except ServecastError as error:
-        return Ready(candidate, None, StepError(0.0, ""), str(error))
+        reason = str(error).removeprefix(f"{spec.name}: ").removeprefix("model: ")
+        return Ready(candidate, None, StepError(0.0, ""), reason)
     length, wanted = setup.limits.max_model_len, min(longest, setup.model.max_positions)
     if spec.max_model_len is None and length < wanted:
         text = (

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from simulator.engine_choice import to_compile
 from simulator.planning.batch_limits import LEADERS, NEAR, Tried, climb, open_limits
 from simulator.planning.bounds import Ready, gains
 from simulator.planning.cache import PointCache
 from simulator.planning.candidate import Candidate, candidates_of
 from simulator.planning.capacity import GROWTHS, STEPS, months_to
 from simulator.planning.edge import RATE_STEP
-from simulator.planning.news import INTERRUPTED, Tell, Teller
+from simulator.planning.news import INTERRUPTED, Tell, Teller, first_times
 from simulator.planning.points import Runner
 from simulator.planning.price import pools_of, price_beside, price_of, usd_of
 from simulator.planning.search import Search
@@ -31,6 +32,7 @@ from simulator.planning.statistics import (
 )
 from simulator.planning.traffic import at_rate, mean_rate
 from simulator.planning.walls import LOWEST_RATE, NEARBY
+from simulator.text import replicas_text, several
 from simulator.units import NS_PER_S
 from simulator.version import schema_of
 
@@ -101,13 +103,15 @@ def _rows(search: Search, candidates: Sequence[Candidate], traffic: float) -> tu
     """A row a candidate, and what stopped the search; candidates not reached by then carry nothing."""
     rows: list[dict[str, Any]] = []
     stopped, most, teller = "", 0.0, search.runner.teller
-    for k, candidate in enumerate(candidates, 1):
-        found = search.runner.bench.ready(candidate)
+    bench = search.runner.bench
+    ready = [bench.ready(candidate) for candidate in candidates]
+    engines = first_times(to_compile(f.setup, bench.traffic.trace(0)) if f.setup else "" for f in ready)
+    for k, (candidate, found) in enumerate(zip(candidates, ready, strict=True), 1):
         total = affordable(search.spec, candidate)
         row = blank_row(search.spec, found, total) | {"reason": NOT_FINISHED}
         try:
             if not stopped:
-                teller.begin(f"{candidate.label} ({k} of {len(candidates)} candidates)")
+                teller.begin(f"{candidate.label} ({k} of {several(len(candidates), 'candidate')})", engines[k - 1 :])
                 row = fleet_row(search, found, traffic, total)
         except KeyboardInterrupt:
             stopped = INTERRUPTED
@@ -216,7 +220,7 @@ def fleet_row(search: Search, found: Ready, traffic: float, total: int) -> dict[
     if found.setup is None:
         return row
     if candidate.own(total) < 0:
-        return row | {"reason": f"the budget does not pay for the {-candidate.own(0)} replicas beside"}
+        return row | {"reason": f"the budget does not pay for the {replicas_text(-candidate.own(0))} beside"}
     if serving < 1:
         return row | {"reason": "the budget does not pay for one serving replica" +
                       (f" beside {spec.survive} spare" if spec.survive else "")}  # fmt: skip

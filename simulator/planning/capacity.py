@@ -28,6 +28,7 @@ from simulator.run import simulate
 from simulator.scenario.setup import Setup, prepare
 from simulator.scenario.spec import Scenario
 from simulator.text import seconds, share
+from simulator.units import NS_PER_S
 from simulator.version import schema_of
 
 GROWTHS: Final = (2.0, 5.0, 10.0, 20.0)
@@ -173,6 +174,7 @@ def capacity(
     data |= {"low": None, "high": None, "relief": [], "steps": [], "stopped": ""}
     data["levels"] = level_rows(tried.judged(own.passes, replicas)) if own.passes else []
     data["breaks"] = _breaks(tried, own, replicas)
+    data["span_s"] = tried.offered.at(own.passes or rate, 0).span_ns / NS_PER_S
     if scenario.cluster.autoscales and own.passes:
         data["mean_replicas"] = tried.mean_replicas(own.passes, replicas)
     try:

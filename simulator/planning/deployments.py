@@ -19,6 +19,7 @@ from typing import Any, Final
 from simulator.config import Document, Key, listed, shown
 from simulator.errors import ConfigError, ServecastError, TraceError
 from simulator.planning.names import gpu_name
+from simulator.planning.price_list import gpus_in, is_gpu, tell_left_out
 from simulator.planning.spec import BudgetSpec, PlanSpec, plan_of
 from simulator.planning.statistics import check_levels, check_prefixes
 from simulator.planning.traffic import Traffic, at_rate
@@ -204,7 +205,7 @@ def _merged(data: Mapping[str, Any], own: Mapping[str, Any] | None, name: str) -
             made[key] = {**first, **second}
     for key in ("prices", "reserved_prices"):
         if key not in (own or {}) and isinstance(made.get(key), Mapping):
-            made[key] = {gpu: usd for gpu, usd in made[key].items() if gpu_name(str(gpu)) in _gpus(made)}
+            made[key] = {gpu: usd for gpu, usd in made[key].items() if gpu_name(str(gpu)) in gpus_in(made)}
     return made
 
 
@@ -212,26 +213,19 @@ def _section(key: str, value: Any) -> Any:
     return {"name": value} if key == "engine" and isinstance(value, str) else value
 
 
-def _gpus(data: Mapping[str, Any]) -> list[str]:
-    """GPUs that a deployment may use."""
-    candidates = data.get("candidates")
-    given = candidates.get("gpu") if isinstance(candidates, Mapping) else None
-    names = PlanSpec.model_fields["candidates"].default.gpu if given is None else given
-    beside = candidates.get("beside") if isinstance(candidates, Mapping) else None
-    given = beside if isinstance(beside, list) else [beside]
-    others = [each.get("gpu") for each in given if isinstance(each, Mapping)]
-    return [gpu_name(str(each)) for each in [*(names if isinstance(names, list | tuple) else [names]), *others]]
-
-
 def _check_prices(document: Document, specs: Mapping[str, PlanSpec]) -> None:
-    """Refuse a common price of a GPU that no deployment may use which has no prices of its own."""
+    """Refuse a common price of no GPU, or of one whose deployments have their own; say which are of no candidate."""
+    chosen = ("candidates", "gpu") in document.overridden
     for key in ("prices", "reserved_prices"):
         common = [spec for name, spec in specs.items() if key not in (document.data["deployments"][name] or ())]
         used = dict.fromkeys(gpu for spec in common for gpu in (*spec.candidates.gpu, *spec.candidates.gpus_beside))
-        for gpu in document.data.get(key) or ():
-            if gpu_name(str(gpu)) not in used and ("candidates", "gpu") not in document.overridden:
-                raise ConfigError(f"{document.where((key, gpu))}: {key}.{gpu} has no effect: no such GPU among the "
-                                  f"candidates of any deployment ({listed(used)})")
+        own = {gpu for spec in specs.values() for gpu in (*spec.candidates.gpu, *spec.candidates.gpus_beside)}
+        lost = [str(gpu) for gpu in document.data.get(key) or () if gpu_name(str(gpu)) not in used and not chosen]
+        wrong = next((gpu for gpu in lost if not is_gpu(gpu) or gpu_name(gpu) in own), None)
+        if wrong is not None:
+            raise ConfigError(f"{document.where((key, wrong))}: {key}.{wrong} has no effect: no such GPU among the "
+                              f"candidates of any deployment without {key} of its own ({listed(used)})")
+        tell_left_out(key, lost)
 
 
 def _check_services(document: Document, specs: Mapping[str, PlanSpec]) -> None:

@@ -9,6 +9,7 @@ from simulator.planning.cache import PointCache
 from simulator.planning.deployments import Deployments, check_traffic, placed_in
 from simulator.planning.news import INTERRUPTED, News, Tell
 from simulator.planning.plan import Plan, plan
+from simulator.text import several
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def _part(tell: Tell | None, name: str, k: int, count: int, plans: Mapping[str, 
     """News of one plan as those of the k-th part of `count`; what was found before is known."""
     if tell is None:
         return None
-    known = [f"{other} {found.best.fleet.gpus} GPUs" for other, found in plans.items() if found.best]
+    known = [f"{other} {several(found.best.fleet.gpus, 'GPU')}" for other, found in plans.items() if found.best]
 
     def told(news: News) -> None:
         own = [f"{name} {news.known}"] if news.known else []

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from simulator.engine_choice import to_compile
 from simulator.errors import ConfigError
 from simulator.planning.answer import DAY_HOURS, PARTS, Answer, Explain
 from simulator.planning.batch_limits import LEADERS, Tried, fewer_replicas
@@ -16,13 +17,14 @@ from simulator.planning.bounds import Ready, fewest_replicas
 from simulator.planning.cache import PointCache
 from simulator.planning.candidate import candidates_of
 from simulator.planning.looks import OutOfBudget
-from simulator.planning.news import INTERRUPTED, Tell, Teller
+from simulator.planning.news import INTERRUPTED, Tell, Teller, first_times
 from simulator.planning.points import Runner
 from simulator.planning.price import Fleet, bound_key, fleet_of, pools_of, rank_key, usd_of
 from simulator.planning.search import Outcome, Search
 from simulator.planning.spec import PlanSpec
 from simulator.planning.statistics import check_levels, check_prefixes
 from simulator.planning.traffic import HOUR_NS, at_rate, mean_rate
+from simulator.text import replicas_text, several, verb
 from simulator.workload.trace import Trace
 
 BUDGET: Final = "search.max_simulations"
@@ -155,6 +157,7 @@ def _search_all(search: Search, found: Sequence[Ready], trace: Trace) -> tuple[l
     answered: set[frozenset[str]] = set()
     stopped, teller = "", search.runner.teller
     in_turn = sorted(found, key=lambda f: bound_key(spec, f.candidate, bounds[id(f)]) or 0.0)
+    engines = first_times(to_compile(f.setup, trace) if f.setup else "" for f in in_turn)
     for k, f in enumerate(in_turn, 1):
         lower = bound_key(spec, f.candidate, bounds[id(f)])
         if best is not None and lower is not None and lower > best and f.candidate.kinds in answered:
@@ -162,7 +165,8 @@ def _search_all(search: Search, found: Sequence[Ready], trace: Trace) -> tuple[l
             solved[id(f)] = Outcome(
                 f.candidate,
                 "pruned",
-                f"at least {bounds[id(f)]} replicas are needed to keep up, which is already worse than the best found",
+                f"at least {replicas_text(bounds[id(f)])} {verb(bounds[id(f)], 'is', 'are')} needed to keep up, which "
+                "is already worse than the best found",
                 bound=bounds[id(f)],
             )
             continue
@@ -170,7 +174,8 @@ def _search_all(search: Search, found: Sequence[Ready], trace: Trace) -> tuple[l
             if stopped:
                 outcome = Outcome(f.candidate, "not finished")
             else:
-                teller.begin(f"{f.candidate.label} ({k} of {len(found)} candidates)")
+                teller.begin(f"{f.candidate.label} ({k} of {several(len(found), 'candidate')})",
+                             engines[k - 1 :])
                 outcome = search.solve(f, spec.growth)
         except OutOfBudget as stop:
             outcome, stopped = Outcome(f.candidate, "not finished", str(stop)), BUDGET

@@ -13,6 +13,7 @@ from simulator.config import Document, Section, placed, shown, validate
 from simulator.errors import ConfigError, ServecastError
 from simulator.planning.flexible import PlanSpotSpec, ScaledSpec
 from simulator.planning.names import check_names, check_prices, gpu_name, scenario_keys
+from simulator.planning.price_list import DEFAULT_GPU, drop_prices
 from simulator.planning.slo import SloSpec
 from simulator.planning.unlike import BesideSpec, check_beside
 from simulator.profiles.beside import beside
@@ -44,7 +45,7 @@ def _listed(value: Any) -> Any:
 class Candidates(Section):
     """Every combination of these is a candidate. A single value may stand for a list of one."""
 
-    gpu: tuple[str, ...] = ("h100-sxm",)
+    gpu: tuple[str, ...] = (DEFAULT_GPU,)
     tensor_parallel: tuple[int, ...] = (1,)
     policy: tuple[str | None, ...] = (None,)
     max_num_seqs: tuple[int | None, ...] = (None,)
@@ -309,7 +310,7 @@ def plan_from(data: Mapping[str, Any], base: str | Path = ".", name: str = "plan
 def plan_of(document: Document, base: Path) -> PlanSpec:
     """The plan that a document holds, names looked up. Raises ConfigError."""
     scenario_keys(document)
-    _drop_prices(document)
+    drop_prices(document)
     spec = validate(PlanSpec, document)
     spec._base = base
     named = {f"candidates.{key}": getattr(spec.candidates, key) for key in ("gpu", "policy", "router")}
@@ -324,16 +325,3 @@ def plan_of(document: Document, base: Path) -> PlanSpec:
     except ServecastError as error:
         raise placed(document, error, "workload") from None
     return spec
-
-
-def _drop_prices(document: Document) -> None:
-    """`--set candidates.gpu=...` leaves prices of the other GPUs in the file: they are not asked for then."""
-    candidates = document.data.get("candidates")
-    for key in ("prices", "reserved_prices"):
-        prices = document.data.get(key)
-        if ("candidates", "gpu") in document.overridden and isinstance(candidates, dict) and isinstance(prices, dict):
-            wanted = {gpu_name(str(name)) for name in _listed(candidates["gpu"]) or ()}
-            given = candidates.get("beside")
-            others = given if isinstance(given, list) else [given]
-            wanted |= {gpu_name(str(each.get("gpu"))) for each in others if isinstance(each, dict)}
-            document.data[key] = {k: v for k, v in prices.items() if gpu_name(str(k)) in wanted}

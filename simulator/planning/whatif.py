@@ -11,7 +11,7 @@ Replication k of every overlay replays the arrivals and lengths of replication k
 numbers), so a difference is not blurred by chance that both share.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,20 +22,22 @@ from pydantic import Field, model_validator
 
 from policies.registry import Policy
 from simulator.config import Document, Section, validate
-from simulator.errors import CapacityError, ConfigError, NoProgressError
+from simulator.engine_choice import announce, to_compile
+from simulator.errors import CapacityError, ConfigError, NoProgressError, ServecastError
 from simulator.metrics.fleet import HOUR_NS, cost_usd, paid_ns
 from simulator.metrics.intervals import interval, paired
 from simulator.metrics.latency import fates
 from simulator.metrics.pools import parts
 from simulator.metrics.summary import begin_ns, makespan_ns
 from simulator.planning.measure import Wanted, key_of, measure
-from simulator.planning.news import INTERRUPTED, Tell, Teller
+from simulator.planning.news import INTERRUPTED, Tell, Teller, first_times
 from simulator.planning.slo import MEAN
 from simulator.planning.statistics import finite
 from simulator.planning.traffic import Traffic, at_rate
 from simulator.run import Result, simulate
 from simulator.scenario.setup import prepare
 from simulator.scenario.spec import Scenario, load_scenario
+from simulator.text import several
 from simulator.version import schema_of
 from simulator.workload.trace import MAX_TOKENS, Trace
 from simulator.workload.transform import with_lengths
@@ -197,7 +199,8 @@ def compare(asked: Asked, *, jobs: int | None = None, progress: Tell | None = No
     count = asked.whatif.replications if Traffic(asked.base).replicable else 1
     priced = any(scenario.cluster.autoscales for scenario, _ in cases)
     tasks = [(scenario, overlay, k, priced) for scenario, overlay in cases for k in range(count)]
-    records, stopped = _until_stopped(tasks, count, jobs, Teller(progress, len(cases)))
+    teller = Teller(progress, len(cases))
+    records, stopped = _until_stopped(tasks, count, jobs, teller, _to_compile(cases) if progress else [])
     groups = [records[k : k + count] for k in range(0, len(records) - count + 1, count)]
     base = groups[0]
     if "error" in base[0]:
@@ -221,15 +224,19 @@ def compare(asked: Asked, *, jobs: int | None = None, progress: Tell | None = No
 
 
 def _until_stopped(
-    tasks: list[tuple[Scenario, Overlay | None, int, bool]], count: int, jobs: int | None, teller: Teller
+    tasks: list[tuple[Scenario, Overlay | None, int, bool]], count: int, jobs: int | None, teller: Teller,
+    engines: Sequence[str]
 ) -> tuple[list[dict[str, Any]], str]:
-    """Records in order, `count` of each case, and what stopped them; without a whole base nothing is left."""
+    """Records in order, `count` of each case, and what stopped them; without a whole base nothing is left. `engines`
+    are those that are compiled before each case."""
     records: list[dict[str, Any]] = []
     try:
         for k, record in enumerate(_all(tasks, jobs)):
             if k % count == 0:
                 overlay = tasks[k][1]
-                teller.begin(f"{overlay.name if overlay else 'base'} ({k // count + 1} of {len(tasks) // count} cases)")
+                cases = several(len(tasks) // count, "case")
+                teller.begin(f"{overlay.name if overlay else 'base'} ({k // count + 1} of {cases})",
+                             ["", *engines[k // count + 1 :]])
             records.append(record)
             teller.count()
     except KeyboardInterrupt:
@@ -237,6 +244,18 @@ def _until_stopped(
             raise
         return records, INTERRUPTED
     return records, ""
+
+
+def _to_compile(cases: Iterable[tuple[Scenario, Overlay | None]]) -> list[str]:
+    """The engine that is compiled before each case; empty where it is there by then, or SimPy does."""
+    found = []
+    for scenario, overlay in cases:
+        name = ""
+        with suppress(ServecastError):
+            trace = Traffic(scenario).trace(0)
+            name = to_compile(prepare(scenario), transformed(trace, overlay) if overlay else trace)
+        found.append(name)
+    return first_times(found)
 
 
 def _policies(scenarios: Iterable[Scenario]) -> Iterator[Policy]:
@@ -253,8 +272,6 @@ def _all(tasks: list[tuple[Scenario, Overlay | None, int, bool]], jobs: int | No
     size = len(Traffic(tasks[0][0]).trace(0)) * len(tasks)
     if workers > 1 and size > 200_000:
         from joblib import Parallel, delayed  # type: ignore[import-untyped]
-
-        from simulator.engine_choice import announce
 
         announce(_policies(scenario for scenario, *_ in tasks))
         yield from Parallel(n_jobs=workers, batch_size=1, return_as="generator")(delayed(_run)(*task) for task in tasks)

@@ -22,6 +22,7 @@ from simulator.profiles.kv_groups import KvGroups, kv_groups
 from simulator.profiles.quantisation import ACTIVATION_BYTES
 from simulator.profiles.shape import ModelShape
 from simulator.profiles.stages import largest_stage
+from simulator.text import several
 from simulator.units import GIB
 
 
@@ -218,7 +219,7 @@ def _too_small(gpu: Gpu, model: ModelShape, weight_dtype: str, tp: int, usable: 
     rest = kept - model.weight_bytes(weight_dtype, tp)
     sizes = [n for n in (1, 2, 4, 8, 16, 32, 64) if n > tp and _splits(model, n)]
     enough = [n for n in sizes if model.weight_bytes(weight_dtype, n) + rest < usable]
-    advice = f"needs at least {enough[0]} GPUs of this kind" if enough else "does not fit GPUs of this kind"
+    advice = f"needs at least {several(enough[0], 'GPU')} of this kind" if enough else "does not fit GPUs of this kind"
     dtype = model.weight_format(weight_dtype).dtype
     return (
         f"{model.name} in {dtype} on {tp} x {gpu.name}: {kept / GIB:.1f} GiB of weights and reserve "

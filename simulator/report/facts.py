@@ -6,7 +6,7 @@ from simulator.metrics.readings import few_line
 from simulator.metrics.reuse import reuse_sentences
 from simulator.run import Result
 from simulator.scenario.setup import Setup
-from simulator.text import MISSING, gpus_of, number, seconds, share
+from simulator.text import MISSING, gpus_of, number, seconds, several, share, verb
 
 Rows = list[tuple[str, str, str]]
 """(what, value, what it means)"""
@@ -49,7 +49,7 @@ def setting(result: Result) -> str:
     drafts = setup.speculation
     drafting = f" with {drafts.tokens} {drafts.method} drafts" if drafts else ""
     return (
-        f"{what} · policy {setup.policy.name}, up to {setup.limits.max_num_seqs} sequences · "
+        f"{what} · policy {setup.policy.name}, up to {several(setup.limits.max_num_seqs, 'sequence')} · "
         f"engine {engine}{drafting} · {load}"
     )
 
@@ -72,7 +72,8 @@ def answer(result: Result) -> list[str]:
     summary = result.summary
     counts, rate = summary["requests"], summary["throughput"]
     lines = [
-        f"{counts['completed']:,} of {counts['arrived']:,} requests were answered in "
+        f"{counts['completed']:,} of {several(counts['arrived'], 'request')} "
+        f"{verb(counts['completed'], 'was', 'were')} answered in "
         f"{seconds(summary['makespan_s'])}, at {number(rate['output_tokens_per_s'])} output tokens/s and "
         f"{number(rate['requests_per_s'])} requests/s."
     ]
@@ -135,8 +136,8 @@ def fleet_lines(summary: dict[str, Any]) -> list[str]:
         gone = summary["requests"]["lost"]
         ends = f", {gone:,} of them for good" if gone else " and submitted again"
         lines.append(f"Replicas were out of service for {seconds(lost['down_s'])} in all. With them requests were "
-                     f"lost {lost['requests_failed']:,} times{ends}; {lost['tokens_lost']:,} tokens had been sent for "
-                     "nothing.")
+                     f"lost {several(lost['requests_failed'], 'time')}{ends}; "
+                     f"{several(lost['tokens_lost'], 'token')} had been sent for nothing.")
     return lines
 
 

@@ -17,6 +17,7 @@ from simulator.report.slots import add_bars, label_of, labels_of, time_unit
 from simulator.report.svg import HELD, HELD_LINE, MUTED, REQUESTS, figure, style
 from simulator.report.timeline import end_tick, start_tick
 from simulator.run import Result
+from simulator.text import several
 from simulator.units import NEVER, NS_PER_S
 
 ROWS: Final = 40
@@ -85,5 +86,5 @@ def _panel(ax: Axes, result: Result, name: str, own: dict[str, Any], rows: Any, 
     ax.set_ylim(len(rows) - 0.4, -0.6)
     ax.set_yticks([0, len(rows) - 1], [f"{rows[0] + 1:,}", f"{rows[-1] + 1:,}"], color=MUTED)
     ax.set_ylabel("request")
-    shown = f"{len(rows)} of {len(result.requests.arrival):,} requests"
+    shown = f"{len(rows)} of {several(len(result.requests.arrival), 'request')}"
     ax.set_title(f"{label_of(name, 32)} · {shown} in order of arrival, from mid-run")

@@ -160,7 +160,7 @@ def _best(results: Sequence[Result], names: Sequence[str], cells: Mapping[str, S
         if least and most and (len(known) == 1 or any(cell.best for cell in cells[f"{short} p99"])):
             lines.append(f"Lowest p99 {label}: {least[1]} with {seconds(least[0])}.")
         elif least and most:
-            lines.append(f"p99 {label}: {seconds(least[0])} to {seconds(most[0])}, not told apart.")
+            lines.append(f"p99 {label}: {seconds(least[0])} to {seconds(most[0])}, which may be chance.")
     by_verdict = {verdict: [name for result, name in zip(results, names, strict=True)
                             if result.summary["banner"]["verdict"] == verdict] for verdict in reversed(VERDICTS[1:])}
     return lines + [f"{verdict.capitalize()}: {', '.join(own)}." for verdict, own in by_verdict.items() if own]

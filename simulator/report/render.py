@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from simulator.report.svg import css_variables
-from simulator.text import number, seconds, share
+from simulator.text import number, restarted, seconds, several, share
 
 _UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|s|ms|µs|h|min)(?![\w-]))")
 
@@ -32,7 +32,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.filters.update(seconds=seconds, number=number, percent=share, tied=tied)
+    env.filters.update(seconds=seconds, number=number, percent=share, several=several, tied=tied, restarted=restarted)
     return env
 
 

@@ -6,7 +6,7 @@ from simulator.metrics.hosts import host_sentences
 from simulator.report.facts import Rows
 from simulator.report.slots import textbook_step
 from simulator.run import Result
-from simulator.text import number, seconds, share
+from simulator.text import number, seconds, several, share
 from simulator.units import GIB
 
 
@@ -40,7 +40,7 @@ def work_rows(result: Result) -> Rows:
         (
             "rows computed for nobody",
             number(spent["wasted_rows"]),
-            "planned ahead of an end",
+            "tokens of answers that had ended, in steps planned before that was seen",
         ),
         (
             "padding",
@@ -136,10 +136,10 @@ def assumptions(result: Result) -> list[str]:
     """What this very run takes for granted."""
     scenario, setup, meta = result.scenario, result.setup, result.trace.meta
     lines = [
-        f"Requests: {meta.source}, {len(result.trace):,} rows"
+        f"Requests: {meta.source}, {several(len(result.trace), 'row')}"
         + (f" ({meta.account})" if meta.notable else "")
-        + f"; seed {scenario.seed}, replication {result.replication}. One run, so no interval: replications "
-        "show the spread."
+        + f"; seed {scenario.seed}, replication {result.replication}. One run: how much "
+        "other random numbers would change is not in it (servecast load, capacity and plan replicate)."
     ]
     if setup.gpu.name == "unit":
         lines.append(f"Every step takes {seconds(textbook_step(result))}, whatever is in it.")
@@ -153,8 +153,8 @@ def assumptions(result: Result) -> list[str]:
         lines += _trust_lines(result.summary["trust"])
         lines += [f"{line[0].upper()}{line[1:]}." for line in host_sentences(result.host_sensitivity)]
     lines.append(
-        f"Steps planned before the oldest output is seen: {setup.limits.schedule_ahead}. Longest request: "
-        f"{setup.limits.max_model_len:,} tokens."
+        f"The engine plans {several(setup.limits.schedule_ahead, 'step')} ahead, before it has seen the output of the "
+        f"one that runs. Longest request: {setup.limits.max_model_len:,} tokens."
     )
     if scenario.warmup_fraction:
         lines.append(
@@ -205,7 +205,7 @@ def _value(entry: dict[str, Any]) -> str:
     if isinstance(entry.get("value"), int | float):
         unit = str(entry.get("unit", ""))
         return f"{entry['value']:.4g} {'' if unit == '1' else unit}".rstrip()
-    return f"{len(entry['points'])} points" if entry.get("points") else "—"
+    return f"{several(len(entry['points']), 'point')}" if entry.get("points") else "—"
 
 
 def engine_rows(result: Result) -> list[tuple[str, str, str]]:

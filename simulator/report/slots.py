@@ -18,6 +18,7 @@ from simulator.report.svg import EMPTY, HELD, HELD_LINE, INK, MUTED, PAPER, REQU
 from simulator.report.timeline import Spans, end_tick, slot_spans, start_tick
 from simulator.run import Result
 from simulator.state import Limits
+from simulator.text import several
 from simulator.units import NS_PER_S
 
 MAX_SPANS: Final = 260
@@ -192,7 +193,7 @@ def _slot_title(result: Result, name: str, r: int, spans: Spans, count: int) -> 
     use, pool, replicas = summary["slot_utilization"], _pool_of(result, r), _replicas_shown(result)
     parts = []
     if r == replicas[0]:  # of the whole run
-        parts = [label_of(name, 32), f"{summary['steps']:,} steps"]
+        parts = [label_of(name, 32), f"{several(summary['steps'], 'step')}"]
         if use is not None:
             parts.append(f"slot use {100 * use:.4g} %")
     if cluster.size > 1:

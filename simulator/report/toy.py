@@ -19,6 +19,7 @@ from simulator.errors import ConfigError
 from simulator.report.timeline import Spans, slot_spans
 from simulator.run import Result, simulate
 from simulator.scenario.spec import scenario_from
+from simulator.text import several
 from simulator.units import NS_PER_S
 
 POLICIES: Final = (("static", "static batching"), ("chunked", "continuous batching"))
@@ -141,7 +142,7 @@ def _axis(longest: int, columns: int) -> str:
 
 def _headline(result: Result, title: str) -> Text:
     steps, use = result.summary["steps"], result.summary["slot_utilization"]
-    return Text.assemble((title, "bold"), f": {steps:,} steps, slots {100 * use:.4g} % in use")
+    return Text.assemble((title, "bold"), f": {several(steps, 'step')}, slots {100 * use:.4g} % in use")
 
 
 def _ticks(result: Result, name: str) -> list[int]:
@@ -180,7 +181,7 @@ def _totals_table(results: Sequence[Result], lengths: Sequence[int]) -> Table:
 
 def _legend(results: Sequence[Result]) -> str:
     held, free = (result.summary["steps"] for result in results)
-    gain = f"Here continuous batching needs {free:,} of {held:,} steps ({held / free:.3g}x as fast)."
+    gain = f"Here continuous batching needs {free:,} of {several(held, 'step')} ({held / free:.3g}x as fast)."
     if held == free:
         gain = "Here both need as many steps, but answers of continuous batching do not wait for the longest."
     return f"\nA letter: a request at work; {HELD} held by a request that has ended; {EMPTY} empty.\n{gain}"

@@ -16,6 +16,7 @@ from simulator.report.timeline import slot_spans
 from simulator.report.toy import EMPTY, SlotPicture, check, letter
 from simulator.run import Result, simulate
 from simulator.scenario.spec import scenario_from
+from simulator.text import several
 from simulator.units import NS_PER_S
 
 RULES: Final = (("chunked", "first come, first served"), ("vtc", "fair shares (virtual token counter)"))
@@ -32,10 +33,10 @@ def toy_fair(lengths: Sequence[int], slots: int = 4) -> RenderableType:
     results = [run_fair(longs, shorts, slots, policy) for policy, _ in RULES]
     longest = max(result.summary["steps"] for result in results)
     parts: list[RenderableType] = [Text(
-        f"tenant long: {_names(0, len(longs))}, {sum(longs)} tokens; "
-        f"tenant short: {_names(len(longs), len(shorts))}, {sum(shorts)} tokens, all waiting at 0\n")]
+        f"tenant long: {_names(0, len(longs))}, {several(sum(longs), 'token')}; "
+        f"tenant short: {_names(len(longs), len(shorts))}, {several(sum(shorts), 'token')}, all waiting at 0\n")]
     for result, (_, title) in zip(results, RULES, strict=True):
-        parts += [Text.assemble((title, "bold"), f": {result.summary['steps']:,} steps"),
+        parts += [Text.assemble((title, "bold"), f": {several(result.summary['steps'], 'step')}"),
                   SlotPicture(slot_spans(result), slots, longest), Text()]
     return Group(*parts, _waits(results), Text(f"\nA letter: a request at work; {EMPTY} empty.", style="dim"))
 

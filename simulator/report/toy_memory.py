@@ -20,6 +20,7 @@ from simulator.run import Result, simulate
 from simulator.scenario.setup import prepare
 from simulator.scenario.spec import scenario_from
 from simulator.state import RUNNING, Column, Limits, Replica, Requests
+from simulator.text import several, verb
 from simulator.units import NS_PER_S
 
 MOST_TOKENS: Final = 10_000
@@ -43,12 +44,13 @@ def toy_memory(lengths: Sequence[int], memory: int, slots: int = 4) -> Renderabl
     for policy, layout, title in KINDS:
         result, moments = watch(lengths, memory, slots, policy, layout)
         steps, lost = result.summary["steps"], sum(tokens for each in moments for _, tokens in each.preempted)
-        parts += [Text.assemble((f"memory {title}", "bold"), f": {steps:,} steps, up to "
-                                f"{max(len(each.held) for each in moments)} requests at a time"),
+        parts += [Text.assemble((f"memory {title}", "bold"), f": {several(steps, 'step')}, up to "
+                                f"{several(max(len(each.held) for each in moments), 'request')} at a time"),
                   MemoryPicture(moments, memory)]
         parts += [Text(line, style="dim") for line in _preemptions(moments)]
         if lost:
-            parts.append(Text(f"{lost} tokens of KV were dropped and had to be computed again", style="dim"))
+            parts.append(Text(f"{several(lost, 'token')} of KV {verb(lost, 'was', 'were')} dropped and had to be "
+                              "computed again", style="dim"))
         parts.append(Text())
     legend = f"A letter: memory that a request has filled; {HELD} reserved for it and empty; {EMPTY} free."
     return Group(*parts, Text(legend, style="dim"))
@@ -88,7 +90,7 @@ def watch(lengths: Sequence[int], memory: int, slots: int, policy: str, layout: 
 
 
 def _preemptions(moments: Sequence[Moment]) -> list[str]:
-    return [f"step {each.step}: {letter(i)} is preempted, {tokens} tokens dropped"
+    return [f"step {each.step}: {letter(i)} is preempted, {several(tokens, 'token')} dropped"
             for each in moments for i, tokens in each.preempted]
 
 

@@ -17,7 +17,7 @@ from simulator.errors import ConfigError, UnknownNameError
 from simulator.metrics.readings import VERDICTS
 from simulator.sweep.row import COUNTS, NUMBERS, higher_is_better
 from simulator.sweep.store import part_files, read_manifest, replication_of
-from simulator.text import seconds, share
+from simulator.text import seconds, several, share, verb
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,7 +47,8 @@ def unfinished(folder: str | Path, frame: pd.DataFrame) -> list[str]:
     rows = int((read_manifest(Path(folder)) or {}).get("rows", 0))
     if len(frame) >= rows:
         return []
-    return [f"{len(frame):,} of {rows:,} rows are done: this is the best so far, not the answer. Go on with --resume."]
+    return [f"{len(frame):,} of {several(rows, 'row')} {verb(len(frame), 'is', 'are')} done: this is the best so far, "
+            "not the answer. Go on with --resume."]
 
 
 def load_table(folder: str | Path) -> pd.DataFrame:

@@ -57,7 +57,7 @@ def serve(file: Path | None, port: int, open_browser: bool) -> None:
         from nicegui import app, ui
         from starlette.middleware.trustedhost import TrustedHostMiddleware
     except ImportError as error:
-        raise ConfigError(f"the local page needs the extra `ui`: pip install '.[ui]' in a clone, "
+        raise ConfigError(f"the local page needs the extra `ui`: pip install -e '.[ui]' in a clone, "
                           f"or pip install 'servecast[ui]' ({error})") from error
     start, prices = settings_from(file)
     _check_free(port)

@@ -19,6 +19,8 @@ MAX_PARSED: Final = 2**30
 MAX_RATIO: Final = 100
 """Most times its own size that a gzipped file may unpack to, above _ALWAYS bytes."""
 _ALWAYS: Final = 32 * 2**20
+DROPPED: Final = "--drop-bad-rows (bad_rows: drop) leaves out and counts such rows"
+"""Ends the message of a row that cannot be replayed."""
 READ_ERRORS: Final = (UnicodeError, OSError, EOFError, zlib.error)
 """What reading a damaged file raises."""
 

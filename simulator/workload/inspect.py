@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from simulator.text import number, seconds
+from simulator.text import number, seconds, several
 from simulator.units import NS_PER_S
 
 from .trace import Int64s, Trace
@@ -163,4 +163,4 @@ def _spread(figures: Mapping[str, float]) -> str:
 
 def _class_line(each: Mapping[str, float]) -> str:
     means = f"mean prompt {each['prompt_mean']:,.0f}, output {each['output_mean']:,.0f}"
-    return f"{each['requests']:,} requests, {means}"
+    return f"{several(int(each['requests']), 'request')}, {means}"

@@ -11,7 +11,7 @@ import pyarrow as pa
 from simulator.config import shown
 from simulator.errors import TraceError
 
-from .files import MAX_PARSED, READ_ERRORS, lines, open_bytes, parsed_bytes
+from .files import DROPPED, MAX_PARSED, READ_ERRORS, lines, open_bytes, parsed_bytes
 from .records import MAX_NAMES, Record, expanded, names_of, transposed, value_at
 
 BATCH_ROWS: Final = 131_072
@@ -53,7 +53,7 @@ class JsonLinesSource:
                 else:
                     raise TraceError(
                         f"{self.path}: data row {row} (line {line}): unreadable row: {shown(text.strip())}, "
-                        "accepted: one JSON object a line"
+                        f"accepted: one JSON object a line; {DROPPED}"
                     )
         except READ_ERRORS as error:
             raise TraceError(f"{self.path}: cannot be read: {error}") from error

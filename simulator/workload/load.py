@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from simulator.config import listed, shown
 from simulator.errors import ConfigError, TraceError
+from simulator.text import several
 from simulator.units import MAX_TICKS
 
 from .files import file_sha256
@@ -181,7 +182,7 @@ def _collect(
         collector.dropped[UNREADABLE] = source.unreadable
     if collector.kept == 0:
         counts = ", ".join(f"{count} {reason}" for reason, count in collector.dropped.items())
-        raise TraceError(f"{source.path}: empty trace: all {collector.rows} rows were dropped ({counts})")
+        raise TraceError(f"{source.path}: empty trace: all of {several(collector.rows, 'row')} dropped ({counts})")
     return collector
 
 

@@ -15,6 +15,7 @@ from simulator.errors import TraceError
 
 from .asks import MOST_PRIORITY, Asks
 from .extras import NONE, Extras, rooted
+from .files import DROPPED
 from .formats import Layout, suffix
 from .parse import Bools, parse_hashes, parse_labels, parse_optional, parse_times, parse_tokens
 from .published import Failure
@@ -224,7 +225,7 @@ class Collector:
         got = "nothing (missing value)" if value is None or value == "" else shown(value)
         where = self.locate(self.rows + row)
         label = "class" if check.part == "cls" else check.part
-        return TraceError(f"{where}: {label} (column {name!r}) {check.rule}, got {got}")
+        return TraceError(f"{where}: {label} (column {name!r}) {check.rule}, got {got}; {DROPPED}")
 
     def _drop(self, reason: str, mask: Bools) -> None:
         count = int(mask.sum())
@@ -261,7 +262,7 @@ class Collector:
             raise TraceError(
                 f"{self._arrival_at(int(rows[at]))} must not be before the row above, got "
                 f"{arrival[rows[at]] / 1e9:.6f} s after "
-                f"{before[at] / 1e9:.6f} s; sort: true accepts any order"
+                f"{before[at] / 1e9:.6f} s; sort: true accepts any order (--set workload.trace.sort=true)"
             )
         self._last = int(arrival[rows[-1]])
 

@@ -18,8 +18,9 @@ import pyarrow.parquet as pa_parquet
 
 from simulator.config import listed, shown
 from simulator.errors import TraceError
+from simulator.text import several
 
-from .files import MAX_PARSED, READ_ERRORS, lines, open_bytes, regular
+from .files import DROPPED, MAX_PARSED, READ_ERRORS, lines, open_bytes, regular
 from .json_source import BATCH_ROWS, JsonLinesSource, json_source
 
 _BLOCK_BYTES: Final = 4 << 20
@@ -147,8 +148,8 @@ class CsvSource:
             for row, (line, record) in enumerate(islice(self._records(), 1, None), start=1):
                 if len(record) != len(self.header):
                     return TraceError(
-                        f"{self.path}: data row {row} (line {line}): unreadable row: {len(record)} fields, "
-                        f"accepted: {len(self.header)} ({listed(self.header)})"
+                        f"{self.path}: data row {row} (line {line}): unreadable row: {several(len(record), 'field')}, "
+                        f"accepted: {len(self.header)} ({listed(self.header)}); {DROPPED}"
                     )
         except TraceError as reason:
             return reason

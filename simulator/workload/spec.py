@@ -1,5 +1,6 @@
 """The `workload:` section of a scenario -> typed, frozen descriptions; unknown keys and wrong types are refused."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
@@ -87,7 +88,19 @@ def parse_workload(data: Mapping[str, Any], base: str | Path = ".", where: str =
         return _sessions(data[key], Path(base), f"{where}.sessions")
     given = {"path": data[key]} if isinstance(data[key], str) else data[key]
     file = _make(TraceFile, given, f"{where}.trace")
-    return replace(file, path=str(Path(base) / file.path))
+    return replace(file, path=str(_seen_from(Path(base), file.path)))
+
+
+def _seen_from(base: Path, name: str) -> Path:
+    """A file named relative to the folder `base`, without `..`: messages name it as a person would."""
+    path = base / name
+    if ".." not in path.parts:
+        return path
+    try:
+        real, here = (Path(os.path.realpath(each)) for each in (path, "."))  # `..` may lead through links
+    except ValueError:  # a NUL: whoever opens it says so
+        return path
+    return real if path.is_absolute() or not real.is_relative_to(here) else real.relative_to(here)
 
 
 def _generated(data: Mapping[str, Any], base: Path, where: str) -> Generated:
@@ -181,7 +194,7 @@ def _sample(data: Any, base: Path, where: str) -> Trace:
     try:
         from .load import load_lengths  # here, because pyarrow takes long to load
 
-        return load_lengths(base / file.path, file.format, file.columns, file.where)
+        return load_lengths(_seen_from(base, file.path), file.format, file.columns, file.where)
     except ServecastError as error:
         raise type(error)(f"{where}: {error}") from None
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from simulator.errors import TraceError
 from simulator.state import LARGEST_COUNT
+from simulator.text import several
 from simulator.units import MAX_TICKS
 
 from .asks import Asks
@@ -67,7 +68,7 @@ class TraceMeta:
     def account(self) -> str:
         """One line for reports: rows read and dropped, and what was read but is not simulated."""
         dropped = ", ".join(f"{count:,} {reason}" for reason, count in self.rows_dropped.items())
-        parts = [f"{self.rows_read:,} rows read" + (f", dropped: {dropped}" if dropped else "")]
+        parts = [f"{several(self.rows_read, 'row')} read" + (f", dropped: {dropped}" if dropped else "")]
         if self.untimed:
             parts.append("no arrival times")
         if self.not_used:

@@ -99,3 +99,33 @@ def test_commands_on_a_page_exist_and_their_scenarios_too(page):
 def test_links_between_pages_lead_somewhere(page):
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def made():
+    """(what is written, what writes it, where) of every page and scenario: `--out FOLDER`, `> FILE`, `Save as FILE`."""
+    for page in [*PAGES, *sorted(SCENARIOS.glob("*.yaml")), *sorted(SCENARIOS.glob("questions/*.yaml"))]:
+        text = page.read_text(encoding="utf-8")
+        for line in re.findall(r"servecast [^`\n]*?(?:--out|>) [^`\s]+", text):
+            call, _, file = re.split(r"(--out|>) (?=[^\s]+$)", line)
+            words = shlex.split(call.split(" > ")[0])[1:]
+            ends = next((k for k, word in enumerate(words) if word.startswith("-")), len(words))
+            source = () if words[0] == "calibrate" else (Path(word).stem for word in words[1:ends])
+            yield file, (words[0], *source, *set(words) & {"--trace"}), page.name
+        for file in re.findall(r"[Ss]ave (?:this )?as `([^`]+)`", text):
+            yield file, ("saved", page.name), page.name
+
+
+def test_no_two_pages_write_different_things_under_one_name():
+    """Whoever follows a second page in the same folder must not replace what the first one made."""
+    by = {}
+    for file, what, page in made():
+        by.setdefault(file, {}).setdefault(what, page)
+    assert len(by) > 30 and by["out/chat"]
+    assert {file: found for file, found in by.items() if len(found) > 1} == {}
+
+
+@pytest.mark.parametrize("page", [*PAGES, HOME / "Makefile"], ids=lambda path: path.name)
+def test_every_pip_install_adds_to_the_one_before(page):
+    """`pip install '.[ui]'` after `make demo` would put a copy in place of the installation of the folder."""
+    for line in re.findall(r"pip install [^`\n]*", page.read_text(encoding="utf-8")):
+        assert re.search(r"pip install .*-e ['.]|servecast\[", line), f"{page.name}: {line}"

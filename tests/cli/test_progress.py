@@ -6,11 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from simulator import engine_choice
 from simulator.cli import progress
 from simulator.cli.main import main
 from simulator.cli.progress import Watch
+from simulator.code_cache import CodeCache
+from simulator.config import Document
+from simulator.planning import points
+from simulator.planning.budget import spend
 from simulator.planning.news import News, Teller
+from simulator.planning.plan import plan
+from simulator.planning.spec import plan_from
+from simulator.planning.whatif import asked_for, compare
+from simulator.run import simulate
+from simulator.scenario.spec import load_scenario
 
 SCENARIO = """
 name: textbook
@@ -73,6 +84,51 @@ def test_the_rest_takes_as_long_a_share_as_what_is_done() -> None:
     assert watch.left(0.2) == ""
     now[0] = 1906.0
     assert watch.left(0.4) == "about 18 s left"
+
+
+def test_what_no_estimate_counts_is_named_and_the_estimate_begins_anew_after_it() -> None:
+    """Half is done in 10 s and an engine is compiled in 60: the half that is left takes 10 s, not 70."""
+    now = [0.0]
+    watch = Watch(lambda: now[0])
+    assert watch.left(0.0, "1 minute to compile static") == ""
+    now[0] = 10.0
+    assert watch.left(0.5, "1 minute to compile static") == "about 10 s left, and 1 minute to compile static"
+    now[0] = 70.0
+    assert watch.left(0.5) == ""
+    now[0] = 75.0
+    assert watch.left(0.75) == "about 5 s left"
+
+
+def test_a_what_if_names_the_engines_that_it_will_compile(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The base is there; the static one is compiled before the third case, and once."""
+    monkeypatch.setattr(engine_choice, "is_small", lambda *_: False)
+    monkeypatch.setattr(CodeCache, "has", lambda self, name: name == "engine-chunked")
+    static = "set: {policy: {name: static, max_num_seqs: 2}}"
+    Path("whatif.yaml").write_text(
+        f"overlays: [{{name: twice, traffic: 2}}, {{name: batch, {static}}}, {{name: again, {static}, traffic: 2}}]\n",
+        encoding="utf-8")
+    told: list[News] = []
+    monkeypatch.setattr("simulator.planning.whatif.simulate", lambda run, **more: simulate(run, "reference", **more))
+    compare(asked_for(load_scenario("base.yaml"), Document("whatif.yaml")), jobs=1, progress=told.append)
+    before = [news.beside for news in told if news.doing.startswith(("base", "twice"))]
+    assert set(before) == {"1 minute to compile static"}
+    assert {news.beside for news in told if news.doing.startswith(("batch", "again"))} == {""}
+
+
+@pytest.mark.parametrize("budget", [{}, {"budget": {"replicas": 1}}])
+def test_a_plan_names_the_engines_that_it_will_compile(budget: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two policies, neither compiled: both are named until the first simulation, then the second until its own."""
+    monkeypatch.setattr(engine_choice, "is_small", lambda *_: False)
+    monkeypatch.setattr(CodeCache, "has", lambda *_: False)
+    monkeypatch.setattr(points, "simulate", lambda run, **more: simulate(run, "reference", **more))
+    spec = plan_from(yaml.safe_load(PLAN) | {"budget": None, "candidates": {
+        "gpu": "unit", "max_num_seqs": 2, "policy": ["orca", "static"]}} | budget)  # fmt: skip
+    told: list[News] = []
+    work = spend if spec.budget else plan
+    work(spec, jobs=1, explain=False, progress=told.append)
+    named = list(dict.fromkeys(news.beside for news in told))
+    assert len(named) == 3 and named[0].startswith("2 minutes to compile ") and named[1].startswith("1 minute to ")
+    assert named[2] == "" and all(news.beside for news in told if not news.simulated)
 
 
 def test_parts_count_alike_and_a_part_that_runs_by_its_simulations() -> None:

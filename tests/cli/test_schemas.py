@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+import yaml
 
 from scenarios import ROOT
 from simulator.cli.main import main
+from simulator.cli.schema import scenario_schema
 from simulator.config import Document
 from simulator.planning.budget import spend
 from simulator.planning.capacity import capacity, levels_of
@@ -27,6 +30,8 @@ from simulator.run import simulate
 from simulator.scenario.spec import Scenario, load_scenario, scenario_from
 from simulator.version import SCHEMAS
 
+HOME = Path(__file__).resolve().parents[2]
+WORDS, SCENARIO_WORDS = HOME / "simulator/report/schema_words.yaml", HOME / "simulator/cli/scenario_words.yaml"
 FEW = "workload.arrivals.requests=40"
 SUMMARIES = {
     "chat": [FEW, "slo.ttft_s=0.2"], "chat_speculation": [FEW], "sessions": ["workload.sessions.arrivals.requests=10"],
@@ -117,3 +122,39 @@ def test_the_command_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
         assert printed == schema_for(kind)
     assert main(["schema", "plans"]) == 2
     assert "known: bench, budget, capacity, deployments, kv, load, plan, scenario" in capsys.readouterr().err
+
+
+UNITS = {"gb_per_s": "[10^9 bytes/s]", "tokens_per_s": "[tokens/s]", "slope_per_s": "[requests/s",
+         "per_s": "[1/s]", "_s": "[s", "_bytes": "[bytes", "_blocks": "blocks", "_pct": "[%"}
+"""End of a key -> what its description holds."""
+
+
+def properties(node: Any, place: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    if isinstance(node, list):
+        for each in node:
+            yield from properties(each, place)
+    if isinstance(node, dict):
+        for key, part in node.get("properties", {}).items() if isinstance(node.get("properties"), dict) else ():
+            yield f"{place}.{key}", part
+        for key, part in node.items():
+            yield from properties(part, f"{place}.{key}")
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "scenario"])
+def test_every_property_says_what_it_is_and_in_which_unit(kind: str) -> None:
+    found = list(properties(scenario_schema() if kind == "scenario" else schema_for(kind), kind))
+    assert len(found) > 2
+    for place, part in found:
+        text = part.get("description", "")
+        assert text and "\n" not in text, place
+        name = place.rpartition(".")[2]
+        unit = next((unit for end, unit in UNITS.items() if name.endswith(end)), "")
+        assert unit in text, f"{place}: {text}"
+
+
+def test_no_description_is_of_a_key_that_there_is_not() -> None:
+    for file, places in ((WORDS, [p for kind in KINDS for p, _ in properties(schema_for(kind), kind)]),
+                         (SCENARIO_WORDS, [p for p, _ in properties(scenario_schema(), "scenario")])):  # fmt: skip
+        keys = {place.rpartition(".")[2] for place in places}
+        said = yaml.safe_load(file.read_text(encoding="utf-8"))
+        assert [name for name in said if name.rpartition(".")[2] not in keys] == []

@@ -32,6 +32,7 @@ def test_bad_row_is_named_by_its_file_first_and_no_option_of_ours(call, command,
     outcome = call(command, "--trace", "t.csv", *OPTIONS)
     assert outcome.code == 2 and outcome.err.count("\n") == 1
     assert "t.csv: data row 2 (line 3): prompt (column 'a')" in outcome.err
+    assert outcome.err.endswith("; --drop-bad-rows (bad_rows: drop) leaves out and counts such rows\n")
     assert "--set" not in outcome.err
 
 
@@ -75,3 +76,21 @@ def test_plan_and_open_load_refuse_a_trace_without_arrival_times(call):
         outcome = call(command, "--trace", "t.csv")
         assert outcome.code == 2 and "no column for arrival times" in outcome.err
     assert call("run", "--trace", "t.csv", "--set", "load={kind: closed, width: 2}").code == 0
+
+
+@pytest.mark.parametrize("command", ["run", "plan"])
+def test_a_trace_outside_the_scenarios_folder_is_named_without_the_way_there(call, servecast, command):
+    """`base/../t.csv` is how it is found, not what anybody wrote; a link on the way may not be skipped either."""
+    Path("base").mkdir()
+    name = COMMANDS[command][1]
+    Path("base", name).write_text(Path(name).read_text())
+    outcome = servecast(command, f"base/{name}", "--trace", "t.csv", *OPTIONS)
+    assert outcome.code == 2 and outcome.err.startswith("t.csv: data row 2 (line 3)")
+    missing = servecast(command, f"base/{name}", "--trace", "no.csv")
+    assert missing.code == 2 and ".." not in missing.err and "no.csv" in missing.err
+    Path("far", "deep").mkdir(parents=True)
+    Path("link").symlink_to(Path("far", "deep"))
+    Path("link", name).write_text(Path(name).read_text())
+    Path("far", "x.csv").write_text(TRACE)
+    outcome = servecast(command, f"link/{name}", "--set", "workload={trace: {path: ../x.csv}}", *OPTIONS)
+    assert outcome.code == 2 and outcome.err.startswith("far/x.csv: data row 2 (line 3)"), outcome.err

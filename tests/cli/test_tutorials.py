@@ -42,18 +42,18 @@ def test_the_first_hour() -> None:
     assert "14" in toy and "10" in toy and "TTFT" in chat
     assert "Stable up to" in load and "missing its targets" in load and "carries" in carries
     assert plan.splitlines()[1].startswith("8 GPUs carry most as")
-    assert Path("out/chat/report.html").is_file()
+    assert Path("out/first/report.html").is_file()
 
 
 def test_your_own_trace() -> None:
     page = (DOCS / "tutorial-trace.md").read_text(encoding="utf-8")
-    for kind, name in (("csv", "my.csv"), ("yaml", "mine.yaml")):
+    for kind, name in (("csv", "my.csv"), ("yaml", "my-trace.yaml")):
         (text,) = re.findall(rf"```{kind}\n(.*?)```", page, re.DOTALL)
         Path(name).write_text(text, encoding="utf-8")
     said = [run(command) for command in commands("tutorial-trace.md")]
     assert [code for code, _ in said] == [2, 0, 0, 0, 0, 0, 0]
     assert "line 7" in said[0][1] and "11" in said[1][1]
-    assert json.loads(Path("out/mine/summary.json").read_text(encoding="utf-8"))["requests"]["arrived"] == 11
+    assert json.loads(Path("out/trace/summary.json").read_text(encoding="utf-8"))["requests"]["arrived"] == 11
     assert "arrived 3 = completed 3" in said[3][1]
     assert json.loads(Path("out/l40s/summary.json").read_text(encoding="utf-8"))["requests"]["arrived"] == 11
 

@@ -316,7 +316,7 @@ def test_an_interruption_keeps_what_is_known() -> None:
         ({"budget": {"replicas": 3}}, "replicas of different deployments cannot be counted"),
         ({"budget": {"gpus": 3}, "objective": "best_slo"}, "objective 'best_slo' is not modelled with deployments"),
         ({"budget": {"gpus": 3}, "search": {"batch_limits": True}}, "search.batch_limits is not modelled"),
-        ({"prices": {"l4": 1}}, "prices.l4 has no effect: no such GPU among the candidates of any"),
+        ({"prices": {"l5": 1}}, "prices.l5 has no effect: no such GPU among the candidates of any"),
         ({"deployments": {"a": {"slo": {"ttft_p99.9_s": 1}}, "b": {}}}, r"200 requests cannot.*\(in deployment a\)"),
     ],
 )

@@ -16,7 +16,7 @@ from simulator.planning.slo import Target
 from simulator.planning.slo_words import slo_of_words
 from simulator.planning.spec import SearchSpec
 from simulator.report.load.page import render_capacity
-from simulator.report.load.words import a_gpu, fleet_text, load_lines
+from simulator.report.load.words import a_gpu, capacity_lines, fleet_text, load_lines, served_line
 from simulator.run import simulate
 from simulator.scenario.spec import Scenario, scenario_from
 
@@ -52,6 +52,17 @@ def test_a_point_is_the_run_of_that_rate() -> None:
         assert row["ttft_p99_s"] == summary["ttft_s"]["p99"] and row["verdict"] == summary["banner"]["verdict"]
 
 
+def test_a_short_run_serves_less_a_second_than_comes_and_says_why() -> None:
+    """The last of 100 answers, of a second each, comes a second after the last of the requests."""
+    slots = {"policy": {"name": "chunked", "max_num_seqs": 64}}
+    short, long = (load_curve(textbook(10, n, 1000, **slots), "rate", [10], replications=1) for n in (100, 2000))
+    row = short["points"][0]
+    trace = simulate(textbook(10, 100, 1000, **slots)).trace
+    assert row["requests_per_s"] == pytest.approx(100 / (trace.span_ns / 1e9 + 1), rel=0.01)
+    assert f"{row['requests_per_s']:.3g}/s of the 10/s that it keeps up with" in served_line(short)
+    assert served_line(long) == ""
+
+
 def test_without_values_the_rates_go_up_to_a_full_engine() -> None:
     """Eight slots, 10 ms an answer: 800/s when requests never run out."""
     data = load_curve(textbook(100, 3200, policy={"name": "chunked", "max_num_seqs": 8}), replications=1)
@@ -83,6 +94,8 @@ def test_the_capacity_of_one_server_is_that_of_mm1_and_of_two_twice_it() -> None
     assert found["breaks"]["level"] == "p95 queue time" and found["breaks"]["value"] > 0.106
     steps = found["steps"]
     assert [step["replicas"] for step in steps[:2]] == [1, 2]
+    assert found["span_s"] == pytest.approx(8_000 / found["rate"], rel=0.05)
+    assert f"(seen over {found['span_s']:,.0f} s of arrivals)" in capacity_lines(found)[1]
     assert 2 * found["low"] <= steps[1]["rate"] <= 2 * found["high"]
     for step in steps:  # twice as much every month
         assert step["months"]["100"] == pytest.approx(math.log2(step["rate"] / 25))

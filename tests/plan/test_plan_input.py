@@ -8,6 +8,7 @@ from simulator.cli.main import main
 from simulator.errors import ConfigError
 from simulator.planning.deployments import deployments_from, read_plan
 from simulator.planning.joint import plan_each
+from simulator.planning.spec import load_plan
 from simulator.planning.split import share_out
 from simulator.report.plan.joint import joint_lines, render_joint
 from simulator.report.plan.joint_data import joint_data, shared_data
@@ -119,3 +120,22 @@ def test_what_is_there_is_named_and_priced_apart() -> None:
     del old["price"]
     data = joint_data(plan_each(deployments_from(asked), jobs=1, explain=False))
     assert data["price_assumed"] and "old 2 x l40s; 4.58 USD/h (example prices)" in joint_lines(data)[0]
+
+
+def test_prices_of_other_gpus_are_left_out_and_that_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A list of prices serves many plans; what is no GPU at all is a typing error."""
+    file = tmp_path / "plan.yaml"
+    prices = "{h100: 2.5, l40s: 0.8, a100: 1.2}"
+    file.write_text(f"{TRAFFIC}prices: {prices}\nreserved_prices: {prices}\n{SPOT % prices[1:-1]}", encoding="utf-8")
+    spec = load_plan(file)
+    assert spec.prices == spec.reserved_prices == spec.spot.prices == {"h100": 2.5}
+    assert caplog.messages == [f"{key} left out: no candidate has this GPU: l40s, a100"
+                               for key in ("prices", "reserved_prices", "spot.prices")]
+    caplog.clear()
+    assert load_plan(file, ["candidates.gpu=l40s"]).prices == {"l40s": 0.8} and not caplog.messages
+    file.write_text(f"{TRAFFIC}prices: {prices}\ncandidates: {{gpu: l40s}}\ndeployments: {{a: {{}}}}\n")
+    assert read_plan(file).specs["a"].prices == {"l40s": 0.8}
+    assert caplog.messages == ["prices left out: no candidate has this GPU: h100, a100"]
+    file.write_text(f"{TRAFFIC}prices: {{h100: 2.5, l40: 0.8}}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"prices\.l40 has no effect: no such GPU"):
+        load_plan(file)

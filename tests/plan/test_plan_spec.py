@@ -59,7 +59,7 @@ def test_total_gpus_keeps_the_layouts_of_that_size_alone() -> None:
         ("max_num_seqs: 64", "max_num_seqs: 0", ["plan.yaml:9", "must be >= 1", "got 0"]),
         ("max_num_seqs: 64", "max_seqs: 64", ["plan.yaml:9", "max_seqs", "did you mean max_num_seqs?"]),
         ("gpu: [h100-sxm, l40s]", "gpu: [l40s, l40s]", ["plan.yaml:8", "repeat"]),
-        ("l40s: 0.9", "b200: 0.9", ["prices.b200", "no effect", "h100-sxm, l40s"]),
+        ("l40s: 0.9", "b20: 0.9", ["prices.b20", "no effect", "h100-sxm, l40s"]),
         ("l40s: 0.9", "l40s: -1", ["prices.l40s", "> 0", "-1"]),
         ("name: p", "name: p\nsurvive: -1", ["plan.yaml:2", "survive", ">= 0", "got -1"]),
         ("name: p", "name: p\ngrowth: 0", ["plan.yaml:2", "growth", "> 0", "got 0"]),

@@ -155,6 +155,20 @@ def test_one_fleet_for_all_adapters_or_one_each(capsys: pytest.CaptureFixture[st
     assert blocks == {"h200-sxm, 12 adapter slots": 12, "h200-sxm, 48 adapter slots": 48}
 
 
+def test_four_bits_where_memory_is_short_and_eight_where_there_is_much_to_compute(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """4-bit weights are multiplied in 16 bits: what they gain while weights are read is gone with many sequences
+    (Frantar et al., MARLIN, PPoPP 2025, abstract). 70 billion parameters of a byte leave no room on one H100 of 80 GB,
+    of half a byte they do."""
+    busy = answer("19_4_or_8_bits", capsys)
+    assert busy["recommended"]["candidate"]["model"].endswith("-fp8")
+    calm = answer("19_4_or_8_bits", capsys, "--set", "workload.arrivals.rate=0.2")
+    best, status = calm["recommended"], {row["label"]: row["status"] for row in calm["candidates"]}
+    assert (best["gpus"], best["label"]) == (1, "h100-sxm, llama-3.1-70b-awq")
+    assert status["h100-sxm, llama-3.1-70b-fp8"] == "does not fit"
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", FILES)
 def test_answers_begin_as_documented(name: str, capsys: pytest.CaptureFixture[str]) -> None:

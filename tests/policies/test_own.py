@@ -1,5 +1,6 @@
 """A policy in a user's own file: the tutorial as written, what is refused, and both engines alike."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -17,6 +18,7 @@ from simulator.scenario.spec import scenario_from
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/tutorial-policy.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^    (servecast .*)$", PAGE, re.MULTILINE)
+BUSY = [command for command in COMMANDS if "busy.yaml" in command]
 OUTPUT = [8, 8, 2, 2, 6, 1, 1, 4]
 CHOSEN = ["policy.name=null", "policy.file=short_first.py"]
 
@@ -24,11 +26,13 @@ CHOSEN = ["policy.name=null", "policy.file=short_first.py"]
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The tutorial's files in the working folder."""
-    (code,), (data,) = (re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL) for kind in ("python", "yaml"))
+    (code, peeks), (data,) = (re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL) for kind in ("python", "yaml"))
     assert len(code.splitlines()) <= 30
     (tmp_path / "short_first.py").write_text(code)
     (tmp_path / "short_first.yaml").write_text(data)
-    (tmp_path / "peeks.py").write_text("def key(req, lim, i):\n    return req.output[i]\n")
+    for name in ("peeks.py", "oracle_peeks.py"):
+        assert f"`{name}`" in PAGE
+        (tmp_path / name).write_text(peeks)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -36,13 +40,28 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_tutorial_as_written(folder: Path, monkeypatch: pytest.MonkeyPatch,
                                  capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
     """Every command on the page does what the page says, and the pictures are there. On SimPy, as for who reads it."""
-    assert len(COMMANDS) == 4
+    assert len(COMMANDS) == 4 + len(BUSY)
     monkeypatch.setenv("SERVECAST_COMPILE", "off")
-    codes = [main(shlex.split(command)[1:]) for command in COMMANDS]
+    codes = [main(shlex.split(command)[1:]) for command in COMMANDS if command not in BUSY]
     assert codes == [0, 0, 0, 2]
     assert "peeks.py:2: a policy must not read output, the true length" in capsys.readouterr().err
     for name in ("first_come", "short_first"):
         assert "<svg" in (folder / f"out/{name}/plots/slots.svg").read_text()
+
+
+@pytest.mark.nightly
+def test_what_knowing_the_lengths_is_worth(folder: Path, monkeypatch: pytest.MonkeyPatch,
+                                           capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    """The numbers of the page."""
+    monkeypatch.setenv("SERVECAST_COMPILE", "off")
+    start, *runs = BUSY
+    assert main(shlex.split(start.partition(" > ")[0])[1:]) == 0
+    (folder / "busy.yaml").write_text(capsys.readouterr().out)
+    assert [main(shlex.split(command)[1:]) for command in runs] == [0, 0]
+    guess, knows = (json.loads((folder / "out" / name / "summary.json").read_text())["e2e_s"]
+                    for name in ("guess", "knows"))
+    assert f"mean E2E is {guess['mean']:.1f} s. Who knew the lengths would have {knows['mean']:.1f} s" in PAGE
+    assert f"p99 of {knows['p99']:.0f} s against {guess['p99']:.0f} s" in re.sub(r"\s+", " ", PAGE)
 
 
 def run(code: str, tmp_path: Path, engine: Any = "reference", name: str = "mine", slots: int = 2,

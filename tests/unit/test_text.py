@@ -2,7 +2,12 @@
 
 import pytest
 
-from simulator.text import number, seconds, share, times
+from simulator.text import number, restarted, seconds, several, share, times, verb
+
+
+def test_one_of_anything_is_singular() -> None:
+    assert [several(n, "GPU") for n in (0, 1, 2, 3000)] == ["0 GPUs", "1 GPU", "2 GPUs", "3,000 GPUs"]
+    assert (verb(1, "was", "were"), verb(2, "was", "were"), restarted(1)) == ("was", "were", "1 request starts again")
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_memory_reserved_and_running_out() -> None:
     reserved, paged = text.split("memory taken")
     lines = [line[2:].rstrip() for line in reserved.splitlines()[1:6]]
     assert lines == ["······", "░░░░░░", "░░A░░B", "░AA░BB", "AAABBB"]
-    assert "6 steps, up to 1 requests at a time" in reserved and "preempted" not in reserved
+    assert "6 steps, up to 1 request at a time" in reserved and "preempted" not in reserved
     assert [line[2:].rstrip() for line in paged.splitlines()[1:6]] == ["····", "·B··", "·BAB", "BAAB", "AAAB"]
     assert "4 steps, up to 2 requests at a time" in paged and "step 2: B is preempted, 2 tokens dropped" in paged
 

@@ -8,7 +8,9 @@ import pytest
 import yaml
 
 from simulator import scenario_from, simulate
+from simulator.cost.gpu_times import UNITS
 from simulator.errors import ConfigError
+from simulator.metrics.trust import KINDS, scaled_line
 from simulator.planning.bounds import StepError, step_error
 from simulator.profiles.gpu import list_gpus, load_gpu, parse_gpu
 from simulator.profiles.host import load_host
@@ -20,8 +22,12 @@ ROOT = Path(__file__).resolve().parents[2]
 REQUESTS: dict[str, Any] = {"requests": {"output": [20, 30, 40], "prompt": 100, "arrival_s": [0.0, 0.0, 0.0]}}
 
 
+def asked(**more: Any) -> Any:
+    return scenario_from({"workload": REQUESTS, "max_model_len": 4096, **more})
+
+
 def summary(**more: Any) -> dict[str, Any]:
-    return simulate(scenario_from({"workload": REQUESTS, "max_model_len": 4096, **more}), "reference").summary
+    return simulate(asked(**more), "reference").summary
 
 
 def test_interval_holds_the_prediction_and_has_the_width_of_the_file() -> None:
@@ -138,3 +144,16 @@ def test_a_bad_list_of_runs_is_refused(rows: object) -> None:
 
 def test_textbook_examples_have_no_interval() -> None:
     assert summary(hardware="unit")["trust"]["interval_90"] == {}
+
+
+def test_scaled_times_are_named_with_whether_this_run_uses_them() -> None:
+    """The H200's profile lacks components of experts alone: a dense model uses none of them, one with experts does."""
+    assert all(sum(key.startswith(keys) for keys in KINDS.values()) == 1 for key in UNITS)
+    dense, mixed = (scaled_line(prepare(asked(hardware="h200-sxm", model=model))) for model in
+                    ("llama-3.1-8b", "qwen3-30b-a3b"))  # fmt: skip
+    assert dense == "this run uses none of those; the others are of experts"
+    assert mixed == "of those this run uses times of experts"
+    assert scaled_line(prepare(asked(hardware="h100-sxm"))) == scaled_line(prepare(asked(hardware="b200"))) == ""
+    fitted = scaled_line(prepare(asked(hardware={"gpu": "l40s", "kv_dtype": "fp8"})))
+    used, _, others = fitted.partition("; ")
+    assert "8-bit KV" in used and "matrix products" in used and "experts" in others and "8-bit products" in others

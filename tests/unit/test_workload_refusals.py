@@ -107,7 +107,7 @@ def test_empty_trace(tmp_path: Path, text: str) -> None:
 
 def test_all_rows_dropped_is_an_empty_trace(tmp_path: Path) -> None:
     text = "Timestamp,Request tokens,Response tokens\n1,5,0\n"
-    assert "empty trace: all 1 rows were dropped (1 failed request" in failure(write(tmp_path, text))
+    assert "empty trace: all of 1 row dropped (1 failed request" in failure(write(tmp_path, text))
 
 
 def test_dropping_bad_rows_counts_each_reason(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from simulator.report.load.words import (
     growths_shown,
     load_lines,
     offered_text,
+    served_line,
     step_rows,
 )
 from simulator.report.render import render
@@ -51,6 +52,7 @@ def render_load(data: Data) -> str:
         title=f"{data['name']}: load test",
         data=data,
         answer=load_lines(data),
+        served=served_line(data),
         verdict="stable" if carries else "overloaded",
         columns=COLUMNS,
         cell_text=cell_text,

@@ -8,13 +8,15 @@ from rich.text import Text
 
 from simulator.planning.edge import TIE
 from simulator.report.tables import COLOURS
-from simulator.text import MISSING, counted, number, seconds, share, stopped_lines
+from simulator.text import MISSING, counted, number, seconds, several, share, stopped_lines, verb
 
 Data = Mapping[str, Any]
 COLUMNS: Final = (("requests_per_s", "served/s"), ("output_tokens_per_s", "tokens/s"), ("ttft_p50_s", "TTFT p50"),
                   ("ttft_p99_s", "TTFT p99"), ("tpot_p50_s", "TPOT p50"), ("tpot_p99_s", "TPOT p99"),
                   ("e2e_p99_s", "E2E p99"))  # fmt: skip
 """Columns of the table on screen."""
+SHORTFALL: Final = 0.97
+"""Share of the rate below which what is served of it is explained."""
 MOST_GROWTHS: Final = 5
 """Columns of months that fit a terminal."""
 
@@ -57,22 +59,38 @@ def load_lines(data: Data) -> list[str]:
             f"p99 TTFT {seconds(best['ttft_p99_s'])}, p99 TPOT {seconds(best['tpot_p99_s'])}."
         ]
         if "mean_gpus" in best:
-            lines.append(f"The autoscaled fleet had {number(best['mean_gpus'])} GPUs on average there.")
+            count = best["mean_gpus"]
+            lines.append(f"The autoscaled fleet had {number(count)} {verb(count, 'GPU', 'GPUs')} "
+                         "on average there.")
         if first_bad is not None:
             lines.append(f"At {first_bad[data['axis']]:g} {unit} it is {first_bad['verdict']}: {first_bad['reason']}.")
         else:
             lines.append("No point is beyond what it carries; larger ones would show where that ends.")
-    lines += [f"{len(data['measured'])} measured points beside it."] if data.get("measured") else []
+    lines += [f"{several(len(data['measured']), 'measured point')} beside it."] if data.get("measured") else []
     return lines + stopped_lines(data)
+
+
+def served_line(data: Data) -> str:
+    """Why less is served a second than comes, where all is served; empty where that is not so."""
+    short = [row for row in data["points"] if row["verdict"] == "stable" and row.get("rate")
+             and row["requests_per_s"] < SHORTFALL * row["rate"]]
+    if not short:
+        return ""
+    row = short[-1]
+    return ("served/s and tokens/s are means to the last answer, which comes some time after the last request: "
+            f"{number(row['requests_per_s'])}/s of the {row['rate']:g}/s that it keeps up with. A run of more requests "
+            "brings the two together.")
 
 
 def load_tables(data: Data) -> Iterator[Any]:
     """What `servecast load` prints."""
-    yield Text(f"{data['name']}: {data['requests']:,} requests, {data['model']} on {fleet_text(data)}, "
+    yield Text(f"{data['name']}: {several(data['requests'], 'request')}, {data['model']} on {fleet_text(data)}, "
                f"{data['policy']}", style="bold")  # fmt: skip
     for line in load_lines(data):
         yield Text(line)
     yield _points(data, "rate" if data["axis"] == "rate" else "clients")
+    if line := served_line(data):
+        yield Text(line, style="dim")
     if data.get("measured"):
         yield _measured(data)
     if data["replications"] > 1:
@@ -120,7 +138,8 @@ def capacity_lines(data: Data) -> list[str]:
     lines = [
         f"{fleet} carries {data['rate']:.4g} requests/s ({low} to {high} with the {share(data['step_error'])} error of "
         f"step times) with {asked}.",
-        f"Just above, at {data['breaks']['rate']:.4g} requests/s: {data['breaks']['words']}.",
+        f"Just above, at {data['breaks']['rate']:.4g} requests/s: {data['breaks']['words']} (seen over "
+        f"{data['span_s']:,.0f} s of arrivals).",
     ]
     if data["relief"]:
         most = first_relief(data["relief"])

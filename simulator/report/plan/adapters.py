@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from simulator.text import number, replicas_text, seconds
+from simulator.text import number, replicas_text, seconds, several
 from simulator.units import GIB
 
 Data = Mapping[str, Any]
@@ -19,16 +19,17 @@ def adapter_lines(row: Data | None, cost: float) -> list[str]:
     lines = [
         f"Adapters: {slots} take {number(row['slots_bytes'] / GIB)} GiB of each GPU, {lost:,} of "
         f"{row['kv_blocks_without']:,} KV blocks ({100 * lost / row['kv_blocks_without']:.1f} %); a decode step of "
-        f"{row['sequences']} sequences takes {seconds(longer)} longer, {100 * longer / row['step_s_without']:.0f} %."
+        f"{several(row['sequences'], 'sequence')} takes {seconds(longer)} longer, "
+        f"{100 * longer / row['step_s_without']:.0f} %."
     ]
     if row["without"]:
         lines.append(f"Without adapters the same traffic takes {replicas_text(row['without']['replicas'])}, "
                      f"{row['without']['usd_per_hour']:.2f} USD/h.")  # fmt: skip
     if row["apart"]:
         own = row["apart"]
-        lines.append(f"A fleet for each of the {row['adapters']} adapters, merged into its weights: {own['fleets']} x "
-                     f"{replicas_text(own['each'])}, {own['gpus']} GPUs, {own['usd_per_hour']:.2f} USD/h, "
-                     f"{_against(own['usd_per_hour'], cost)}.")  # fmt: skip
+        lines.append(f"A fleet for each of the {several(row['adapters'], 'adapter')}, merged into its weights: "
+                     f"{own['fleets']} x {replicas_text(own['each'])}, {several(own['gpus'], 'GPU')}, "
+                     f"{own['usd_per_hour']:.2f} USD/h, {_against(own['usd_per_hour'], cost)}.")  # fmt: skip
     elif row["reason"]:
         lines.append(f"No fleet for one adapter alone: {row['reason']}.")
     return lines
@@ -41,7 +42,8 @@ def adapter_rows(row: Data | None, cost: float) -> list[dict[str, str]]:
     rows = []
     apart, without = row["apart"], row["without"]
     if apart:
-        rows.append(_row(f"a fleet for each of {apart['fleets']} adapters: {apart['replicas']} replicas", apart, cost,
+        fleets = f"a fleet for each of {several(apart['fleets'], 'adapter')}: {replicas_text(apart['replicas'])}"
+        rows.append(_row(fleets, apart, cost,
                          f"{apart['each']} each, the adapter merged into the weights; every limit kept"))  # fmt: skip
     if without:
         rows.append(_row(f"no adapters at all: {replicas_text(without['replicas'])}", without, cost,

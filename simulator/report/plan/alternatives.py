@@ -5,7 +5,7 @@ from typing import Any
 
 from simulator.report.plan.adapters import adapter_rows
 from simulator.report.plan.forest import Bar, forest
-from simulator.text import level_value, number, replicas_text
+from simulator.text import level_value, number, replicas_text, restarted
 
 Data = Mapping[str, Any]
 NAMES = {"hpa": "Kubernetes' HPA", "keda": "KEDA"}
@@ -43,7 +43,7 @@ def _loss(lost: Data | None) -> str:
         return ""
     seen = ", ".join(f"{level['name']} {level_value(level, 'value')}" for level in lost["levels"])
     return (f" In the {lost['after_s']:g} s after the loss of {lost['replicas']} in its busiest time, when "
-            f"{lost['restarted']} requests start again: {seen}.")  # fmt: skip
+            f"{restarted(lost['restarted'])}: {seen}.")  # fmt: skip
 
 
 def _spot(row: Data | None) -> str:

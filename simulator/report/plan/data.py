@@ -280,13 +280,13 @@ def assumptions(plan: Plan) -> list[str]:
         price = price_of(spec, gpu)
         if price.assumed and gpu != "unit":
             texts.append(
-                f"{gpu}: {price.usd_per_hour:.2f} USD per GPU and hour is an example, override it with "
-                f"prices ({price.source})"
+                f"{gpu}: {price.usd_per_hour:.2f} USD per GPU and hour is an example, yours goes under prices "
+                f"({price.source.removeprefix('assumption, override it: ')})"
             )
     texts.append(
-        f"replicas {'of a pool ' if others else ''}are identical and share nothing; every fleet in the tables was "
-        "decided on with all its replicas; "
-        "the way there, headroom and changes use one replica on its share of the requests where that is enough"
+        f"replicas {'of a pool ' if others else ''}are identical and share nothing; whether a fleet in the tables does "
+        "was simulated with all its replicas, while the search, headroom and changes simulate one replica with its "
+        "share of the requests where that is enough"
     )
     if spec.growth != 1.0:
         texts.append(f"growth {spec.growth:g}: the same requests arrive {spec.growth:g} times as fast")

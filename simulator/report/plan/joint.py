@@ -279,7 +279,7 @@ def _cards(data: Data) -> list[tuple[str, str, str]]:
     if common and first_relief(data["relief"]):
         cards.append(("bottleneck", data["relief"][0]["resource"], f"of {common['first']}"))
     elif least and least["bottleneck"]:
-        cards.append(("bottleneck there", least["bottleneck"], "what more of moves the wall most"))
+        cards.append(("bottleneck there", least["bottleneck"], "of it 25 % more moves the wall furthest"))
     cards.append(("power, estimate", f"{data['watts_estimate'] / 1000:.3g} kW", "GPUs at rated maximum"))
     return cards
 

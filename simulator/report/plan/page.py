@@ -27,7 +27,7 @@ from simulator.report.plan.words import (
     replica_words,
 )
 from simulator.report.render import markdown_cell, render
-from simulator.text import bounded, counted, counted_range, gain, level_value, moment
+from simulator.text import bounded, counted, counted_range, gain, level_value, moment, replicas_text
 
 Data = Mapping[str, Any]
 
@@ -119,7 +119,7 @@ def _cards(data: Data) -> list[tuple[str, str, str]]:
         cards += [
             ("headroom", f"{answer['headroom_pct']:.0f} %", _headroom_note(answer)),
             ("breaks first", answer["breaks"], "just above the wall"),
-            ("bottleneck at the wall", answer["bottleneck"], "what more of moves the wall most"),
+            ("bottleneck at the wall", answer["bottleneck"], "of it 25 % more moves the wall furthest"),
         ]
         change = next(iter(answer["changes"]), None)
         if change and change["per_dollar_gain_pct"] is not None and change["per_dollar_gain_pct"] >= WORTH_PCT:
@@ -225,7 +225,7 @@ def _hours(data: Data) -> tuple[str, str]:
     day = data["answer"]["hourly"] if data["answer"] else None
     if not day:
         return "", ""
-    values = [(str(k), float(n), f"hour {k}: {n} replicas") for k, n in enumerate(day["replicas"])]
+    values = [(str(k), float(n), f"hour {k}: {replicas_text(n)}") for k, n in enumerate(day["replicas"])]
     svg = columns(values, "replicas", "replicas hour by hour", float(data["recommended"]["replicas"]))
     return svg, (
         f"Replicas if the fleet is resized every hour: {day['saving_pct']:.0f} % fewer replica hours, "

@@ -13,7 +13,7 @@ from simulator.planning.whatif import REPLICA_HOURS, SHARES, USD_PER_MILLION
 from simulator.report.folder import new_folder
 from simulator.report.plan.forest import Bar, forest
 from simulator.report.render import markdown_cell, render
-from simulator.text import bounded, share, stopped_lines, times
+from simulator.text import bounded, several, share, stopped_lines, times
 
 Data = Mapping[str, Any]
 HEADLINE: Final = ("TTFT p99", "TPOT p99", "output tokens/s", "within SLO", USD_PER_MILLION)
@@ -72,7 +72,7 @@ def amount(cell: Data, key: str) -> str:
     if value == (0 if cell["kind"] == "points" else 1):
         return "same"
     if cell["kind"] == "points":
-        return f"{value:+.1f} points"
+        return f"{value:+.1f} points" if abs(value) >= 0.05 else f"{value:+.1g} points"
     if 0.1 < value < 2:
         return f"{100 * (value - 1):+.1f} %"
     return times(value)
@@ -120,7 +120,7 @@ def pictures(data: Data) -> list[dict[str, Any]]:
         svg = forest(bars, f"{metric} against the base", f"{metric} against the base")
         if svg:
             found.append({"svg": Markup(svg), "caption": f"{metric}: change against the base with its interval, on a "
-                          "logarithmic axis. Green is less, red more, grey not told apart."})  # fmt: skip
+                          "logarithmic axis. Green is less, red more, grey may be chance."})  # fmt: skip
     return found
 
 
@@ -142,9 +142,10 @@ def whatif_tables(data: Data) -> Iterator[Any]:
                           end_section=metric == data["metrics"][-1])  # fmt: skip
     yield table
     yield Text(
-        f"{100 * data['confidence']:.0f} % intervals over {data['replications']} paired replications; ~ = not told "
-        "apart from the base. Shares change by points, all else by the mean of log ratios. Model error is common to "
-        "both sides and not in the intervals."
+        f"In brackets: {100 * data['confidence']:.0f} % interval of the change over "
+        f"{several(data['replications'], 'replication')}, each with the same requests for base and change; ~: it may "
+        "be chance. Shares change by percentage points, all else by a factor. The error of the step times is in both "
+        "alike and not in the intervals."
     )
     if any(row["overloaded"] for row in data["rows"]):
         yield Text(UNCOMPARED)

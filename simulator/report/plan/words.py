@@ -10,7 +10,17 @@ from simulator.report.plan.adapters import adapter_lines
 from simulator.report.plan.alternatives import alternative_lines, ends_text, sensitivity_lines
 from simulator.report.plan.limits import limit_lines
 from simulator.report.plan.purchases import purchase_lines
-from simulator.text import bounded, counted, counted_range, glued, level_value, replicas_text, stopped_lines
+from simulator.text import (
+    bounded,
+    counted,
+    counted_range,
+    glued,
+    level_value,
+    replicas_text,
+    restarted,
+    several,
+    stopped_lines,
+)
 
 Data = Mapping[str, Any]
 
@@ -38,7 +48,7 @@ def paid_for(other: Data) -> bool:
 
 def gpu_words(count: int) -> str:
     """`16 GPUs`, `1 GPU`."""
-    return f"{count} GPUs" if count > 1 else "1 GPU"
+    return several(count, "GPU")
 
 
 def replica_words(fleet: Data) -> str:
@@ -127,7 +137,7 @@ def _survival(data: Data) -> list[str]:
     back = "not met again before the end" if lost["recovered_s"] is None else back
     return [
         *lines,
-        f"Losing {lost['replicas']} under load: {lost['restarted']} requests start again; in the {lost['after_s']:g} s "
+        f"Losing {lost['replicas']} under load: {restarted(lost['restarted'])}; in the {lost['after_s']:g} s "
         f"after it {hit}; every level {back}.",
     ]
 
@@ -209,7 +219,7 @@ def _no_answer(data: Data) -> list[str]:
 
 
 def _nearest_fleet(near: Data) -> str:
-    return replica_words(near) if near.get("beside") else f"{near['replicas']} replicas of {near['label']}"
+    return replica_words(near) if near.get("beside") else f"{replicas_text(near['replicas'])} of {near['label']}"
 
 
 def plan_tables(data: Data) -> Iterator[Any]:
