@@ -116,7 +116,7 @@ JUDGED = {
 
 @pytest.mark.parametrize("name", JUDGED)
 def test_traffic_meets_its_bars_on_the_host_that_the_run_had(name: str) -> None:
-    """TPOT, E2E and TTFT, of the first two over two hosts and four loads each; CPU times as the run's launches were (0.7
+    """TPOT, E2E and TTFT, of the first two over two hosts and four loads each; CPU times as its launches were (0.7
     to 1.2 of the profile's): what is not the host is right. Of the run's times nothing but its launches is used."""
     names, bars = JUDGED[name]
     errors = []
