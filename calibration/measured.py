@@ -64,6 +64,7 @@ class EngineSettings:
     cuda_graphs: bool = True
     speculative: dict[str, Any] | None = None
     sampling: dict[str, float] | None = None
+    deep_gemm: bool = True  # VLLM_USE_DEEP_GEMM: products of fp8 weights in blocks on Hopper and later
     lora: dict[str, int] | None = None
     pipeline_parallel_size: Count = 1
 

@@ -105,6 +105,7 @@ def cost_of(run: MeasuredRun, setup: Profiles) -> Cost:
         lora_of(run.engine.lora),
         e.pipeline_parallel_size,
         spread(run.requests.prompt_tokens.to_numpy(), run.requests.output_tokens.to_numpy(), run.kind == "grouped"),
+        e.deep_gemm,
     )
 
 

@@ -53,6 +53,7 @@ def calibrated_cost(
     lora: Lora | None = None,
     stages: int = 1,
     unequal: float = 1.0,
+    deep_gemm: bool = True,
 ) -> Cost:
     """Fill a `Cost` for `model` on `tp` GPUs of `host` (default: the measured one), drafting by `speculation`; or on
     `stages` times as many, in a pipeline.
@@ -60,6 +61,7 @@ def calibrated_cost(
     `windowed`: requests are longer than the model's attention windows, so that windowed layers are priced by what they
     see.
     `unequal`: how much the contexts of a step differ, from 0 to 1 (workload.unequal).
+    `deep_gemm`: products of fp8 weights in blocks by DeepGEMM where the GPU has it (vLLM's default), else by CUTLASS.
     Raises ConfigError: bad limit, uneven split, overflow.
     """
     if max_num_seqs < 1 or max_num_batched_tokens < 1:
@@ -69,7 +71,7 @@ def calibrated_cost(
         )
     times = gpu_times(gpu)
     rows = speculation.rows if speculation else 1
-    device = Device(gpu, times, model, tp, model.weight_format(weight_dtype), routing, rows, unequal)
+    device = Device(gpu, times, model, tp, model.weight_format(weight_dtype), routing, rows, unequal, deep_gemm)
     attention = AttentionTime(gpu, times, model, tp, kv_dtype)
     drafting, draft = _drafting(device, speculation), speculation.draft if speculation else None
     reading = AttentionTime(gpu, times, draft, tp, kv_dtype) if draft else attention

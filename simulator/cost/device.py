@@ -31,6 +31,9 @@ MXFP4_KERNELS: Final = 8
 """Small kernels that a layer of experts in mxfp4 has beside those of the other formats (vLLM 0.24, fused_moe/experts/
 gpt_oss_triton_kernels_moe.py: tokens sorted by bit matrices), each as long as a product takes to start: a decode step
 of one sequence of gpt-oss-20b lasts 0.74 ms longer than its reads (measurements/gpt-oss-20b-h200/batch_b1)."""
+DEEP_GEMM: Final = 9.0
+"""Compute capability (Hopper) from which on vLLM takes DeepGEMM, which its wheel holds, for products of fp8 weights in
+blocks (vLLM 0.24, vllm/utils/deep_gemm.py; VLLM_USE_DEEP_GEMM)."""
 PREFILL_SAMPLES: Final = 8
 """Rows through the head in a step with prefill: its decodes and finished prompts are few beside its tokens."""
 UNSPLIT: Final = 52.0
@@ -63,6 +66,7 @@ class Device:
     routing: Routing = NO_PREFERENCE
     queries: int = 1  # tokens of a sequence in a pure decode step: 1 + drafts
     unequal: float = 1.0  # of contexts, from 0 to 1 (workload.unequal)
+    deep_gemm: bool = True  # the engine has DeepGEMM compute products of fp8 weights in blocks, where the GPU can
 
     @property
     def vocab_share(self) -> float:
@@ -78,6 +82,12 @@ class Device:
     def in_blocks(self) -> bool:
         """Those products have a scale for each block of weights."""
         return self.eight_bit and self.weights.in_blocks
+
+    @property
+    def cutlass_blocks(self) -> bool:
+        """Those products are computed by CUTLASS: before Hopper there is no DeepGEMM, whose take as long as with one scale
+        a tensor (deepseek-ai/DeepGEMM 7a70b43, README: 16 shapes on an H800, 1 % off in the mean)."""
+        return not self.deep_gemm or 0 < self.gpu.compute_capability < DEEP_GEMM
 
     @property
     def four_bits(self) -> bool:
@@ -119,7 +129,8 @@ class Device:
                 product, factor = (self.times.four_bits, 1.0) if self.four_bits else (self.times.gemm, self.rate_factor)
                 seconds = product.seconds(rows, gemm.n, gemm.k, size, factor)
                 if self.in_blocks:
-                    seconds = seconds * np.interp(rows, *self.times.block_rows) + self.times.block_quantise_s
+                    ratio = np.interp(rows, *self.times.block_rows) if self.cutlass_blocks else 1.0
+                    seconds = seconds * ratio + self.times.block_quantise_s
                 total = total + (1.0 - kept) * seconds
         return total
 

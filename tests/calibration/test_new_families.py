@@ -120,6 +120,31 @@ def test_products_in_blocks_are_the_engines_own_kernels() -> None:
     assert min(errors(False)) < -0.5
 
 
+DEEP_GEMM = ((64, 2112, 7168, 206), (64, 24576, 1536, 289), (64, 32768, 512, 219), (64, 7168, 16384, 336),
+             (64, 4096, 7168, 287), (64, 7168, 2048, 295), (128, 2112, 7168, 352), (128, 24576, 1536, 535),
+             (128, 32768, 512, 358), (128, 7168, 16384, 645), (128, 4096, 7168, 533), (128, 7168, 2048, 510),
+             (4096, 2112, 7168, 1058), (4096, 24576, 1536, 990), (4096, 32768, 512, 590), (4096, 7168, 16384, 1358))
+"""(m, n, k, TFLOP/s) of deepseek-ai/DeepGEMM 7a70b43, README, H800 (an H100's arithmetic and memory)."""
+
+
+def test_products_of_deep_gemm_take_as_long_as_with_one_scale_a_tensor() -> None:
+    times = gpu_times(load_gpu("h100-sxm"))
+    ratios = [float(times.gemm.seconds(np.array([float(m)]), n, k, 1.0, times.fp8_gain)[0]) * tflops * 1e12
+              / (2 * m * n * k) for m, n, k, tflops in DEEP_GEMM]
+    assert np.mean(ratios) == pytest.approx(1.0, abs=0.05)
+    assert np.mean(np.abs(np.array(ratios) - 1)) < 0.15
+
+
+@pytest.mark.parametrize(("gpu", "slower"), [("h200-sxm", False), ("l40s", True)])
+def test_deep_gemm_needs_hopper_and_may_be_turned_off(gpu: str, slower: bool) -> None:
+    """VLLM_USE_DEEP_GEMM: on by default, of no effect on an L40S."""
+    model = load_model("qwen3-32b-fp8")
+    on, off = (calibrated_cost(load_gpu(gpu), ENGINE, model, 1, "auto", "bf16", 128, 2048, deep_gemm=each)
+               for each in (True, False))
+    assert (int(on.dense_ns[0, 32]) == int(off.dense_ns[0, 32])) is slower
+    assert int(on.dense_ns[0, 32]) <= int(off.dense_ns[0, 32])
+
+
 def test_shipped_entries_are_those_that_the_kernels_give() -> None:
     entries, shipped = quantised_entries(MEASUREMENTS), load_gpu("h200-sxm").measured
     for key in ("fp8_block_quantise", "expert_fp8_start", "expert_fp8_read", "expert_fp8_gain"):
