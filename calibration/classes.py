@@ -24,6 +24,10 @@ def class_of(run: MeasuredRun) -> str:
     if engine.async_scheduling is False and not engine.speculative:
         parts.append("synchronous")
     model = setup_of(run).model
+    if any(model.windows):
+        parts.append("windows")
+    if model.latent:
+        parts.append("latent attention")
     if model.experts:
         parts.append("experts")
     stored = model.weight_format()

@@ -56,9 +56,11 @@ FIT_RUNS: Final = (
 )
 FEATURE_RUNS: Final = ("llama8b-h200-sampling/batch_*", "llama8b-h200-lora/batch_*", "llama8b-h200-lora/pre*",
                        "llama8b-h200-pp2/batch_*", "llama8b-h200-pp2/pre*", "qwen3-30b-a3b-h200-b/batch_*",
-                       "qwen3-30b-a3b-h200-b/pre_*")
-"""Behind what sampling, adapters, pipeline stages and the launch of experts add to a step; the intervals are those of
-the plain engine."""
+                       "qwen3-30b-a3b-h200-b/pre_*", "deepseek-v2-lite-h200/batch_*", "deepseek-v2-lite-h200/ctx_*",
+                       "deepseek-v2-lite-h200/pre*", "gpt-oss-20b-h200/*", "qwen3-30b-a3b-fp8-h200/batch_*",
+                       "qwen3-30b-a3b-fp8-h200/pre*")
+"""Behind what sampling, adapters, pipeline stages, latent attention, mxfp4 and the launch of experts add to a step; the
+intervals are those of the plain engine."""
 SIXTEEN_BIT_LAUNCHES: Final = tuple(f"llama8b-h200-{runs}_*" for runs in ("c/conv", "c/code", "d/conv", "e/conv",
                                                                          "prefix-c/conv"))
 EIGHT_BIT_LAUNCHES: Final = ("llama8b-h200-fp8-c/conv_*",)

@@ -36,14 +36,17 @@ def expert_entries(data: Path, stem: str = "h100") -> dict[str, Any]:
     first = {"start": 2e-5, "bandwidth": 2.9e12, "rate": 3.4e14, "elementwise": 2.5e12, "untuned": 0.9}
     values, error = _fit_experts(narrow[narrow.moe_dtype == "bfloat16"], 2.0, first, {})
     large, large_error = _fit_experts(sixteen, 2.0, {"rate": 8e14}, values)
-    fp8, fp8_error = _fit_experts(narrow[narrow.moe_dtype == "fp8"], 1.0, {"bandwidth": 2.5e12, "rate": 3.2e14}, values)
-    both, both_error = _fit_experts(eight, 1.0, {"rate": 1.6e15}, values | {"bandwidth": fp8["bandwidth"]})
+    first = {"start": 2e-5, "bandwidth": 2.5e12, "rate": 3.2e14}
+    fp8, fp8_error = _fit_experts(narrow[narrow.moe_dtype == "fp8"], 1.0, first, values)
+    read = {key: fp8[key] for key in ("start", "bandwidth")}
+    both, both_error = _fit_experts(eight, 1.0, {"rate": 1.6e15}, values | read)
     names = f"{AIC}; fused experts of Qwen3-30B-A3B on one GPU, split over two, dealt out to 2, 4 and 8"
     mixtral = f"{AIC}; fused experts of Mixtral 8x7B and 8x22B split over 1 to 8 GPUs"
     return {
         **{f"expert_{key}": entry(f"expert_{key}", value, names, error) for key, value in values.items()},
         "expert_wide_rate": entry("expert_wide_rate", large["rate"] * SUSTAINED, f"{mixtral}, x {SUSTAINED} as for "
                                    "other products", large_error),
+        "expert_fp8_start": entry("expert_fp8_start", fp8["start"] / values["start"], names, fp8_error),
         "expert_fp8_read": entry("expert_fp8_read", fp8["bandwidth"] / values["bandwidth"], names, fp8_error),
         "expert_fp8_gain": entry("expert_fp8_gain", fp8["rate"] / values["rate"], names, fp8_error),
         "expert_wide_fp8_gain": entry("expert_wide_fp8_gain", both["rate"] / large["rate"], mixtral, both_error),

@@ -30,6 +30,8 @@ Rows = Sequence[Mapping[str, Any]]
 KERNELS: Final = "kernels-h200.json"
 FOUR_BITS: Final[Mapping[str, tuple[str, ...]]] = {"machete": ("int4", "int4_zeros"), "marlin": ("int4_zeros_marlin",)}
 """Kernel -> formats of its rows: groups of 128, without and with zero points."""
+BETWEEN: Final = (17, 65)
+"""Rows that no graph has: steps of so few tokens run padded to the next of its sizes."""
 
 
 def quantised_entries(measurements: Path) -> dict[str, Any]:
@@ -37,7 +39,7 @@ def quantised_entries(measurements: Path) -> dict[str, Any]:
     path = measurements / KERNELS
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        products, experts = content["products"], content["experts"]
+        products, experts, quantise = content["products"], content["experts"], content["quantise"]
     except (OSError, ValueError, KeyError, TypeError) as failure:
         raise CalibrationError(f"{path}: not a readable result of engine_kernels.py: {failure}") from failure
     source = f"vLLM {content['vllm']}'s own kernels on one H200 (calibration/measurements/{KERNELS})"
@@ -54,7 +56,31 @@ def quantised_entries(measurements: Path) -> dict[str, Any]:
         entries[f"{kernel}_rows"] = {
             "points": [[int(m), round(float(ratio), 3)] for m, ratio in left], "unit": "[rows, 1]", "mark": "fitted",
             "source": f"{source}: measured over formula, mean over products"}
+    entries |= _block_entries([row for row in products if row["format"] == "fp8_block" and row["m"] not in BETWEEN],
+                              [row for row in quantise if row["format"] == "fp8_block"], source)
     return entries | _expert_entries(experts, f"{source}, experts of Qwen3-30B-A3B and of DeepSeek-V3 split over eight")
+
+
+def _block_entries(rows: Rows, quantise: Rows, source: str) -> dict[str, Any]:
+    """Products of fp8 weights in blocks over the formula for those with one scale a tensor, by rows; the kernel that
+    quantises activations, of up to 64 rows: larger ones are read from memory as by other elementwise kernels."""
+    times = gpu_times(load_gpu("h200-sxm"))
+    m, n, k, us = (column(rows, key) for key in ("m", "n", "k", "us"))
+    size, gain = WEIGHT_BYTES["fp8"], times.fp8_gain
+    plain = np.concatenate([times.gemm.seconds(m[at : at + 1], int(n[at]), int(k[at]), size, gain)
+                            for at in range(len(m))])
+    logs, levels = np.log(us * 1e-6 / plain), np.unique(m)
+    ratio = np.exp([logs[m == level].mean() for level in levels])
+    error = float(np.mean(np.abs(np.exp(logs) / np.interp(m, levels, ratio) - 1)))
+    short = np.array([row["quantise_us"] for row in quantise if row["m"] <= 64])
+    return {
+        "fp8_block_quantise": entry(float(short.mean()), "fp8_block_quantise", source, "fitted",
+                                    float(np.abs(short / short.mean() - 1).mean()), "1..64 rows"),
+        "fp8_block_rows": {
+            "points": [[int(level), round(float(each), 3)] for level, each in zip(levels, ratio, strict=True)],
+            "unit": "[rows, 1]", "mark": "fitted", "error_pct": round(100 * error, 2),
+            "source": f"{source}: CUTLASS, blocks of 128 x 128, over the formula with one scale a tensor; mean over "
+                      "products"}}
 
 
 def _expert_entries(rows: Rows, source: str) -> dict[str, Any]:
@@ -64,12 +90,12 @@ def _expert_entries(rows: Rows, source: str) -> dict[str, Any]:
     sixteen, error = fit_experts([row for row in rows if row["format"] == "bf16"], 2.0,
                                  {"start": 2e-5, "bandwidth": 4e12, "rate": 3.4e14}, {"elementwise": moved})
     eight, eight_error = fit_experts([row for row in rows if row["format"] == "fp8_block"], 1.0,
-                                     {"bandwidth": 3.5e12, "rate": 4e14}, sixteen)
+                                     {"start": 2e-5, "bandwidth": 3.5e12, "rate": 4e14}, sixteen)
     entries = {}
     for key, scale in (("start", 1e6), ("bandwidth", 1e-12), ("rate", 1e-12)):
         name = f"expert_{key}"
         entries[name] = entry(sixteen[key] * scale, name, source, "fitted", error, "1..4096 tokens")
-    for key, of in (("read", "bandwidth"), ("gain", "rate")):
+    for key, of in (("start", "start"), ("read", "bandwidth"), ("gain", "rate")):
         name = f"expert_fp8_{key}"
         entries[name] = entry(eight[of] / sixteen[of], name, f"{source}, blocks of 128 x 128", "fitted", eight_error,
                               "1..4096 tokens")

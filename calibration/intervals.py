@@ -80,11 +80,12 @@ def _spread(runs: Sequence[MeasuredRun], one: str, other: str) -> dict[str, floa
 
 def alone_spread(runs: Sequence[MeasuredRun]) -> dict[str, float]:
     """Standard deviation of ln(metric) between engines of one kind that served the same lone requests (a class, a
-    name): their launches differ for seconds at a time, and no other request of the step averages that."""
-    groups: dict[tuple[str, str], list[Mapping[str, float]]] = {}
+    model, sizes): their launches differ for seconds at a time, and no other request of the step averages that."""
+    groups: dict[tuple[str, str, str], list[Mapping[str, float]]] = {}
     for run in runs:
         if served_alone(run) and not first_of_its_size(run.name):
-            groups.setdefault((class_of(run), run.path.name), []).append(measured_metrics(run))
+            sizes = str(run.requests[["prompt_tokens", "output_tokens"]].drop_duplicates().to_numpy().tolist())
+            groups.setdefault((class_of(run), str(run.model), sizes), []).append(measured_metrics(run))
     several = [group for group in groups.values() if len(group) > 1]
     return {
         name: float(np.sqrt(sum(np.var([np.log(each[name]) for each in group]) * len(group) for group in several)

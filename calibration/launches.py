@@ -21,6 +21,8 @@ Array = npt.NDArray[np.float64]
 
 QUIET: Final = 0.01
 """Share of launches that are shorter than a quiet host's."""
+HIDDEN: Final = 0.5
+"""Of a launch: GPU work of the step before that ends well before it."""
 
 
 def own_host(run: MeasuredRun, host: Host) -> Host:
@@ -34,7 +36,8 @@ def own_host(run: MeasuredRun, host: Host) -> Host:
 
 def launch_scale(run: MeasuredRun) -> float:
     """Mean launch of a run over the shipped host's, of steps above the largest graph right behind one in a graph (of a
-    few ms on the GPU: it hides nothing of the launch). To be given to Host.scaled.
+    few ms on the GPU: it hides nothing of the launch); where there are none, as in a burst, of all behind a step whose
+    GPU work takes less than half a launch. To be given to Host.scaled.
 
     Raises CalibrationError for a run without steps, without asynchronous scheduling or without such launches.
     """
@@ -78,7 +81,7 @@ def _launches(run: MeasuredRun) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
         raise CalibrationError(f"{run.name}: launches are read from the log of an engine that plans one step ahead, "
                                "without pipeline stages")
     steps = with_kinds(run.steps)
-    _, _, modelled, eager = step_times(cost_of(run, setup), steps)
+    gpu, _, modelled, eager = step_times(cost_of(run, setup), steps)
     scheduled, output = (steps[name].to_numpy(dtype=np.float64) for name in ("t_schedule_s", "t_output_s"))
     before, after = np.concatenate([[-np.inf], output[:-1]]), np.concatenate([scheduled[1:], [np.inf]])
     idle = eager & (scheduled > before) & (after < output)
@@ -86,4 +89,6 @@ def _launches(run: MeasuredRun) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
     taken = np.where(idle, after - scheduled, before - scheduled)
     found = idle | busy
     behind = busy & ~np.concatenate([[True], eager[:-1]])
+    if not behind.any():
+        behind = busy & (np.concatenate([[np.inf], gpu[:-1]]) < HIDDEN * modelled)
     return taken[found], modelled[found], behind[found]

@@ -74,7 +74,7 @@ def calibrated_cost(
     drafting, draft = _drafting(device, speculation), speculation.draft if speculation else None
     reading = AttentionTime(gpu, times, draft, tp, kv_dtype) if draft else attention
     tokens = np.arange(min(max(max_num_batched_tokens, max_num_seqs), MAX_COLUMNS) + 1)
-    limits = engine.graph_limits(max_num_seqs * rows)
+    limits = engine.graph_limits(max_num_seqs * rows, model.architectures)
     dense = np.stack([device.dense_s(tokens, kind, limit) + drafting.dense_s(padded(tokens, limit), kind)
                       for kind, limit in enumerate(limits)])
     beyond = _beyond(device, tokens, sampling, lora)
@@ -88,7 +88,8 @@ def calibrated_cost(
     launch = Launch(
         cpu_times, -(-(model.layers + drafting.layers) // stages), tp, engine.schedule_ahead > 0,
         bool(engine.worker_processes), old_runner, -(-model.expert_layers // stages), bool(lora and lora.adapters),
-        device.eight_bit or device.four_bits, stages,
+        (device.eight_bit and not device.weights.in_blocks) or device.four_bits, bool(model.latent),
+        device.weights.mxfp4, stages,
     )
     cpu, prep, dense, eager = launch.tables(dense, np.stack([tokens > limit for limit in limits]))
     sequence = to_ticks(launch.sequence_s)

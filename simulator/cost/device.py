@@ -19,10 +19,18 @@ from simulator.profiles.shape import Gemm
 Array = npt.NDArray[np.float64]
 Table = npt.NDArray[np.int64]
 
-LATENT_KERNELS: Final = 5
-"""Small kernels that a layer of latent attention has beside those of grouped-query attention: a norm of the compressed
-query and one of the row, a second product in the latent space, the queries put together, the parts of a split sequence
-joined (vLLM 0.24, model_executor/layers/mla.py). Each as long as a product takes to start: assumed."""
+LATENT_KERNELS: Final = 4
+"""Small kernels that a layer of latent attention has beside those of grouped-query attention: a norm of the row, a
+second product in the latent space, the queries put together, the parts of a split sequence joined (vLLM 0.24,
+model_executor/layers/mla.py), each as long as a product takes to start. DeepSeek-V2-Lite, whose decode steps of 1 to
+128 sequences come out within 4 % (calibration/measurements/deepseek-v2-lite-h200/batch_*)."""
+USUAL_NORMS: Final = 2
+"""Norms of a layer whose time is in its fixed time; each further one (Gemma: behind attention and the MLP too) is a
+kernel that takes as long as a product to start."""
+MXFP4_KERNELS: Final = 8
+"""Small kernels that a layer of experts in mxfp4 has beside those of the other formats (vLLM 0.24, fused_moe/experts/
+gpt_oss_triton_kernels_moe.py: tokens sorted by bit matrices), each as long as a product takes to start: a decode step
+of one sequence of gpt-oss-20b lasts 0.74 ms longer than its reads (measurements/gpt-oss-20b-h200/batch_b1)."""
 PREFILL_SAMPLES: Final = 8
 """Rows through the head in a step with prefill: its decodes and finished prompts are few beside its tokens."""
 UNSPLIT: Final = 52.0
@@ -67,6 +75,11 @@ class Device:
         return self.gpu.compute_dtype(self.weights.dtype) == "fp8"
 
     @property
+    def in_blocks(self) -> bool:
+        """Those products have a scale for each block of weights."""
+        return self.eight_bit and self.weights.in_blocks
+
+    @property
     def four_bits(self) -> bool:
         """Products of 4-bit weights run in 16 bits."""
         return self.weights.dtype == "int4"
@@ -104,7 +117,10 @@ class Device:
             if kept < 1.0:
                 size = self.weights.bytes_per_weight
                 product, factor = (self.times.four_bits, 1.0) if self.four_bits else (self.times.gemm, self.rate_factor)
-                total = total + (1.0 - kept) * product.seconds(rows, gemm.n, gemm.k, size, factor)
+                seconds = product.seconds(rows, gemm.n, gemm.k, size, factor)
+                if self.in_blocks:
+                    seconds = seconds * np.interp(rows, *self.times.block_rows) + self.times.block_quantise_s
+                total = total + (1.0 - kept) * seconds
         return total
 
     def tiles_s(self, rows: Array, gemms: Sequence[Gemm], part: str) -> Array:
@@ -120,16 +136,16 @@ class Device:
         model, times = self.model, self.times
         attention = self.products_s(rows, model.attention_gemms(self.tp), "attention")
         total = attention + times.layer_fixed_s + 2.0 * self.reduce_s(rows)
-        if model.latent:
-            total = total + LATENT_KERNELS * times.gemm.start_s
-        if self.eight_bit:
+        small = max(0, model.layer_norms - USUAL_NORMS) + (LATENT_KERNELS if model.latent else 0)
+        total = total + small * times.gemm.start_s
+        if self.eight_bit and not self.in_blocks:
             total = total + times.fp8_extra[1][0] + self.tiles_s(rows, model.attention_gemms(self.tp), "attention")
         total = total * model.layers
         dense = model.layers - model.expert_layers
         if dense:
             gemms = model.mlp_gemms(model.intermediate, self.tp)
             mlp = self.products_s(rows, gemms, "mlp")
-            if self.eight_bit:
+            if self.eight_bit and not self.in_blocks:
                 mlp = mlp + self.tiles_s(rows, gemms, "mlp")
             width = model.intermediate // self.tp
             total = total + dense * (mlp + rows * self.elementwise_bytes(width) / times.elementwise_bandwidth)
@@ -144,6 +160,8 @@ class Device:
         size, fp8 = self.weights.part_bytes("experts"), self.eight_bit and self.weights.kept_share("experts") < 0.5
         routed = times.experts.seconds(rows, experts, model.hidden, self.tp, matrices, size, fp8, self.routing)
         router = times.gemm.seconds(rows, experts.routed, model.hidden)
+        if self.weights.mxfp4:
+            router = router + MXFP4_KERNELS * times.gemm.start_s
         shared = np.zeros_like(rows)
         if experts.shared_width:
             shared = self.products_s(rows, model.mlp_gemms(experts.shared_width, self.tp), "shared")

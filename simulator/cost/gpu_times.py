@@ -50,6 +50,7 @@ UNITS: Final[Mapping[str, tuple[str, float]]] = {
     "expert_wide_rate": ("TFLOP/s", 1e12),
     "expert_elementwise": ("TB/s", 1e12),
     "expert_untuned": ("1", 1.0),
+    "expert_fp8_start": ("1", 1.0),
     "expert_fp8_read": ("1", 1.0),
     "expert_fp8_gain": ("1", 1.0),
     "expert_wide_fp8_gain": ("1", 1.0),
@@ -62,7 +63,9 @@ FOUR_BIT_UNITS: Final[Mapping[str, tuple[str, float]]] = {
     for key, unit in (("start", ("us", 1e-6)), ("read", ("1", 1.0)), ("gain", ("1", 1.0)), ("exponent", ("1", 1.0)))}
 """Components of products with 4-bit weights, of the GPU or of EXTRAS: how much later they start than 16-bit products,
 and their bandwidth and rate relative to those."""
-ALL_UNITS: Final = {**UNITS, **FOUR_BIT_UNITS}
+BLOCK_UNITS: Final[Mapping[str, tuple[str, float]]] = {"fp8_block_quantise": ("us", 1e-6)}
+"""Of products of fp8 weights in blocks, of the GPU or of EXTRAS: the kernel that quantises their activations."""
+ALL_UNITS: Final = {**UNITS, **FOUR_BIT_UNITS, **BLOCK_UNITS}
 MACHETE: Final = 9.0
 """Compute capability (Hopper) that vLLM's Machete kernel runs on; other GPUs run Marlin (vLLM 0.24,
 model_executor/kernels/linear/mixed_precision/machete.py)."""
@@ -71,8 +74,8 @@ _POWER: Final = {"us": 1, "ns": 1, "TB/s": -1, "TFLOP/s": -1, "1": 0}
 _BY_BANDWIDTH: Final = ("gemm_bandwidth", "elementwise_bandwidth", "decode_bandwidth", "expert_bandwidth",
                         "expert_elementwise")
 _BY_PEAK: Final = ("gemm_rate", "prefill_rate", "expert_rate", "expert_wide_rate")
-_EXPERT: Final = ("start", "bandwidth", "rate", "wide_rate", "elementwise", "untuned", "fp8_read", "fp8_gain",
-                  "wide_fp8_gain")
+_EXPERT: Final = ("start", "bandwidth", "rate", "wide_rate", "elementwise", "untuned", "fp8_start", "fp8_read",
+                  "fp8_gain", "wide_fp8_gain")
 """Components of ExpertTime, in its order, after `expert_`."""
 _BY_INVERSE_BANDWIDTH: Final = ("sample_sequence",)
 
@@ -87,6 +90,8 @@ class GpuTimes:
     fp8_gain: float  # how much faster products with 8-bit operands run when limited by arithmetic
     fp8_kv_rate: float  # bytes of 8-bit KV read by decode attention per second, relative to 16-bit KV
     fp8_extra: tuple[Curve, Curve]  # (rows, [s] per layer): products of 8-bit weights beyond the formula
+    block_rows: tuple[Curve, Curve]  # (rows, ratio): products of fp8 weights in blocks to those with a scale a tensor
+    block_quantise_s: float  # per such product: activations quantised by a kernel of its own
     experts: ExpertTime  # a layer's mixture of experts
     layer_fixed_s: float  # kernels of a layer besides its products: start and drain
     step_fixed_s: float  # per step, whatever is in it
@@ -126,6 +131,7 @@ def gpu_times(gpu: Gpu) -> GpuTimes:
     """Operator times of `gpu` from its profile. Raises ConfigError for a malformed `measured:` block."""
     values, marks = _values(gpu)
     values = {key: value * gpu.time_scale ** _POWER[UNITS[key][0]] for key, value in values.items()}
+    blocks = gpu if "fp8_block_rows" in gpu.measured else load_gpu(EXTRAS)
     gemm = GemmTime(
         values["gemm_start"],
         values["gemm_bandwidth"],
@@ -140,6 +146,8 @@ def gpu_times(gpu: Gpu) -> GpuTimes:
         fp8_gain=values["fp8_gain"],
         fp8_kv_rate=values["fp8_kv_rate"],
         fp8_extra=_curve(gpu, "fp8_extra", REFERENCE),
+        block_rows=_by_rows(blocks, "fp8_block_rows"),
+        block_quantise_s=_component(blocks, "fp8_block_quantise")[0] * gpu.time_scale,
         experts=ExpertTime(*(values[f"expert_{key}"] for key in _EXPERT)),
         layer_fixed_s=values["layer_fixed"],
         step_fixed_s=values["step_fixed"],

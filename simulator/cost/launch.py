@@ -37,6 +37,8 @@ class Launch:
     expert_layers: int = 0
     adapters: bool = False  # steps apply LoRA adapters
     quantised: bool = False  # products of fp8 or 4-bit weights, which an engine launches by operators of its own
+    latent: bool = False  # layers have latent attention
+    mxfp4: bool = False  # experts in mxfp4, which have kernels of their own
     stages: int = 1  # of a pipeline; `layers` and `expert_layers` are then those of the longest
 
     @property
@@ -71,12 +73,20 @@ class Launch:
             base = times.eager_cpu_worker_s if self.ahead else times.eager_cpu_worker_sync_s
             base = max(base, times.eager_cpu_worker_old_s) if self.old_runner else base
         collectives = 2 * self.layers * times.collective_launch_s if self.tp > 1 else 0.0
-        each = times.eager_expert_layer_worker_s if self.in_workers else times.eager_expert_layer_s
-        experts = each * self.expert_layers + (times.eager_lora_layer_s * self.layers if self.adapters else 0.0)
         dense = base + times.eager_layer_s * self.more_layers
         if self.quantised:
             dense *= times.eager_quantised
-        return max(self.prep_s[1], dense + experts + collectives)
+        return max(self.prep_s[1], dense + self._parts_s() + collectives)
+
+    def _parts_s(self) -> float:
+        """[s] to launch, kernel by kernel, what layers have beside those of Llama-3.1-8B."""
+        times = self.times
+        each = times.eager_expert_layer_worker_s if self.in_workers else times.eager_expert_layer_s
+        if self.mxfp4:
+            each = max(each, times.eager_mxfp4_layer_s)
+        adapters = times.eager_lora_layer_s if self.adapters else 0.0
+        latent = times.eager_latent_layer_s if self.latent else 0.0
+        return each * self.expert_layers + (adapters + latent) * self.layers
 
     def piecewise_s(self) -> float:
         """[s] to launch a step in piecewise graphs."""

@@ -99,7 +99,8 @@ class ExpertTime:
     wide_rate: float      # [FLOP/s] 16-bit, wide experts
     elementwise: float    # [B/s] activation, gathering and summing
     untuned: float        # share of bandwidth and start-up that is reached with expert parallelism (no tuned table)
-    fp8_read: float       # of `bandwidth` with 8-bit weights
+    fp8_start: float      # of `start_s` with 8-bit weights: activations are quantised besides
+    fp8_read: float       # of `bandwidth`
     fp8_gain: float       # of `rate` with 8-bit weights
     wide_fp8_gain: float  # of `wide_rate`
 
@@ -114,14 +115,15 @@ class ExpertTime:
         wide = WIDE <= width <= TUNED_MOST[1 if fp8 else 2] and (routing.ranks == 1 or fp8)
         rate = self.wide_rate if wide else self.rate
         tuned = self.untuned if routing.ranks > 1 else 1.0
-        bandwidth = self.bandwidth * tuned
+        bandwidth, start = self.bandwidth * tuned, self.start_s / tuned
         if fp8:
+            start *= self.fp8_start
             rate *= self.wide_fp8_gain if wide else self.fp8_gain
             bandwidth *= self.fp8_read
         read = touched_most * weights * weight_bytes / bandwidth
         computed = 2.0 * pairs * weights / rate
         between = 2.0 * rows * experts.active * (2 * hidden + 2 * matrices * width) / self.elementwise
-        result: Array = self.start_s / tuned + read + computed + between
+        result: Array = start + read + computed + between
         return result
 
 

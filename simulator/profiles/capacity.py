@@ -133,7 +133,7 @@ def kv_capacity(
         "weight_bytes": model.weight_bytes(weight_dtype, tp) + (draft.weight_bytes("auto", tp) if draft else 0)
         + (lora.memory_bytes(model) if lora else 0),
         "activation_bytes": 0 if engine.accounting == "static" else _activation_bytes(model, engine, limits, tp),
-        "graph_bytes": _graph_bytes(engine, limits, layers, tp, draft_tokens),
+        "graph_bytes": _graph_bytes(model, engine, limits, layers, tp, draft_tokens),
         "workspace_bytes": round(engine.workspace_bytes),
     }
     usable = int(gpu.memory_bytes * (1.0 if engine.accounting == "free" else limits.share))
@@ -193,10 +193,11 @@ def _activation_width(model: ModelShape, tp: int) -> int:
     return 3 * model.hidden + max(routed + 3 * experts.shared_width // tp, dense if experts.dense_layers else 0)
 
 
-def _graph_bytes(engine: EngineProfile, limits: _Limits, layers: int, tp: int, draft_tokens: int) -> int:
+def _graph_bytes(model: ModelShape, engine: EngineProfile, limits: _Limits, layers: int, tp: int,
+                 draft_tokens: int) -> int:
     if not engine.graph_memory_counted:
         return 0
-    largest = min(engine.graph_limits(limits.seqs * (1 + draft_tokens))[0], limits.budget)
+    largest = min(engine.graph_limits(limits.seqs * (1 + draft_tokens), model.architectures)[0], limits.budget)
     return round(layers * len(capture_sizes(largest)) * engine.graph_layer_memory_bytes / tp)
 
 

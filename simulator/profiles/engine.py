@@ -86,8 +86,8 @@ ACCOUNTING: Final = {
 OLDER_RUNNER_DRAFTS: Final = ("ngram",)
 """Of the ways to draft that are modelled, those that the newer model runner does not know (vLLM 0.24, VllmConfig
 ._get_v2_model_runner_unsupported_features)."""
-_TEXTS: Final = ("name", "version", "policy", "mark", "notes", "accounting", "new_runner")
-_OPTIONAL: Final = ("notes", "base", "new_runner")
+_TEXTS: Final = ("name", "version", "policy", "mark", "notes", "accounting", "new_runner", "large_graphs")
+_OPTIONAL: Final = ("notes", "base", "new_runner", "large_graphs")
 
 
 @dataclass(frozen=True)
@@ -123,12 +123,20 @@ class EngineProfile:
     accounting: str = "profiled"  # key of ACCOUNTING
     notes: str = ""
     new_runner: str = ""  # model classes that the newer of two model runners takes, "": there is one
+    large_graphs: str = ""  # model classes and, behind each, the [tokens] of its largest graph whatever the batch limit
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
     marks: Mapping[str, str] = field(default_factory=dict, hash=False)
     path: Path = Path()
 
-    def graph_limits(self, max_num_seqs: int) -> tuple[int, int]:
-        """[tokens] the largest graph of (pure decode steps, steps with prefill) under a batch limit."""
+    def graph_limits(self, max_num_seqs: int, architectures: Iterable[str] = ()) -> tuple[int, int]:
+        """[tokens] the largest graph of (pure decode steps, steps with prefill) of a model of these classes under a
+        batch limit."""
+        if self.graph_tokens_max == 0:
+            return 0, 0
+        words = self.large_graphs.split()
+        own = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+        for each in set(architectures) & set(own):
+            return max(own[each], max_num_seqs), own[each]
         piecewise = min(int(self.graph_tokens_per_sequence * max_num_seqs), self.graph_tokens_max)
         return max(piecewise, min(max_num_seqs, self.graph_tokens_max)), piecewise
 

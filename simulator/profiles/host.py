@@ -20,6 +20,8 @@ from simulator.profiles.engine import MARKS, EngineProfile
 REFERENCE: Final = "measured"
 _LAYERS: Final = "launch_layers"
 _QUANTISED: Final = "eager_quantised"
+_FURTHER: Final = ("eager_latent_layer", "eager_mxfp4_layer")
+"""Times that a profile may leave out: launches of kinds of models that its engines did not run."""
 _MOST_MS: Final = 1e6
 """[ms] largest accepted time, 17 minutes."""
 _MOST_SCALE: Final = 1000.0
@@ -58,6 +60,8 @@ class HostTimes:
     frontend_in_s: float  # submission -> waiting queue
     frontend_each_s: float  # of it serial, per request: a burst queues here
     frontend_out_s: float  # step output -> client
+    eager_latent_layer_s: float = 0.0  # of a launch without graphs per layer with latent attention, on top
+    eager_mxfp4_layer_s: float = 0.0  # eager_expert_layer of experts in mxfp4, where that is longer
     eager_quantised: float = 1.0  # launch of a step without graphs with fp8 or 4-bit weights, relative to 16 bits
     launch_layers: int = 32  # layers of the model the launch times stand for
 
@@ -138,8 +142,8 @@ def parse_host(profile: object, path: Path) -> Host:
     if not isinstance(profile, dict):
         raise ConfigError(f"{path}: a host profile is a mapping, got {type(profile).__name__}")
     scaled = "scaled_from" in profile
-    needed = {"name", "mark"} | ({"scaled_from", "cpu_scale"} if scaled else {*_TIMES, _LAYERS})
-    accepted = needed if scaled else {*needed, _QUANTISED}
+    needed = {"name", "mark"} | ({"scaled_from", "cpu_scale"} if scaled else {*_TIMES, _LAYERS} - {*_FURTHER})
+    accepted = needed if scaled else {*needed, *_FURTHER, _QUANTISED}
     unknown = sorted(str(key) for key in profile if key not in accepted)
     missing = sorted(key for key in needed if key not in profile)
     if unknown or missing:
@@ -158,7 +162,7 @@ def parse_host(profile: object, path: Path) -> Host:
     if scaled:
         base = load_host(str(profile["scaled_from"]))
         return Host(**about, times=base.times, cpu_scale=base.cpu_scale * numbers["cpu_scale"])
-    times = {f"{key}_s": numbers[key] * 1e-3 for key in _TIMES}
+    times = {f"{key}_s": numbers.get(key, 0.0) * 1e-3 for key in _TIMES}
     return Host(**about, times=HostTimes(**times, launch_layers=int(numbers[_LAYERS]),
                                          eager_quantised=numbers.get(_QUANTISED, 1.0)))
 

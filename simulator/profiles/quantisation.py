@@ -56,6 +56,16 @@ class WeightFormat:
         """Whether any matrix is stored in fewer than 16 bits."""
         return self.bytes_per_weight < ACTIVATION_BYTES
 
+    @property
+    def in_blocks(self) -> bool:
+        """Whether 8-bit weights have a scale for each block of them, not one a tensor or row."""
+        return self.dtype == "fp8" and self.bytes_per_weight > WEIGHT_BYTES["fp8"]
+
+    @property
+    def mxfp4(self) -> bool:
+        """Whether experts are in mxfp4, which has kernels of its own."""
+        return self.method == "mxfp4"
+
     def kept_share(self, part: str) -> float:
         """Share of a part's weights that stays in 16 bits."""
         if part not in QUANTISED_PARTS:

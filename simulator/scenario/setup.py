@@ -310,13 +310,13 @@ def _cost(scenario: Scenario, gpu: Gpu, engine: EngineProfile, host: Host, model
     if gpu.name == "unit":
         return unit_cost(to_ticks(1.0 if hardware.step_s is None else hardware.step_s))
     if scenario.cost_model == "roofline":
-        cpu = host_times(host, engine)
+        cpu, graphs = host_times(host, engine), engine.graph_limits(seqs, model.architectures)
         times = EngineTimes(
             cpu_step_s=cpu.decode_prep_s + cpu.launch_tail_s, cpu_seq_s=cpu.sequence_cpu_s,
             prep_step_s=cpu.decode_prep_s, prep_seq_s=cpu.sequence_cpu_s,
             eager_cpu_s=cpu.eager_cpu_s, frontend_in_s=cpu.frontend_in_s,
             frontend_each_s=cpu.frontend_each_s, frontend_out_s=cpu.frontend_out_s,
-            graph_max_tokens=engine.graph_limits(seqs)[1], decode_graph_max=engine.graph_limits(seqs)[0])
+            graph_max_tokens=graphs[1], decode_graph_max=graphs[0])
         weights = model.weight_format(hardware.weight_dtype).dtype
         return roofline_cost(gpu, model, hardware.tensor_parallel, weights, hardware.kv_dtype, times,
                              seqs, budget)
