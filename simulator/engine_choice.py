@@ -71,12 +71,10 @@ def announce(policies: Iterable[Policy]) -> None:
             tell_compiling(name)
 
 
-def to_compile(setup: Setup, trace: Trace) -> str:
-    """What the engine is called that is compiled before this job is run, as in what is told then; empty: none."""
+def to_compile(setup: Setup) -> str:
+    """What the compiled engine of a job is called that is not there yet, as in what is told then; empty: it is."""
     name = code_name(setup.policy)
-    if jit.is_interpreted() or code_cache().has(name) or (mode() != "wait" and is_small(setup, trace)):
-        return ""
-    return name.removeprefix("engine-")
+    return "" if jit.is_interpreted() or code_cache().has(name) else name.removeprefix("engine-")
 
 
 def mode() -> str:

@@ -19,7 +19,7 @@ from simulator.scenario.own import is_own
 from simulator.scenario.setup import Setup, prepare
 from simulator.scenario.spec import Scenario
 from simulator.state import RUNNING, Requests
-from simulator.text import several
+from simulator.text import several, verb
 from simulator.units import NEVER, NS_PER_S
 from simulator.workload.build import build_trace
 from simulator.workload.trace import Trace
@@ -166,15 +166,16 @@ def _check_progress(job: Job) -> None:
         return
     for r, c in enumerate(job.reps.c):
         if c["n_waiting"] > 0 and c["n_flight"] == 0 and c["wake"] == NEVER:
-            head = int(c["head"])
+            head, count = int(c["head"]), int(c["n_waiting"])
             raise NoProgressError(
-                f"replica {r} stands still: {several(c['n_waiting'], 'request')} wait, {c['n_running']} hold slots, "
-                f"nothing runs; the first waiting has prompt {job.req.prompt[head]}, max_tokens {job.req.limit[head]}; "
+                f"replica {r} stands still: {several(count, 'request')} {verb(count, 'waits', 'wait')}, "
+                f"{c['n_running']} hold slots, nothing runs; the first waiting has prompt {job.req.prompt[head]}, "
+                f"max_tokens {job.req.limit[head]}; "
                 f"{c['free_blocks']} of {job.lim.num_blocks} KV blocks free, {job.lim.max_num_seqs} slots")
     unfinished = int((np.asarray(job.req.status) <= RUNNING).sum())
     if unfinished:
-        raise ConfigError(f"{unfinished} requests are not finished after {LAST_TICK / NS_PER_S / 86400 / 365:.0f} "
-                          "simulated years; set horizon_s")
+        raise ConfigError(f"{several(unfinished, 'request')} {verb(unfinished, 'is', 'are')} not finished after "
+                          f"{LAST_TICK / NS_PER_S / 86400 / 365:.0f} simulated years; set horizon_s")
 
 
 def _sorted_log(job: Job) -> Records:

@@ -105,7 +105,7 @@ def _rows(search: Search, candidates: Sequence[Candidate], traffic: float) -> tu
     stopped, most, teller = "", 0.0, search.runner.teller
     bench = search.runner.bench
     ready = [bench.ready(candidate) for candidate in candidates]
-    engines = first_times(to_compile(f.setup, bench.traffic.trace(0)) if f.setup else "" for f in ready)
+    engines = first_times(to_compile(f.setup) if f.setup else "" for f in ready)
     for k, (candidate, found) in enumerate(zip(candidates, ready, strict=True), 1):
         total = affordable(search.spec, candidate)
         row = blank_row(search.spec, found, total) | {"reason": NOT_FINISHED}

@@ -157,7 +157,7 @@ def _search_all(search: Search, found: Sequence[Ready], trace: Trace) -> tuple[l
     answered: set[frozenset[str]] = set()
     stopped, teller = "", search.runner.teller
     in_turn = sorted(found, key=lambda f: bound_key(spec, f.candidate, bounds[id(f)]) or 0.0)
-    engines = first_times(to_compile(f.setup, trace) if f.setup else "" for f in in_turn)
+    engines = first_times(to_compile(f.setup) if f.setup else "" for f in in_turn)
     for k, f in enumerate(in_turn, 1):
         lower = bound_key(spec, f.candidate, bounds[id(f)])
         if best is not None and lower is not None and lower > best and f.candidate.kinds in answered:

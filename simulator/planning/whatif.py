@@ -247,13 +247,12 @@ def _until_stopped(
 
 
 def _to_compile(cases: Iterable[tuple[Scenario, Overlay | None]]) -> list[str]:
-    """The engine that is compiled before each case; empty where it is there by then, or SimPy does."""
+    """The engine that is compiled before each case; empty where it is there by then."""
     found = []
-    for scenario, overlay in cases:
+    for scenario, _ in cases:
         name = ""
         with suppress(ServecastError):
-            trace = Traffic(scenario).trace(0)
-            name = to_compile(prepare(scenario), transformed(trace, overlay) if overlay else trace)
+            name = to_compile(prepare(scenario))
         found.append(name)
     return first_times(found)
 

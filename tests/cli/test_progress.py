@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import yaml
 
-from simulator import engine_choice
 from simulator.cli import progress
 from simulator.cli.main import main
 from simulator.cli.progress import Watch
@@ -101,7 +100,6 @@ def test_what_no_estimate_counts_is_named_and_the_estimate_begins_anew_after_it(
 
 def test_a_what_if_names_the_engines_that_it_will_compile(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The base is there; the static one is compiled before the third case, and once."""
-    monkeypatch.setattr(engine_choice, "is_small", lambda *_: False)
     monkeypatch.setattr(CodeCache, "has", lambda self, name: name == "engine-chunked")
     static = "set: {policy: {name: static, max_num_seqs: 2}}"
     Path("whatif.yaml").write_text(
@@ -118,7 +116,6 @@ def test_a_what_if_names_the_engines_that_it_will_compile(here: Path, monkeypatc
 @pytest.mark.parametrize("budget", [{}, {"budget": {"replicas": 1}}])
 def test_a_plan_names_the_engines_that_it_will_compile(budget: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Two policies, neither compiled: both are named until the first simulation, then the second until its own."""
-    monkeypatch.setattr(engine_choice, "is_small", lambda *_: False)
     monkeypatch.setattr(CodeCache, "has", lambda *_: False)
     monkeypatch.setattr(points, "simulate", lambda run, **more: simulate(run, "reference", **more))
     spec = plan_from(yaml.safe_load(PLAN) | {"budget": None, "candidates": {

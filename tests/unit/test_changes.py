@@ -140,7 +140,7 @@ def test_a_request_lost_for_good_counts_as_failed() -> None:
     assert got["goodput"]["attained"] == 0.5 and got["ttft_s"]["p99"] is None and got["ttft_s"]["p50"] is None
     assert got["throughput"]["output_tokens_per_s"] == 5 / 25 and got["changes"]["tokens_lost"] == 2
     assert got["banner"] == {"verdict": "rejecting", "reason": got["banner"]["reason"]}
-    assert got["banner"]["reason"].startswith("1 of 2 requests were lost (50.0 %)")
+    assert got["banner"]["reason"].startswith("1 of 2 requests was lost (50.0 %)")
 
 
 def test_a_gateway_tries_so_often_and_no_more() -> None:

@@ -266,7 +266,7 @@ def test_no_progress_is_told_with_a_diagnosis() -> None:
     done = run(requests([0], [1], [1]), "fast")
     done.reps.c["n_waiting"][0] = 1
     done.reps.c["head"][0] = 0
-    with pytest.raises(NoProgressError, match="replica 0 stands still: 1 requests wait"):
+    with pytest.raises(NoProgressError, match="replica 0 stands still: 1 request waits"):
         _check_progress(done)
     assert issubclass(NoProgressError, ServecastError)
 

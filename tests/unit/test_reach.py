@@ -117,7 +117,7 @@ def test_sums_over_the_run_are_checked(engine: Any) -> None:
 @ENGINES
 def test_a_run_of_more_than_73_years_ends_with_a_message(engine: Any) -> None:
     """3 x 1,000 steps of 10^15 ns one after the other; the clock is stopped at 2^61 = 2.3 x 10^18."""
-    with pytest.raises(ConfigError, match="1 requests are not finished after 73 simulated years; set horizon_s"):
+    with pytest.raises(ConfigError, match="1 request is not finished after 73 simulated years; set horizon_s"):
         simulate(slow({"prompt": 1, "output": [1000] * 3}, 1), engine)
     assert 2 * 10**18 < LAST_TICK < 3 * 10**18
 

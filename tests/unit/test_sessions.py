@@ -102,7 +102,7 @@ def test_broken_off_conversations_are_counted() -> None:
     got = run(LISTED, trace, load={"turns": "after_answer"}, max_model_len=12).summary
     assert (got["requests"]["completed"], got["requests"]["rejected"], got["requests"]["not_sent"]) == (2, 1, 1)
     assert got["requests"]["after_horizon"] == 0 and got["sessions"]["broken_off"] == 1
-    assert got["conservation"] == "arrived 3 = completed 2 + rejected 1 + unfinished 0; 1 turns not sent"
+    assert got["conservation"] == "arrived 3 = completed 2 + rejected 1 + unfinished 0; 1 turn not sent"
 
 
 def test_times_from_the_moment_the_trace_says() -> None:

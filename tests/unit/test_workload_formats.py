@@ -137,7 +137,7 @@ class TestConversationsAndPrefixes:
         path.write_text(head + "2025-01-01 00:00:00,9,1,0\n2025-01-01 00:00:01,9,1,2\n")
         assert load_trace(path).meta.account == "2 rows read; read but not simulated: images"
         path.write_text(head + "2025-01-01 00:00:00,9,1,0\n")
-        assert load_trace(path).meta.account == "1 rows read"
+        assert load_trace(path).meta.account == "1 row read"
 
 
 def test_a_comma_is_a_thousands_separator_only_where_it_can_be_nothing_else(tmp_path: Path) -> None:
