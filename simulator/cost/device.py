@@ -85,7 +85,7 @@ class Device:
 
     @property
     def cutlass_blocks(self) -> bool:
-        """Those products are computed by CUTLASS: before Hopper there is no DeepGEMM, whose take as long as with one scale
+        """CUTLASS computes those products: before Hopper there is no DeepGEMM, whose take as long as with one scale
         a tensor (deepseek-ai/DeepGEMM 7a70b43, README: 16 shapes on an H800, 1 % off in the mean)."""
         return not self.deep_gemm or 0 < self.gpu.compute_capability < DEEP_GEMM
 
