@@ -44,8 +44,8 @@ def scipy_part(name: str) -> Any:
     try:
         return importlib.import_module(f"scipy.{name}")
     except ImportError as error:
-        raise CalibrationError("fitting needs scipy: pip install 'servecast[calibrate]', or '.[calibrate]' in a copy "
-                               "of the source") from error
+        raise CalibrationError("fitting needs scipy: pip install 'servecast[calibrate]', or pip install -e "
+                               "'.[calibrate]' in a copy of the source") from error
 
 
 def least_squares(*args: Any, **kwargs: Any) -> Any:

@@ -112,7 +112,8 @@ class Probe:
         try:
             import httpx
         except ImportError as error:
-            raise CalibrationError("a probe needs httpx: pip install 'servecast[calibrate]'") from error
+            raise CalibrationError("a probe needs httpx: pip install 'servecast[calibrate]', or pip install -e "
+                                   "'.[calibrate]' in a copy of the source") from error
         self.address, self.most_seconds, self.served_model = address, most_seconds, served_model
         self._httpx, self._draw = httpx, np.random.default_rng()
         self._ids = (min(_FIRST_ID, vocab // 2), max(vocab * 3 // 4, 2))

@@ -251,11 +251,11 @@ def _sentences(found: Scales) -> list[str]:
     lines = []
     for what, factor in (("CPU", cpu), ("GPU", gpu)):
         if factor.known:
-            lines.append(f"{what} times x {factor.value:.3g}, 90 % between {factor.low:.2f} and {factor.high:.2f}.")
+            lines.append(f"{what} times x {factor.value:.2f}, 90 % between {factor.low:.2f} and {factor.high:.2f}.")
         else:
             taken = "the nearest to the profile" if cpu.known or factor is cpu else "the best beside that CPU scale"
             lines.append(f"The {what} scale is not told by these runs: {factor.low:.2f} to {factor.high:.2f} fit as "
-                         f"well; {factor.value:.3g}, {taken}, is taken.")
+                         f"well; {factor.value:.2f}, {taken}, is taken.")
     if not (cpu.known and gpu.known) and abs(found.tied) > 0.8:
         lines.append("These runs cannot tell CPU from GPU apart: a slower one and a faster other explain them alike. "
                      "Lone short prompts tell the CPU, long prompts and large batches the GPU.")

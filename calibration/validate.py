@@ -163,16 +163,22 @@ def table(result: Report) -> Table:
         grid.add_column(heading(name).replace(" ", "\n"), justify="right", min_width=6, vertical="bottom")
     if counted:
         grid.add_column("preemp-\ntions", justify="right", no_wrap=True, vertical="bottom")
+    above = ""
     for entry in runs:
+        folder, _, run = entry["run"].rpartition("/")
+        if folder and folder != above:
+            grid.add_row(f"{folder}/")
+        above = folder
         cells = [f"{entry['metrics'][n]['error_pct']:+.1f}" if n in entry["metrics"] else "" for n in metrics]
         count = entry["preemptions"]
         shown = "" if count["measured"] is None else f"{count['predicted']} / {count['measured']}"
-        name = entry["run"].replace("/", "/\n  ") + (" (fit)" if entry["used_for_fit"] else "")
+        name = ("  " if folder else "") + run + (" (fit)" if entry["used_for_fit"] else "")
         grid.add_row(name, *cells, *([shown] if counted else []))
     if len(result["classes"]) > 1:
+        grid.add_row("mean absolute")
         for part in result["classes"]:
             count = f"{part['runs']} run{'s' if part['runs'] != 1 else ''}"
-            grid.add_row(f"mean absolute:\n  {part['class']}\n  ({count})", *_means_row(part, metrics))
+            grid.add_row(f"  {part['class']} ({count})", *_means_row(part, metrics))
     judged = ", runs not used for fitting" if any(entry["used_for_fit"] for entry in runs) else ""
     grid.add_row(f"mean absolute{judged}", *_means_row(result, metrics))
     return grid
