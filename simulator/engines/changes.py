@@ -92,6 +92,7 @@ def change(world: World, rep: Replica, r: int, fronts: Column, counters: Column,
     crashed = False
     if what == BEGIN:
         k = index_of(code)
+        _is_back(world, rep, r, tick)
         if changes.kind[k] == SLOW:
             rep.c.slow = changes.lasts[k]
         elif changes.kind[k] == HANG and (front.state == UP or front.state == DRAINING) and front.hung == NEVER:
@@ -114,9 +115,7 @@ def change(world: World, rep: Replica, r: int, fronts: Column, counters: Column,
         elif front.state == DOWN and tick - front.since >= changes.found_after:  # not one that was back in between
             front.listed = 0
     elif what == BACK:
-        if front.state == DOWN and front.rest == tick:
-            rep.stats.down += tick - front.since
-            _serves(world, rep, r, tick)
+        _is_back(world, rep, r, tick)
     elif what == READY:
         if front.state == STARTING and tick - front.since == changes.scaling.scalers[scaler_of(changes, r)].start:
             _serves(world, rep, r, tick)
@@ -139,6 +138,14 @@ def change(world: World, rep: Replica, r: int, fronts: Column, counters: Column,
 def _grace(changes: Changes, r: int) -> int:
     """[ns] that a released replica has; no replica without an autoscaler is released."""
     return int(changes.scaling.scalers[scaler_of(changes, r)].grace)
+
+
+@jitable
+def _is_back(world: World, rep: Replica, r: int, tick: int) -> None:
+    """Replica r, if it is down until this tick, serves again: what befalls it in the same tick comes after that."""
+    if rep.front.state == DOWN and rep.front.rest == tick:
+        rep.stats.down += tick - rep.front.since
+        _serves(world, rep, r, tick)
 
 
 @jitable

@@ -15,6 +15,9 @@ SPLIT = ("tests/unit/test_handover.py",)
 LOSS = ("tests/plan/test_alternatives.py", "-k", "may_lose")
 
 BUGS = (
+    Bug("a crash in the tick of the return is nothing", "simulator/engines/changes.py",
+        "        _is_back(world, rep, r, tick)\n        if changes", "        if changes",
+        ("tests/unit/test_changes.py", "-k", "last_one")),
     Bug("desired replicas rounded down", SCALING, "return -(-above // below)", "return above // below", HAND),
     Bug("no tolerance", SCALING, "<= scaler.tolerance * target", "<= 0", HAND),
     Bug("starting replicas are as busy as others", SCALING, "    pods = serving + missing\n", "    pods = serving\n",

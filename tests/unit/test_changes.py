@@ -38,6 +38,15 @@ def test_a_crash_by_hand() -> None:
     assert done.summary["ttft_s"]["mean"] == 13.5
 
 
+@pytest.mark.parametrize("replica", [0, 1])
+def test_a_crash_in_the_tick_in_which_the_last_one_is_over(replica: int) -> None:
+    """Down from 2 to 5 s and from 5 to 9 s, whatever the replica's number."""
+    events = [{"at_s": 2, "kind": "crash", "replica": replica, "for_s": 3},
+              {"at_s": 5, "kind": "crash", "replica": replica, "for_s": 4}]
+    done = simulate(fleet(2, events, {"arrival_s": [20.0], "prompt": [1], "output": [1]}), "reference")
+    assert done.summary["changes"]["down_s"] == 7
+
+
 def test_until_a_health_check_requests_fail() -> None:
     """Lost at 2.5 s, submitted again every second; the fourth attempt, at 6.5 s, waits at the gateway."""
     done = simulate(fleet(1, [{"at_s": 2.5, "kind": "crash", "for_s": 10}], ONE, health_check_s=3.5), "reference")
