@@ -132,7 +132,7 @@ def fewer_replicas(
             target = _target(search, outcome, best)
             if target is None:
                 break
-            fleet = f"with {outcome.candidate.said(target, ' replicas' if target > 1 else ' replica')}"
+            fleet = f"with {outcome.candidate.said(target, ' replicas')}"
             note = Tried(outcome.candidate.label, fleet, default)
             tried.append(note)
             better = _solved(search, outcome.candidate, default, target, note)

@@ -56,10 +56,10 @@ class Candidate:
         return spec.candidates.allowed(self.gpus, self.prefill_replicas, self.beside)
 
     def said(self, replicas: int, noun: str = "") -> str:
-        """`3 replicas`, of which the `noun` is given; `1 l40s beside 2 a100-sxm-80gb` of unlike ones."""
+        """`3 replicas`, of which the `noun` is given in its plural; `1 l40s beside 2 a100-sxm-80gb` of unlike ones."""
         own, other = self.own(replicas), self.beside
         if other is None:
-            return f"{replicas}{noun}"
+            return f"{replicas}{noun.replace('replicas', 'replica', 1) if replicas == 1 else noun}"
         others = f"{other.replicas} {other.gpu}"
         return f"{own} {self.gpu} beside {others}" if own else f"{others} alone"
 

@@ -24,7 +24,7 @@ from simulator.planning.search import Outcome, Search
 from simulator.planning.spec import PlanSpec
 from simulator.planning.statistics import check_levels, check_prefixes
 from simulator.planning.traffic import HOUR_NS, at_rate, mean_rate
-from simulator.text import replicas_text, several, verb
+from simulator.text import replicas_text, several
 from simulator.workload.trace import Trace
 
 BUDGET: Final = "search.max_simulations"
@@ -165,8 +165,7 @@ def _search_all(search: Search, found: Sequence[Ready], trace: Trace) -> tuple[l
             solved[id(f)] = Outcome(
                 f.candidate,
                 "pruned",
-                f"at least {replicas_text(bounds[id(f)])} {verb(bounds[id(f)], 'is', 'are')} needed to keep up, which "
-                "is already worse than the best found",
+                _pruned(spec, bounds[id(f)]),
                 bound=bounds[id(f)],
             )
             continue
@@ -189,6 +188,14 @@ def _search_all(search: Search, found: Sequence[Ready], trace: Trace) -> tuple[l
                 best = value
                 teller.known = f.candidate.said(outcome.replicas + spec.survive, f" replicas of {f.candidate.label}")
     return [solved[id(f)] for f in found], stopped
+
+
+def _pruned(spec: PlanSpec, bound: int) -> str:
+    """Why a candidate that takes `bound` replicas at least is not simulated."""
+    is_worse = "costs more than the best" if spec.objective == "min_cost" else "is already worse than the best"
+    if bound == 1:
+        return f"one replica {'and what is spare' if spec.survive else 'alone'} {is_worse}"
+    return f"at least {replicas_text(bound)} are needed to keep up, which {is_worse}"
 
 
 def _tune(

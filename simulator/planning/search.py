@@ -16,6 +16,7 @@ from simulator.planning.statistics import Judgement, reason
 from simulator.planning.traffic import mean_rate
 from simulator.planning.walls import LOWEST_RATE, Walls
 from simulator.scenario.setup import Setup
+from simulator.text import verb
 
 Status = Literal["feasible", "infeasible", "capped", "does not fit", "pruned", "not finished"]
 
@@ -137,10 +138,16 @@ class Search(Walls):
         """Why `replicas` are not enough; empty when there is no smaller fleet."""
         if replicas == 0:
             return ""
+        spare = self.spec.survive
+        with_them = candidate.said(replicas + spare)
+        if spare:
+            with_them += f", of which {replicas} {verb(replicas, 'serves', 'serve')} when {_fail(spare)},"
         if replicas < bound:
-            least = bound if candidate.beside is None else f"{candidate.own(bound)} {candidate.gpu}"
-            return f"{candidate.said(replicas)} cannot keep up: it takes {least} at least, however full their steps are"
-        return f"with {candidate.said(replicas)}, {reason(self.verdict(candidate, replicas, rate, 1 + error), error)}"
+            least = str(bound) if candidate.beside is None else f"{candidate.own(bound)} {candidate.gpu}"
+            least += " that serve" if spare else ""
+            return f"{with_them} cannot keep up: it takes {least} at least, however full their steps are"
+        why = reason(self.verdict(candidate, replicas, rate, 1 + error), error)
+        return f"with {with_them.removesuffix(',')}, {why}"
 
     def _failed(
         self, candidate: Candidate, most: int, rate: float, bound: int, error: float, needs: str
@@ -149,12 +156,12 @@ class Search(Walls):
         at_most = self.verdict(candidate, most, rate, 1 + error)
         carried = self.highest_rate(candidate, most, rate, factor=1 + error, passes=surely, whole=True)
         if carried > 0:
-            text = needs or f"{candidate.said(most, ' replicas')} are the most allowed: {reason(at_most, error)}"
+            text = needs or f"{_cap(candidate, most)}: {reason(at_most, error)}"
             carries = f"; they carry {carried / rate:.2f} of the traffic" if carried < rate else ""
             return Outcome(candidate, "capped", text + carries, bound=bound, best_try=at_most, rate_met=carried)
         never = self._never(candidate, most, rate, bound, error)
         if never is None:
-            text = f"{candidate.said(most, ' replicas')} are the most allowed: {reason(at_most, error)}"
+            text = f"{_cap(candidate, most)}: {reason(at_most, error)}"
             return Outcome(candidate, "capped", text, bound=bound, best_try=at_most, rate_met=0.0)
         return never
 
@@ -202,3 +209,11 @@ def _boundary(passes: Callable[[int], bool], start: int, size: int, low: int = -
         middle = (low + high) // 2
         low, high = (low, middle) if passes(middle) else (middle, high)
     return high
+
+
+def _cap(candidate: Candidate, most: int) -> str:
+    return f"{candidate.said(most, ' replicas')} {verb(most, 'is', 'are')} the most allowed"
+
+
+def _fail(spare: int) -> str:
+    return "one fails" if spare == 1 else f"{spare} fail"

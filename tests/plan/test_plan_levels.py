@@ -248,7 +248,10 @@ def test_survive_judges_the_fleet_bought_and_the_loss() -> None:
     loss = found.answer.loss
     assert loss is not None and loss["modelled"] and loss["replicas"] == 2 and loss["restarted"] >= 1
     text = " ".join(answer_lines(plain(found)))
-    assert "With every replica up" in text and "Losing 2 under load" in text
+    serving = found.best.fleet.serving
+    assert found.best.outcome.fewer.startswith(
+        (f"with {serving + 1}, of which {serving - 1} ", f"{serving + 1}, of which {serving - 1} "))
+    assert "With every replica up, and with the margin on step times" in text and "Losing 2 under load" in text
 
 
 # What is asked back.

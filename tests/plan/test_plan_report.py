@@ -14,7 +14,7 @@ from simulator.planning.spec import plan_from
 from simulator.report.plan.charts import Series, axis, chart, columns
 from simulator.report.plan.data import plain
 from simulator.report.plan.page import render_markdown, render_plan, write_plan
-from simulator.report.plan.words import answer_lines
+from simulator.report.plan.words import answer_lines, trust_line, worst_lines
 from simulator.report.render import SORT_SCRIPT, script_hash
 from simulator.text import bounded
 
@@ -109,6 +109,38 @@ def test_money_adds_up(data: dict[str, Any]) -> None:
     assert fleet["usd_per_month"] == pytest.approx(730 * fleet["usd_per_hour"])
     tokens_per_hour = asked["requests_per_s"] * asked["output_mean"] * 3600
     assert fleet["usd_per_million_output_tokens"] == pytest.approx(1e6 * fleet["usd_per_hour"] / tokens_per_hour)
+
+
+def test_step_times_of_a_measured_set_up_on_a_gpu_that_was_not_are_called_so(data: dict[str, Any]) -> None:
+    """llama-3.1-8b was run on one H100; an L40S was measured in parts only, or not at all."""
+    marks = {f["candidate"]["gpu"]: f["trust"]["mark"] for f in [data["recommended"], *data["runners_up"]]}
+    assert marks["h100-sxm"] == "measured" and marks["l40s"] != "measured"
+    known = data["recommended"]["trust"]
+    assert f"Step times: {known['mark']}" in " ".join(answer_lines(data))
+    assert all(bare(text) in bare(page) for text in known["not_measured"] for page in (render_plan(data),))
+
+
+def bare(text: str) -> str:
+    return re.sub(r"&#\d+;|\W", "", text)
+
+
+def test_two_of_what_was_not_measured_are_said_and_the_rest_counted() -> None:
+    line = trust_line({"mark": "scaled", "step_time_error": 0.0735, "not_measured": ["a", "b", "c", "d"]})
+    assert "scaled" in line and "7.3 %" in line and line.endswith("Not measured: a; b; the report has 2 more.")
+    assert "Not measured" not in trust_line({"mark": "measured", "step_time_error": 0.05, "not_measured": []})
+
+
+def test_a_worst_window_over_the_limit_of_all_requests_says_how_windows_get_one() -> None:
+    row = {"name": "p95 TTFT", "window_s": 300.0, "value": 1.04, "limit": 0.5}
+    level = {"name": "p95 TTFT", "limit": 0.5}
+    assert worst_lines({"worst_windows": [row], "levels": [level]}) == [
+        "Worst window of p95 TTFT: 1.04 s in 300 s, over the limit of all requests.",
+        "No limit was set on windows; slo.worst_5min and slo.worst_hour set one.",
+    ]
+    asked = [level, {"name": "p95 TTFT in the worst 300 s", "limit": 0.5}]
+    assert worst_lines({"worst_windows": [row], "levels": asked}) == [
+        "Worst window of p95 TTFT: 1.04 s in 300 s, over the limit."]
+    assert len(worst_lines({"worst_windows": [row | {"value": 0.4}], "levels": [level]})) == 1
 
 
 def test_answer_is_complete(data: dict[str, Any]) -> None:

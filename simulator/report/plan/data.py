@@ -19,6 +19,7 @@ from simulator.planning.unlike import BESIDE, OWN
 from simulator.report.autoscaler import manifest
 from simulator.report.plan.deploy import VLLM, command, command_notes, export_both, kubernetes, no_command
 from simulator.report.plan.names import service_name
+from simulator.report.plan.trusted import trusted
 from simulator.scenario.autoscale import AutoscaleSpec
 from simulator.scenario.length import kv_tokens, safe_tokens
 from simulator.scenario.setup import Setup
@@ -153,6 +154,7 @@ def choice(plan: Plan, c: Choice) -> dict[str, Any]:
         "latency": latency(o.judgement),
         "worst_windows": worst(o.judgement, plan.spec),
         "fewer": o.fewer,
+        "trust": trusted(plan.ready[c.fleet.candidate.label], question(plan)["longest"]),
     }
 
 

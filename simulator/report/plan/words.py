@@ -28,6 +28,10 @@ WORTH_PCT: Final = 2.0
 """[%] A change that carries less more a dollar is not worth naming."""
 
 
+MOST_BEYOND: Final = 2
+"""So many sentences on what was not measured stand in the answer; the page has them all."""
+
+
 def fleet_words(fleet: Data) -> str:
     """`16 GPUs: 8 replicas of h100-sxm, TP2, 1 replica of them spare`; of what is to be bought."""
     count = bought_gpus(fleet)
@@ -73,6 +77,7 @@ def answer_lines(data: Data) -> list[str]:
         f"{best['usd_per_month']:,.0f} USD/month, "
         f"{best['usd_per_million_output_tokens']:.3g} USD per million output tokens.",
         *_example_prices(data),
+        trust_line(best["trust"]),
     ]
     for level in best["levels"]:
         name = level["name"].replace("requests that", "Requests that")
@@ -82,7 +87,7 @@ def answer_lines(data: Data) -> list[str]:
         )
     answer = data["answer"]
     lines += [f"One replica less does not do: {best['fewer']}."] if best["fewer"] else []
-    lines += _worst(best) + _survival(data)
+    lines += worst_lines(best) + _survival(data)
     lines += limit_lines(data["batch_limits"], best["label"]) + alternative_lines(answer)
     lines += purchase_lines(answer)
     lines += adapter_lines(answer["adapters"] if answer else None, best["usd_per_hour"])
@@ -110,13 +115,33 @@ def _example_prices(data: Data) -> list[str]:
     )
 
 
-def _worst(best: Data) -> list[str]:
+def trust_line(known: Data) -> str:
+    """What step times stand on: the weakest mark, the error, and the first of what was not measured."""
+    if known["mark"] == "textbook":
+        return "Step times are a textbook's: they have no error."
+    margin = f"{100 * known['step_time_error']:.1f} %"
+    line = f"Step times: {known['mark']}, judged with a margin of {margin} for their error."
+    beyond = known["not_measured"]
+    left = len(beyond) - MOST_BEYOND
+    more = f"; the report has {left} more" if left > 0 else ""
+    return f"{line} Not measured: {'; '.join(beyond[:MOST_BEYOND])}{more}." if beyond else line
+
+
+def worst_lines(best: Data) -> list[str]:
     """The worst hour and the worst five minutes of each level."""
     by_name: dict[str, list[str]] = {}
+    unasked = []
     for row in best["worst_windows"]:
-        over = ", over the limit" if row["value"] is None or row["value"] > row["limit"] else ""
-        by_name.setdefault(row["name"], []).append(f"{bounded(row['value'])} in {row['window_s']:g} s{over}")
-    return [f"Worst window of {name}: {'; '.join(found)}." for name, found in by_name.items()]
+        own = any(level["name"].startswith(f"{row['name']} in the worst ") for level in best["levels"])
+        over = row["value"] is None or row["value"] > row["limit"]
+        said = f", over the limit{'' if own else ' of all requests'}" if over else ""
+        by_name.setdefault(row["name"], []).append(f"{bounded(row['value'])} in {row['window_s']:g} s{said}")
+        if over and not own:
+            unasked.append(row["name"])
+    lines = [f"Worst window of {name}: {'; '.join(found)}." for name, found in by_name.items()]
+    if unasked:
+        lines.append("No limit was set on windows; slo.worst_5min and slo.worst_hour set one.")
+    return lines
 
 
 def _survival(data: Data) -> list[str]:
@@ -126,7 +151,7 @@ def _survival(data: Data) -> list[str]:
         return []
     lost, levels = answer["loss"], answer["bought"]["levels"]
     shown = ", ".join(f"{level['name']} {level_value(level, 'value')}" for level in levels)
-    lines = [f"With every replica up: {shown}."]
+    lines = [f"With every replica up, and with the margin on step times: {shown}."]
     if not lost["modelled"]:
         return [*lines, f"The loss itself is {lost['why']}."]
     hit = ", ".join(
