@@ -102,7 +102,8 @@ def _entry(run: MeasuredRun, prediction: Prediction, host: Host, known_host: boo
         predicted["num_gpu_blocks"] = prediction.num_gpu_blocks
     setup = setup_of(run)
     mark = weakest_mark(setup.gpu, setup.engine, setup.model, run.engine.tensor_parallel_size, host,
-                        stages=run.engine.pipeline_parallel_size)
+                        stages=run.engine.pipeline_parallel_size, weights=run.engine.weight_dtype,
+                        kv=run.engine.kv_cache_dtype)
     alone, output = served_alone(run), float(run.requests.output_tokens.mean())
     shares = {name: share_alone(name, predicted["ttft_mean_s"], predicted["e2e_mean_s"], output) if alone else 0.0
               for name in METRICS}

@@ -14,6 +14,7 @@ from simulator.profiles.engine import EngineProfile, load_engine
 from simulator.profiles.gpu import Gpu, load_gpu
 from simulator.profiles.host import Host
 from simulator.profiles.model import load_model
+from simulator.profiles.quantisation import ACTIVATION_BYTES, KV_BYTES, dtype_name
 from simulator.profiles.shape import ModelShape
 from simulator.profiles.uncertainty import load_uncertainty, share_alone
 from simulator.result import Result
@@ -47,22 +48,37 @@ def never_run(setup: Setup) -> str:
         return ("sampling and adapters: what they add to a step was fitted on llama-3.1-8b on one h200-sxm "
                 "(vllm-0.24) and stands for other models and GPUs")
     hardware = setup.scenario.hardware
-    return unlisted(setup.gpu, setup.engine, setup.model, hardware.tensor_parallel, hardware.pipeline_parallel)
+    return unlisted(setup.gpu, setup.engine, setup.model, hardware.tensor_parallel, hardware.pipeline_parallel,
+                    hardware.weight_dtype, hardware.kv_dtype)
 
 
-def unlisted(gpu: Gpu, engine: EngineProfile, model: ModelShape, tp: int, stages: int = 1) -> str:
-    """Why a measured GPU's profile is extrapolated: no engine was run with this model, parallelism and engine version
-    on it. Empty where one was (of the same sizes, whatever the checkpoint's name and weight format), and for profiles
+def unlisted(gpu: Gpu, engine: EngineProfile, model: ModelShape, tp: int, stages: int = 1, weights: str = "auto",
+             kv: str = "bf16") -> str:
+    """Why a measured GPU's profile is extrapolated: no engine was run with this model, parallelism, engine version and
+    number formats on it. Empty where one was (of the same sizes, whatever the checkpoint's name), and for profiles
     that are not marked measured."""
     asked = (_sizes(model), tp, stages, _version(engine))
-    known = {(_sizes(load_model(run.model)), run.tensor_parallel, run.pipeline_parallel,
-              _version(load_engine(run.engine))) for run in gpu.engine_runs}
-    if gpu.mark != "measured" or asked in known:
+    runs = [run for run in gpu.engine_runs if asked == (_sizes(load_model(run.model)), run.tensor_parallel,
+                                                        run.pipeline_parallel, _version(load_engine(run.engine)))]
+    if gpu.mark != "measured":
         return ""
+    if runs:
+        wanted = _formats(model, weights, kv)
+        known = {each for run in runs for each in (*run.formats, _formats(load_model(run.model)))}
+        return "" if wanted in known else f"{model.name} in {wanted}: not run on {gpu.name}, {_and(sorted(known))} were"
     listed = ", ".join(f"{run.model} {_parallel(run.tensor_parallel, run.pipeline_parallel)} ({run.engine})"
                        for run in gpu.engine_runs) or "none"
     return (f"{model.name} {_parallel(tp, stages)} on {engine.name} {engine.version}: no such run on "
             f"{gpu.name}; runs behind its profile: {listed}")
+
+
+def _formats(model: ModelShape, weights: str = "auto", kv: str = "bf16") -> str:
+    """`16 bits`, `fp8 weights in blocks and fp8 KV`."""
+    found = model.weight_format(weights)
+    parts = [f"{found.dtype} weights" + (" in blocks" if found.in_blocks else "")] if found.quantised else []
+    if KV_BYTES[dtype_name(kv, KV_BYTES)] < ACTIVATION_BYTES:
+        parts.append(f"{dtype_name(kv, KV_BYTES)} KV")
+    return _and(parts) if parts else "16 bits"
 
 
 def _parallel(tp: int, stages: int) -> str:
@@ -93,14 +109,15 @@ def mark_of(setup: Setup) -> str:
         return "datasheet"
     hardware = setup.scenario.hardware
     return weakest_mark(setup.gpu, setup.engine, setup.model, hardware.tensor_parallel, setup.host,
-                        setup.scenario.host.cpu_scale, hardware.pipeline_parallel)
+                        setup.scenario.host.cpu_scale, hardware.pipeline_parallel, hardware.weight_dtype,
+                        hardware.kv_dtype)
 
 
 def weakest_mark(gpu: Gpu, engine: EngineProfile, model: ModelShape, tp: int, host: Host, scale: float = 1.0,
-                 stages: int = 1) -> str:
+                 stages: int = 1, weights: str = "auto", kv: str = "bf16") -> str:
     """The weakest of the marks of GPU (extrapolated where `unlisted`), engine and host. An engine not measured counts
     as scaled; so does a host, unless measured or fitted to runs on it, and one whose times are `scale`d once more."""
-    marks = ["extrapolated" if unlisted(gpu, engine, model, tp, stages) else gpu.mark]
+    marks = ["extrapolated" if unlisted(gpu, engine, model, tp, stages, weights, kv) else gpu.mark]
     marks.append(engine.mark if engine.mark in ("measured", "fitted") else "scaled")
     if host.mark == "measured" and host.cpu_scale == 1.0:
         marks.append("measured")

@@ -29,7 +29,7 @@ from simulator.planning.candidate import Candidate, scenario_of
 from simulator.planning.spec import PlanSpec
 from simulator.planning.unlike import BESIDE, OWN
 from simulator.profiles.uncertainty import load_uncertainty
-from simulator.scenario.setup import Setup, prepare
+from simulator.scenario.setup import Setup, on_host, prepare
 from simulator.units import NS_PER_S
 from simulator.workload.trace import Trace
 
@@ -92,9 +92,8 @@ def relieved_replica(setup: Setup, resource: str) -> Setup:
     if resource == "slots":
         return _with_seqs(setup, int(limits.max_num_seqs * RELIEF))
     if resource == "scheduler CPU":
-        names = ("cpu_ns", "prep_ns", "cpu_seq_ns", "prep_seq_ns", "plan_ns", "plan_seq_ns")
-        own = {n: (np.asarray(getattr(cost, n)) / RELIEF).astype(np.int64) for n in names}
-        return replace(setup, cost=cost._replace(**own))
+        front = ("frontend_in_ns", "frontend_each_ns", "frontend_out_ns")
+        return replace(setup, cost=on_host(setup, 1 / RELIEF)._replace(**{n: getattr(cost, n) for n in front}))
     floor = cost.dense_ns[:, min(1, cost.dense_ns.shape[1] - 1)][:, None]
     floor = np.minimum(floor, cost.dense_ns)
     if resource == "bandwidth":

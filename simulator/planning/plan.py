@@ -297,6 +297,11 @@ def _dominates(a: dict[str, Any], b: dict[str, Any]) -> bool:
     return all(x <= y for x, y in pairs) and any(x < y for x, y in pairs)
 
 
+CLOSE: Final = 1.03
+"""Costs up to so many times the lowest are named: prices move by more."""
+MOST_NAMED: Final = 3
+
+
 def _ties(choices: Sequence[Choice]) -> tuple[str, ...]:
     """Runners-up that the model cannot tell from the best.
 
@@ -307,11 +312,18 @@ def _ties(choices: Sequence[Choice]) -> tuple[str, ...]:
         return ()
     best = choices[0].fleet
     tied = [c.fleet for c in choices[1:] if _tied(best, c.fleet)]
-    if not tied:
-        return ()
-    words = [f"{f.candidate.label} ({_span(f)} USD/h)" for f in (best, *tied)]
-    group = f"{', '.join(words[:-1])} and {words[-1]}"
-    return (f"{group} cannot be told apart: within the profiles' error any of them may be the cheapest",)
+    close = [c.fleet for c in choices[1:]
+             if c.fleet not in tied and c.fleet.usd_per_hour <= CLOSE * best.usd_per_hour]
+    lines = []
+    if tied:
+        words = [f"{f.candidate.label} ({_span(f)} USD/h)" for f in (best, *tied)]
+        group = f"{', '.join(words[:-1])} and {words[-1]}"
+        lines.append(f"{group} cannot be told apart: within the profiles' error any of them may be the cheapest")
+    if close:
+        words = [f"{f.candidate.label} ({f.usd_per_hour:.2f} USD/h)" for f in close[:MOST_NAMED]]
+        lines.append(f"less than {100 * (CLOSE - 1):.0f} % more than the {best.usd_per_hour:.2f} USD/h of the "
+                     f"cheapest: {', '.join(words)}; a small change of prices decides between them")
+    return tuple(lines)
 
 
 def _span(fleet: Fleet) -> str:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from simulator.planning.candidate import Candidate, scenario_of
 from simulator.planning.spec import PlanSpec
-from simulator.scenario.setup import Setup, prepare
+from simulator.scenario.setup import Setup, on_host, prepare
 from simulator.workload.inspect import variation
 from simulator.workload.streams import stream
 from simulator.workload.trace import MAX_TOKENS, Trace, freeze
@@ -23,8 +23,6 @@ SPOT: Final = "spot"
 OWNED: Final = "owned"
 BLOCK: Final = 1024
 """Arrivals whose span stays what it is while the gaps within become more even or less: the day's curve stays."""
-HOST_TIMES: Final = ("cpu_ns", "prep_ns", "cpu_seq_ns", "prep_seq_ns", "plan_ns", "plan_seq_ns",
-                     "frontend_in_ns", "frontend_each_ns", "frontend_out_ns")  # fmt: skip
 
 
 def of_fleet(way: Way | None) -> bool:
@@ -54,16 +52,11 @@ def changed_setup(setup: Setup, way: Way) -> Setup:
     setup = replace(setup, pools={name: changed_setup(pool, way) for name, pool in setup.pools.items()})
     name, factor = way
     if name == "host time":
-        own = {key: _scaled(getattr(setup.cost, key), factor) for key in HOST_TIMES}
-        return replace(setup, cost=setup.cost._replace(**own))
+        return replace(setup, cost=on_host(setup, factor))
     if name == "acceptance" and setup.speculation is not None:
         chances = tuple(min(1.0, chance * factor) for chance in setup.speculation.chances)
         return replace(setup, speculation=replace(setup.speculation, chances=chances))
     return setup
-
-
-def _scaled(value: Any, factor: float) -> Any:
-    return np.rint(np.asarray(value) * factor).astype(np.int64)
 
 
 def changed_trace(trace: Trace, way: Way, seed: int) -> Trace:

@@ -72,17 +72,20 @@ class KvCapacity:
             ("left for KV", self.kv_bytes),
         ]
 
+    def equation(self) -> str:
+        """Bytes of a block, blocks and tokens in one line; of models with windows the block of one group of layers."""
+        groups = f" of one of {self.layer_groups} groups of layers" if self.layer_groups > 1 else ""
+        longest = " in requests of the longest length" if self.layer_groups > 1 else ""
+        return (f"{self.block_bytes // self.block_size:,} bytes of KV per token{groups} x {self.block_size} tokens = "
+                f"{self.block_bytes:,} bytes per block; {self.num_gpu_blocks:,} blocks fit, {self.tokens:,} tokens"
+                f"{longest}")
+
     def text(self) -> str:
         """The breakdown and the formula as plain text."""
         stage = f", the fullest of {self.pipeline_parallel} stages" if self.pipeline_parallel > 1 else ""
         lines = [f"{self.model} on {self.tensor_parallel} x {self.gpu}{stage}, per GPU"]
         lines += [f"  {name:<40}{size / GIB:>9.2f} GiB" for name, size in self.rows()]
-        groups = f" in {self.layer_groups} groups of layers" if self.layer_groups > 1 else ""
-        lines.append(
-            f"  {self.kv_bytes_per_token:,} bytes of KV per token{groups} x {self.block_size} = "
-            f"{self.layer_groups * self.block_bytes:,} bytes per block -> "
-            f"{self.num_gpu_blocks // self.layer_groups:,} blocks, {self.tokens:,} tokens"
-        )
+        lines.append(f"  {self.equation()}")
         return "\n".join(lines)
 
 

@@ -40,6 +40,7 @@ class EngineRun:
     engine: str
     source: str
     pipeline_parallel: int = 1
+    formats: tuple[str, ...] = ()   # number formats run besides the checkpoint's own: "fp8 weights", "fp8 KV"
 
 
 @dataclass(frozen=True)
@@ -224,19 +225,22 @@ def _peaks(block: object, path: Path, sources: dict[str, str]) -> dict[str, floa
 
 def _engine_runs(rows: object, path: Path) -> tuple[EngineRun, ...]:
     """The runs a profile lists."""
-    expected = "must be a list of {model, tensor_parallel, pipeline_parallel (if not 1), engine, source}"
+    expected = "must be a list of {model, tensor_parallel, pipeline_parallel (if not 1), engine, source, formats}"
     needed = {"model", "tensor_parallel", "engine", "source"}
     if not isinstance(rows, list):
         raise ConfigError(f"{path}: engine_runs {expected}, got {shown(rows)}")
     for row in rows:
-        if not isinstance(row, dict) or set(row) - {"pipeline_parallel"} != needed:
+        if not isinstance(row, dict) or set(row) - {"pipeline_parallel", "formats"} != needed:
             raise ConfigError(f"{path}: engine_runs {expected}, got {shown(row)}")
+        formats = row.get("formats", [])
+        if not isinstance(formats, list) or not all(isinstance(each, str) for each in formats):
+            raise ConfigError(f"{path}: engine_runs: formats must be a list of texts, got {shown(formats)}")
         for key in ("tensor_parallel", "pipeline_parallel"):
             value = row.get(key, 1)
             if type(value) is not int or value < 1:
                 raise ConfigError(f"{path}: engine_runs: {key} must be a whole number >= 1, got {shown(value)}")
     return tuple(EngineRun(str(row["model"]), row["tensor_parallel"], str(row["engine"]), str(row["source"]),
-                           row.get("pipeline_parallel", 1)) for row in rows)
+                           row.get("pipeline_parallel", 1), tuple(row.get("formats", []))) for row in rows)
 
 
 def _number(entry: object, key: str, unit: str, path: Path, most: float = _MOST) -> float:

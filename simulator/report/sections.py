@@ -19,6 +19,8 @@ def work_rows(result: Result) -> Rows:
     """Batches, queue and use of the GPU."""
     summary = result.summary
     batch, queue, spent, words = summary["batch"], summary["queue"], summary["time"], definitions(summary)
+    hardware = result.scenario.hardware
+    workers = result.setup.engine.worker_processes and hardware.tensor_parallel * hardware.pipeline_parallel > 1
     return [
         ("steps", number(summary["steps"]), "iterations of the engine, all replicas"),
         ("slot use", share(summary["slot_utilization"]), words.get("slot_utilization", "")),
@@ -36,7 +38,8 @@ def work_rows(result: Result) -> Rows:
         ),
         ("GPU busy", share(summary["gpu_utilization"]), words.get("gpu_utilization", "")),
         ("engine busy", share(summary["busy_share"]), words.get("busy_share", "")),
-        ("steps launched kernel by kernel", number(spent["eager_steps"]), "above the largest CUDA graph"),
+        ("steps launched kernel by kernel", "not counted" if workers else number(spent["eager_steps"]),
+         "launched in worker processes: part of the GPU's time here" if workers else "above the largest CUDA graph"),
         (
             "rows computed for nobody",
             number(spent["wasted_rows"]),
@@ -118,16 +121,11 @@ def memory_rows(result: Result) -> dict[str, Any] | None:
         (capacity.total_bytes - capacity.usable_bytes) / GIB,
         1 - capacity.usable_bytes / capacity.total_bytes,
     )
-    formula = (
-        f"{capacity.kv_bytes_per_token:,} bytes of KV per token x {capacity.block_size} tokens = "
-        f"{capacity.block_bytes:,} bytes per block; {capacity.num_gpu_blocks:,} blocks fit, "
-        f"{capacity.tokens:,} tokens"
-    )
     given = result.scenario.kv.num_gpu_blocks
     return {
         "parts": [kept, *parts],
         "total": capacity.total_bytes / GIB,
-        "formula": formula,
+        "formula": capacity.equation(),
         "override": f"{given:,} blocks were set in the scenario instead" if given else "",
     }
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 
@@ -159,6 +160,22 @@ def cost_on(setup: Setup, host: Host) -> Cost:
     limits = setup.limits
     return _cost(setup.scenario, setup.gpu, setup.engine, host, setup.model, limits.max_num_seqs,
                  limits.max_num_batched_tokens, limits.window > 0, setup.speculation, setup.contexts)
+
+
+HOST_TIMES: Final = ("cpu_ns", "prep_ns", "cpu_seq_ns", "prep_seq_ns", "plan_ns", "plan_seq_ns",
+                     "frontend_in_ns", "frontend_each_ns", "frontend_out_ns")  # fmt: skip
+
+
+def on_host(setup: Setup, factor: float) -> Cost:
+    """Step times with a host whose CPU takes `factor` times as long: looked up again, since launches in worker
+    processes are part of the GPU's times; of a setup whose times are not a profile's, those of the CPU scaled."""
+    cost = setup.cost
+    if setup.gpu.name != "unit":
+        usual = cost_on(setup, setup.host)
+        if all(np.array_equal(one, other) for one, other in zip(usual, cost, strict=True)):
+            return cost_on(setup, setup.host.scaled(factor))
+    return cost._replace(**{key: np.rint(np.asarray(getattr(cost, key)) * factor).astype(np.int64)
+                            for key in HOST_TIMES})
 
 
 def _host(scenario: Scenario) -> Host:

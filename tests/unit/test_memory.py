@@ -1,5 +1,7 @@
 """KV capacity worked by hand, and what does not fit. Block counts of real engines: tests/calibration/test_kv_counts."""
 
+import re
+
 import pytest
 
 from calibration.fit import MEASUREMENTS
@@ -21,6 +23,18 @@ def test_parts_add_up_and_blocks_fill_what_is_left() -> None:
     assert 0 <= found.kv_bytes - found.num_gpu_blocks * found.block_bytes < found.block_bytes
     assert "131,072 bytes of KV per token" in found.text()
     assert found.weight_bytes == 2 * 8_030_261_248
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "gemma-3-27b", "gpt-oss-20b"])
+def test_the_equation_printed_is_true(model: str) -> None:
+    """A x B = C bytes a block; blocks of that size fill the memory; of models with windows those of one group."""
+    found = capacity("h200-sxm", model)
+    a, b, c, blocks = (int(each.replace(",", "")) for each in re.match(
+        r"([\d,]+) bytes of KV per token.* x ([\d,]+) tokens = ([\d,]+) bytes per block; ([\d,]+) blocks fit",
+        found.equation()).groups())  # type: ignore[union-attr]
+    assert a * b == c
+    assert 0 <= found.kv_bytes - blocks * c < c
+    assert ("of one of" in found.equation()) == (model != "llama-3.1-8b")
 
 
 def test_capacity_is_not_multiplied_by_tensor_parallelism() -> None:

@@ -10,7 +10,7 @@ import yaml
 from simulator import scenario_from, simulate
 from simulator.cost.gpu_times import UNITS
 from simulator.errors import ConfigError
-from simulator.metrics.trust import KINDS, scaled_line
+from simulator.metrics.trust import KINDS, gpu_mark, never_run, scaled_line
 from simulator.planning.bounds import StepError, step_error
 from simulator.profiles.gpu import list_gpus, load_gpu, parse_gpu
 from simulator.profiles.host import load_host
@@ -98,7 +98,29 @@ def test_listed_runs_are_those_of_the_committed_measurements() -> None:
             model, version = run["model"].removesuffix(".config.json"), engine["version"].rpartition(".")[0]
             found.add((run["hardware"]["gpu"], model, engine["tensor_parallel_size"], f"vllm-{version}"))
     listed = {(gpu.name, run.model, run.tensor_parallel, run.engine) for gpu in list_gpus() for run in gpu.engine_runs}
-    assert listed == found
+    # one engine each, whose traffic the state of its host decides: left extrapolated (docs/calibration.md)
+    wide = {"deepseek-v2-lite", "gpt-oss-20b", "qwen3-30b-a3b-fp8"}
+    assert listed == {run for run in found if run[1] not in wide}
+
+
+@pytest.mark.parametrize(("model", "gpu", "more", "mark"), [
+    ("llama-3.1-8b", "h200-sxm", {"weight_dtype": "fp8"}, "measured"),
+    ("llama-3.1-8b-fp8", "h200-sxm", {}, "measured"),
+    ("llama-3.1-8b-awq", "h200-sxm", {}, "measured"),
+    ("llama-3.1-8b-awq", "h200-sxm", {"kv_dtype": "fp8"}, "extrapolated"),
+    ("llama-3.1-8b", "h200-sxm", {"kv_dtype": "fp8"}, "measured"),
+    ("llama-3.1-8b-awq", "h100-sxm", {}, "extrapolated"),
+    ("llama-3.1-8b", "h100-sxm", {"weight_dtype": "fp8"}, "extrapolated"),
+    ("gemma-3-27b", "h200-sxm", {}, "measured"),
+    ("gemma-3-27b", "h200-sxm", {"weight_dtype": "fp8"}, "extrapolated"),
+])
+def test_number_formats_that_were_not_run_are_extrapolated(model: str, gpu: str, more: dict[str, str],
+                                                           mark: str) -> None:
+    """Runs of 8- and 4-bit weights and of 8-bit KV are all of Llama-3.1-8B on the H200."""
+    setup = prepare(scenario_from({"workload": {"requests": {"output": [2]}}, "model": model, "max_model_len": 4096,
+                                   "hardware": {"gpu": gpu, "weight_dtype": "auto", **more}}))
+    assert gpu_mark(setup) == mark
+    assert ("not run on" in never_run(setup)) == (mark == "extrapolated")
 
 
 def test_the_interval_follows_the_weaker_mark() -> None:
