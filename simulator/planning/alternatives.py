@@ -71,7 +71,7 @@ class Alternatives:
         if row["loss"] and not row["loss"]["holds"]:
             return row | {"reason": _after(row["loss"])}
         nominal = self._judged(most, (AUTOSCALED, target), 1.0)
-        return row | {"holds": True, **self._cost(nominal)}
+        return row | {"holds": True, "levels": level_rows(nominal), **self._cost(nominal)}
 
     def _target(self, most: int, tried: list[dict[str, Any]]) -> tuple[float, Judgement]:
         """The largest target that is sure, from one that is so by the mean of one look; the last one tried if none."""

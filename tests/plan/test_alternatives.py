@@ -72,6 +72,17 @@ def test_replica_hours_are_those_of_the_run(scaled: Plan) -> None:
     assert np.mean(hours) == pytest.approx(row["replica_hours"], rel=1e-9)
 
 
+def test_levels_of_an_autoscaled_fleet_are_shown_without_the_margin() -> None:
+    """The run of a scenario of its own knows of no error; with steps a fifth longer answers wait longer."""
+    found = planned(autoscale=SCALE | {"target": 2}, search={"replications": 2, "calibration_error": 0.2})
+    assert found.best and found.answer and found.answer.autoscaled
+    row = found.answer.autoscaled
+    assert row["holds"]
+    setup = fleet_setup(found.spec, found.best.fleet.candidate, row["most"], ("autoscaled", 2))
+    ttft = [simulate(setup.scenario, replication=k).summary["ttft_s"]["p90"] for k in range(2)]
+    assert row["levels"][0]["value"] == pytest.approx(np.mean(ttft), rel=1e-9)
+
+
 def test_higher_targets_that_were_tried_take_fewer_replica_hours(scaled: Plan) -> None:
     assert scaled.answer and scaled.answer.autoscaled
     tried = sorted(scaled.answer.autoscaled["tried"], key=lambda each: each["target"])
@@ -142,7 +153,7 @@ def test_an_autoscaled_fleet_that_may_lose_a_replica() -> None:
     assert after(row["target"]) == pytest.approx(value, rel=0.02) and value <= 2
     assert after(without["target"]) > 2
     line = alternative_lines(plain(found)["answer"])[0]
-    assert "In the 300 s after the loss of 1 in its busiest time" in line
+    assert "In the 300 s after the loss of 1 in its busiest time" in line and "with the margin on step times" in line
 
 
 def test_spot_that_is_never_taken_back_is_as_good_and_cheaper_by_arithmetic() -> None:

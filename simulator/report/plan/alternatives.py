@@ -43,7 +43,7 @@ def _loss(lost: Data | None) -> str:
         return ""
     seen = ", ".join(f"{level['name']} {level_value(level, 'value')}" for level in lost["levels"])
     return (f" In the {lost['after_s']:g} s after the loss of {lost['replicas']} in its busiest time, when "
-            f"{restarted(lost['restarted'])}: {seen}.")  # fmt: skip
+            f"{restarted(lost['restarted'])}, and with the margin on step times: {seen}.")  # fmt: skip
 
 
 def _spot(row: Data | None) -> str:
