@@ -34,8 +34,10 @@ def register(app: typer.Typer) -> None:
 def kv(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A shipped model, or a config.json.")],
     gpus: Annotated[list[str], typer.Argument(metavar="GPU...", help="Shipped GPUs or profile files.")],
-    tensor_parallel: Annotated[int, typer.Option("--tp", min=1, help="GPUs a replica is spread over.")] = 1,
-    stages: Annotated[int, typer.Option("--pp", min=1, max=256, help="Pipeline stages; the fullest is shown.")] = 1,
+    tensor_parallel: Annotated[int, typer.Option(
+        "--tp", "--tensor-parallel", min=1, help="GPUs a replica is spread over.")] = 1,
+    stages: Annotated[int, typer.Option(
+        "--pp", "--pipeline-parallel", min=1, max=256, help="Pipeline stages; the fullest is shown.")] = 1,
     weight_dtype: Annotated[str, typer.Option(
         "--weight-dtype", help="auto (the checkpoint's own), bf16, fp8, int8, int4, fp4.")] = "auto",
     kv_dtype: Annotated[str, typer.Option("--kv-dtype", help="bf16 or fp8.")] = "bf16",

@@ -67,12 +67,16 @@ def host_sentences(rows: list[dict[str, Any]]) -> list[str]:
     if not rows:
         return []
 
-    def words(row: dict[str, Any]) -> str:
+    def shown(row: dict[str, Any]) -> str:
         times = [f"{name} {seconds(row[key])}" for name, key in (("TTFT", "ttft_mean_s"), ("TPOT", "tpot_mean_s"))
                  if row[key] is not None]
-        here = ", used here" if row["this_run"] else ""
-        return f"{', '.join([*times, row['verdict']])} on the {row['host']} one{here}"
+        return ", ".join([*times, row["verdict"]])
 
+    def words(row: dict[str, Any]) -> str:
+        return f"{shown(row)} on the {row['host']} one{', used here' if row['this_run'] else ''}"
+
+    if len({shown(row) for row in rows}) == 1:
+        return [f"host: it does not matter here: {shown(rows[0])} on each of {', '.join(row['host'] for row in rows)}"]
     why = "host: steps without CUDA graphs wait for the CPU, so a faster or slower one changes the means: "
     lines = [why + "; ".join(map(words, rows))]
     verdicts = {row["verdict"] for row in rows}

@@ -151,15 +151,14 @@ def backlog_verdict(number: Floats, seconds: float, arrivals: int) -> Stability:
     growth = slope * BLOCKS
     margin = t_quantile(0.5 + LEVEL / 2, BLOCKS - 2) * BLOCKS
     per_s = slope * BLOCKS / seconds
-    text = (
-        f"over {several(arrivals, 'arrival')} the number of requests in the system "
-        f"{'rose' if growth >= 0 else 'fell'} by {abs(growth):.1f}, of {means.mean():.1f} on average"
-    )
+    change = (f"by {abs(growth):.1f} requests over {several(arrivals, 'arrival')}, with {means.mean():.1f} in the "
+              "system on average")
+    text = f"the backlog {'rose' if growth >= 0 else 'fell'} {change}"
     material = max(3.0, min(0.01 * arrivals, 0.5 * float(means.mean())))
     if growth - margin * walk > 0 and growth > material:
-        return Stability("overloaded", per_s, f"{text}: it grows as long as requests arrive")
+        return Stability("overloaded", per_s, f"the backlog grows as long as requests arrive: {change}")
     if growth + margin * still < max(3.0, math.sqrt(arrivals)):
-        return Stability("stable", per_s, f"{text}: no growth beyond chance")
+        return Stability("stable", per_s, text.replace("rose", "hardly grew,"))
     return Stability("undecided", per_s, f"{text}: too close to call, a longer run would tell")
 
 

@@ -35,6 +35,14 @@ def test_launch_bound_load_is_stable_on_a_fast_host_only() -> None:
     assert any("the verdict depends on the host" in line for line in host_sentences(rows))
 
 
+def test_hosts_that_change_nothing_shown_are_said_once() -> None:
+    row = {"host": "fast", "this_run": False, "verdict": "stable", "ttft_mean_s": 0.1, "tpot_mean_s": 0.01}
+    same = [row, row | {"host": "measured", "this_run": True}, row | {"host": "slow"}]
+    assert host_sentences(same) == [
+        "host: it does not matter here: TTFT 100 ms, TPOT 10 ms, stable on each of fast, measured, slow"]
+    assert "does not matter" not in " ".join(host_sentences([*same, row | {"tpot_mean_s": 0.02}]))
+
+
 def test_a_named_host_gives_what_the_sensitivity_said_of_it() -> None:
     said = {row["host"]: row for row in simulate(scenario()).host_sensitivity}
     for host in ("fast", "slow"):

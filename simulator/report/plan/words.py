@@ -280,7 +280,8 @@ def plan_tables(data: Data) -> Iterator[Any]:
                         ("input", "cost of the traffic"),
                         [(row["input"], ends_text(row)) for row in answer["sensitivity"]])  # fmt: skip
             yield Text(
-                "Replicas in this table are by the mean prediction; a purchase keeps a margin for the profile's error."
+                f"Replicas in this table are by the mean prediction ({data['recommended']['replicas']} are bought: a "
+                "purchase keeps a margin for the profile's error)."
             )
         if answer["hourly"]:
             day = answer["hourly"]
