@@ -109,7 +109,8 @@ class Search(Walls):
             return Outcome(candidate, "infeasible", why, bound=bound)
         if not counts:
             most = candidate.own(allowed[-1])
-            needs = f"needs at least {candidate.said(bound, ' replicas')} to keep up, {most} are allowed"
+            needs = (f"needs at least {candidate.said(bound, ' replicas')} to keep up, {most} "
+                     f"{verb(most, 'is', 'are')} allowed")
             return self._failed(candidate, allowed[-1], rate, bound, error, needs)
         tpot = min((t.max_s for t in spec.slo.targets if t.metric == "tpot"), default=None)
         trace = self.runner.bench.traffic.trace(0)
@@ -157,7 +158,8 @@ class Search(Walls):
         carried = self.highest_rate(candidate, most, rate, factor=1 + error, passes=surely, whole=True)
         if carried > 0:
             text = needs or f"{_cap(candidate, most)}: {reason(at_most, error)}"
-            carries = f"; they carry {carried / rate:.2f} of the traffic" if carried < rate else ""
+            carry = verb(most, "it carries", "they carry")
+            carries = f"; {carry} {carried / rate:.2f} of the traffic" if carried < rate else ""
             return Outcome(candidate, "capped", text + carries, bound=bound, best_try=at_most, rate_met=carried)
         never = self._never(candidate, most, rate, bound, error)
         if never is None:

@@ -20,6 +20,7 @@ from simulator.text import (
     restarted,
     several,
     stopped_lines,
+    verb,
 )
 
 Data = Mapping[str, Any]
@@ -232,7 +233,7 @@ def _no_answer(data: Data) -> list[str]:
         lines.append(f"What stands in the way: {near['binding']}, {value} against {limit} ({near['label']}).")
         if near["traffic_share"]:
             lines.append(
-                f"Nearest that does: {_nearest_fleet(near)} carry "
+                f"Nearest that does: {_nearest_fleet(near)} {verb(near['replicas'], 'carries', 'carry')} "
                 f"{100 * near['traffic_share']:.0f} % of the traffic. That is the cap on replicas, not an answer."
             )
         else:
