@@ -211,12 +211,14 @@ def answer(a: Answer) -> dict[str, Any]:
 
 
 def worst(judged: Judgement, spec: PlanSpec) -> list[dict[str, Any]]:
-    """Each level in the worst windows of the recommended fleet (first replication); windows of too few left out."""
+    """Each level in the worst windows of the recommended fleet (first replication); windows of too few left out. A
+    window's own limit comes before that of all requests."""
     rows = []
     record = judged.records[0]
-    for target in spec.slo.targets:
+    for target in sorted(spec.slo.targets, key=lambda each: each.window_s is not None):
         for window, found in record["worst"][key_of(target.metric, target.cls, target.percentile)].items():
-            if found is not None and record["span_s"] >= 2 * float(window):
+            own = target.window_s is None or target.window_s == float(window)
+            if own and found is not None and record["span_s"] >= 2 * float(window):
                 row = {"name": replace(target, window_s=None).name, "window_s": float(window), "value": found[0]}
                 rows.append(row | {"start_s": found[1], "requests": found[2], "limit": target.max_s})
     return list({(row["name"], row["window_s"]): row for row in rows}.values())
