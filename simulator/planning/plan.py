@@ -321,7 +321,7 @@ def _ties(choices: Sequence[Choice]) -> tuple[str, ...]:
         lines.append(f"{group} cannot be told apart: within the profiles' error any of them may be the cheapest")
     if close:
         words = [f"{f.candidate.label} ({f.usd_per_hour:.2f} USD/h)" for f in close[:MOST_NAMED]]
-        lines.append(f"less than {100 * (CLOSE - 1):.0f} % more than the {best.usd_per_hour:.2f} USD/h of the "
+        lines.append(f"Less than {100 * (CLOSE - 1):.0f} % more than the {best.usd_per_hour:.2f} USD/h of the "
                      f"cheapest: {', '.join(words)}; a small change of prices decides between them")
     return tuple(lines)
 
