@@ -26,6 +26,7 @@ from simulator.profiles.host import Host, load_host
 from simulator.profiles.uncertainty import METRICS, load_uncertainty, share_alone
 from simulator.records import LogRow, dtype_of
 from simulator.report.svg import LINES, MUTED, figure, style
+from simulator.text import several
 from simulator.units import NS_PER_S
 
 Report = dict[str, Any]
@@ -178,8 +179,7 @@ def table(result: Report) -> Table:
     if len(result["classes"]) > 1:
         grid.add_row("mean absolute")
         for part in result["classes"]:
-            count = f"{part['runs']} run{'s' if part['runs'] != 1 else ''}"
-            grid.add_row(f"  {part['class']} ({count})", *_means_row(part, metrics))
+            grid.add_row(f"  {part['class']} ({several(part['runs'], 'run')})", *_means_row(part, metrics))
     judged = ", runs not used for fitting" if any(entry["used_for_fit"] for entry in runs) else ""
     grid.add_row(f"mean absolute{judged}", *_means_row(result, metrics))
     return grid

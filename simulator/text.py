@@ -1,7 +1,7 @@
 """Numbers for people: one way to write a time, a number and a share, with their units, wherever they are shown."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 MISSING: Final = "–"
@@ -115,6 +115,11 @@ def several(count: int, noun: str) -> str:
 def verb(count: int, one: str, more: str) -> str:
     """`1 was`, `3 were`: the verb that goes with a count."""
     return one if count == 1 else more
+
+
+def joined(names: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return ", ".join(names[:-1]) + (" and " if len(names) > 1 else "") + names[-1]
 
 
 def replicas_text(count: int) -> str:

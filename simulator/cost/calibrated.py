@@ -90,7 +90,7 @@ def calibrated_cost(
     launch = Launch(
         cpu_times, -(-(model.layers + drafting.layers) // stages), tp, engine.schedule_ahead > 0,
         bool(engine.worker_processes), old_runner, -(-model.expert_layers // stages), bool(lora and lora.adapters),
-        (device.eight_bit and not device.weights.in_blocks) or device.four_bits, bool(model.latent),
+        device.one_scale or device.four_bits, bool(model.latent),
         device.weights.mxfp4, stages,
     )
     cpu, prep, dense, eager = launch.tables(dense, np.stack([tokens > limit for limit in limits]))

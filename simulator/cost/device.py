@@ -84,6 +84,11 @@ class Device:
         return self.eight_bit and self.weights.in_blocks
 
     @property
+    def one_scale(self) -> bool:
+        """Those products have a scale a tensor or row."""
+        return self.eight_bit and not self.weights.in_blocks
+
+    @property
     def cutlass_blocks(self) -> bool:
         """CUTLASS computes those products: before Hopper there is no DeepGEMM, whose take as long as with one scale
         a tensor (deepseek-ai/DeepGEMM 7a70b43, README: 16 shapes on an H800, 1 % off in the mean)."""
@@ -149,14 +154,14 @@ class Device:
         total = attention + times.layer_fixed_s + 2.0 * self.reduce_s(rows)
         small = max(0, model.layer_norms - USUAL_NORMS) + (LATENT_KERNELS if model.latent else 0)
         total = total + small * times.gemm.start_s
-        if self.eight_bit and not self.in_blocks:
+        if self.one_scale:
             total = total + times.fp8_extra[1][0] + self.tiles_s(rows, model.attention_gemms(self.tp), "attention")
         total = total * model.layers
         dense = model.layers - model.expert_layers
         if dense:
             gemms = model.mlp_gemms(model.intermediate, self.tp)
             mlp = self.products_s(rows, gemms, "mlp")
-            if self.eight_bit and not self.in_blocks:
+            if self.one_scale:
                 mlp = mlp + self.tiles_s(rows, gemms, "mlp")
             width = model.intermediate // self.tp
             total = total + dense * (mlp + rows * self.elementwise_bytes(width) / times.elementwise_bandwidth)

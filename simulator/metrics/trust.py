@@ -19,6 +19,7 @@ from simulator.profiles.shape import ModelShape
 from simulator.profiles.uncertainty import load_uncertainty, share_alone
 from simulator.result import Result
 from simulator.scenario.setup import Setup
+from simulator.text import joined
 
 _PLACES: Final = {
     "output_tokens_per_s": ("throughput", "output_tokens_per_s"),
@@ -57,15 +58,16 @@ def unlisted(gpu: Gpu, engine: EngineProfile, model: ModelShape, tp: int, stages
     """Why a measured GPU's profile is extrapolated: no engine was run with this model, parallelism, engine version and
     number formats on it. Empty where one was (of the same sizes, whatever the checkpoint's name), and for profiles
     that are not marked measured."""
+    if gpu.mark != "measured":
+        return ""
     asked = (_sizes(model), tp, stages, _version(engine))
     runs = [run for run in gpu.engine_runs if asked == (_sizes(load_model(run.model)), run.tensor_parallel,
                                                         run.pipeline_parallel, _version(load_engine(run.engine)))]
-    if gpu.mark != "measured":
-        return ""
     if runs:
         wanted = _formats(model, weights, kv)
         known = {each for run in runs for each in (*run.formats, _formats(load_model(run.model)))}
-        return "" if wanted in known else f"{model.name} in {wanted}: not run on {gpu.name}, {_and(sorted(known))} were"
+        others = joined(sorted(known))
+        return "" if wanted in known else f"{model.name} in {wanted}: not run on {gpu.name}, {others} were"
     listed = ", ".join(f"{run.model} {_parallel(run.tensor_parallel, run.pipeline_parallel)} ({run.engine})"
                        for run in gpu.engine_runs) or "none"
     return (f"{model.name} {_parallel(tp, stages)} on {engine.name} {engine.version}: no such run on "
@@ -78,7 +80,7 @@ def _formats(model: ModelShape, weights: str = "auto", kv: str = "bf16") -> str:
     parts = [f"{found.dtype} weights" + (" in blocks" if found.in_blocks else "")] if found.quantised else []
     if KV_BYTES[dtype_name(kv, KV_BYTES)] < ACTIVATION_BYTES:
         parts.append(f"{dtype_name(kv, KV_BYTES)} KV")
-    return _and(parts) if parts else "16 bits"
+    return joined(parts) if parts else "16 bits"
 
 
 def _parallel(tp: int, stages: int) -> str:
@@ -126,10 +128,6 @@ def weakest_mark(gpu: Gpu, engine: EngineProfile, model: ModelShape, tp: int, ho
     return max(marks, key=_WEAKER.index)
 
 
-def _and(names: list[str]) -> str:
-    return ", ".join(names[:-1]) + (" and " if len(names) > 1 else "") + names[-1]
-
-
 def scaled_line(setup: Setup) -> str:
     """Whose times were scaled from another GPU, where not all were: those that this setup uses, and the others."""
     marks, hardware = gpu_times(setup.gpu).marks, setup.scenario.hardware
@@ -141,8 +139,19 @@ def scaled_line(setup: Setup) -> str:
             KV_BITS: hardware.kv_dtype != "fp8", OTHERS: hardware.tensor_parallel == 1,
             ADAPTERS: setup.scenario.engine.lora is None}  # fmt: skip
     used, unused = ([name for name in kinds if idle.get(name, False) is is_idle] for is_idle in (False, True))
-    return (f"of those this run uses times of {_and(used)}" if used else "this run uses none of those") + (
-        f"; the others are of {_and(unused)}" if unused else "")
+    return (f"of those this run uses times of {joined(used)}" if used else "this run uses none of those") + (
+        f"; the others are of {joined(unused)}" if unused else "")
+
+
+def not_measured(setup: Setup, longest: int) -> list[str]:
+    """What lies outside the measurements behind a replica's step times, a sentence each; `longest`: prompt + output of
+    the longest request [tokens]."""
+    reason, named = never_run(setup), scaled_line(setup)
+    found = extrapolations(setup.gpu, setup.scenario.hardware.tensor_parallel, setup.limits.max_num_seqs,
+                           setup.limits.max_num_batched_tokens, longest)
+    if named:
+        found = [f"{found[0]}; {named}", *found[1:]]
+    return [reason, *found] if reason else found
 
 
 def _mostly_alone(result: Result, summary: dict[str, Any]) -> bool:
@@ -164,11 +173,5 @@ def trust(result: Result, summary: dict[str, Any]) -> dict[str, Any]:
             intervals[f"{section}.{key}"] = list(known.interval(metric, value, mark, setup.host.known, share))
     beyond: list[str] = []
     if mark != "textbook":
-        longest = int((trace.prompt + trace.output).max())
-        reason = never_run(setup)
-        beyond = [reason] if reason else []
-        found = extrapolations(setup.gpu, result.scenario.hardware.tensor_parallel, setup.limits.max_num_seqs,
-                               setup.limits.max_num_batched_tokens, longest)
-        named = scaled_line(setup)
-        beyond += [f"{found[0]}; {named}", *found[1:]] if named else found
+        beyond = not_measured(setup, int((trace.prompt + trace.output).max()))
     return {"mark": mark, "interval_90": intervals, "extrapolated": beyond}

@@ -29,7 +29,7 @@ from simulator.planning.candidate import Candidate, scenario_of
 from simulator.planning.spec import PlanSpec
 from simulator.planning.unlike import BESIDE, OWN
 from simulator.profiles.uncertainty import load_uncertainty
-from simulator.scenario.setup import Setup, on_host, prepare
+from simulator.scenario.setup import FRONT_TIMES, Setup, on_host, prepare
 from simulator.units import NS_PER_S
 from simulator.workload.trace import Trace
 
@@ -75,11 +75,11 @@ def scaled_cost(cost: Cost, factor: float) -> Cost:
     """All GPU and CPU step times times `factor`; the front end's and a pipeline's pause are left."""
     if factor == 1.0:
         return cost
-    front = ("frontend_in_ns", "frontend_each_ns", "frontend_out_ns", "eager", "layers", "crowded", "pause_ns")
+    kept = (*FRONT_TIMES, "eager", "layers", "crowded", "pause_ns")
     changes: dict[str, Any] = {
         name: np.rint(np.asarray(value) * factor).astype(np.int64)
         for name, value in cost._asdict().items()
-        if name not in front
+        if name not in kept
     }
     return cost._replace(**changes)
 
@@ -92,8 +92,8 @@ def relieved_replica(setup: Setup, resource: str) -> Setup:
     if resource == "slots":
         return _with_seqs(setup, int(limits.max_num_seqs * RELIEF))
     if resource == "scheduler CPU":
-        front = ("frontend_in_ns", "frontend_each_ns", "frontend_out_ns")
-        return replace(setup, cost=on_host(setup, 1 / RELIEF)._replace(**{n: getattr(cost, n) for n in front}))
+        front = {name: getattr(cost, name) for name in FRONT_TIMES}
+        return replace(setup, cost=on_host(setup, 1 / RELIEF)._replace(**front))
     floor = cost.dense_ns[:, min(1, cost.dense_ns.shape[1] - 1)][:, None]
     floor = np.minimum(floor, cost.dense_ns)
     if resource == "bandwidth":

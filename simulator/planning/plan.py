@@ -24,7 +24,7 @@ from simulator.planning.search import Outcome, Search
 from simulator.planning.spec import PlanSpec
 from simulator.planning.statistics import check_levels, check_prefixes
 from simulator.planning.traffic import HOUR_NS, at_rate, mean_rate
-from simulator.text import replicas_text, several
+from simulator.text import joined, replicas_text, several
 from simulator.workload.trace import Trace
 
 BUDGET: Final = "search.max_simulations"
@@ -317,8 +317,8 @@ def _ties(choices: Sequence[Choice]) -> tuple[str, ...]:
     lines = []
     if tied:
         words = [f"{f.candidate.label} ({_span(f)} USD/h)" for f in (best, *tied)]
-        group = f"{', '.join(words[:-1])} and {words[-1]}"
-        lines.append(f"{group} cannot be told apart: within the profiles' error any of them may be the cheapest")
+        lines.append(f"{joined(words)} cannot be told apart: within the profiles' error any of them may be the "
+                     "cheapest")
     if close:
         words = [f"{f.candidate.label} ({f.usd_per_hour:.2f} USD/h)" for f in close[:MOST_NAMED]]
         lines.append(f"Less than {100 * (CLOSE - 1):.0f} % more than the {best.usd_per_hour:.2f} USD/h of the "

@@ -162,8 +162,8 @@ def cost_on(setup: Setup, host: Host) -> Cost:
                  limits.max_num_batched_tokens, limits.window > 0, setup.speculation, setup.contexts)
 
 
-HOST_TIMES: Final = ("cpu_ns", "prep_ns", "cpu_seq_ns", "prep_seq_ns", "plan_ns", "plan_seq_ns",
-                     "frontend_in_ns", "frontend_each_ns", "frontend_out_ns")  # fmt: skip
+FRONT_TIMES: Final = ("frontend_in_ns", "frontend_each_ns", "frontend_out_ns")
+HOST_TIMES: Final = ("cpu_ns", "prep_ns", "cpu_seq_ns", "prep_seq_ns", "plan_ns", "plan_seq_ns", *FRONT_TIMES)
 
 
 def on_host(setup: Setup, factor: float) -> Cost:

@@ -63,7 +63,7 @@ BUGS = (
     Bug("mxfp4 has no kernels beside its reads", "simulator/cost/device.py", "        if self.weights.mxfp4:",
         "        if False:", FAMILIES),
     Bug("blocks are launched as one scale a tensor", "simulator/cost/calibrated.py",
-        "(device.eight_bit and not device.weights.in_blocks)", "device.eight_bit", FAMILIES),
+        "device.one_scale or", "device.eight_bit or", FAMILIES),
     Bug("products in blocks as with one scale a tensor", "simulator/cost/device.py",
         "                if self.in_blocks:", "                if False:", FAMILIES),
     Bug("8-bit experts start as those of 16 bits", "simulator/cost/moe.py", "start *= self.fp8_start", "start *= 1.0",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from simulator.text import replicas_text
+from simulator.text import joined, replicas_text
 
 Data = Mapping[str, Any]
 
@@ -17,11 +17,10 @@ def purchase_lines(answer: Data | None) -> list[str]:
     parts = [f"{replicas_text(best['reserved'])} reserved"]
     parts += [f"up to {best[key]} {name}" for key, name in (("on_demand", "by the hour"), ("spot", "on spot capacity"))
               if best[key]]  # fmt: skip
-    what = ", ".join(parts[:-1]) + (" and " if len(parts) > 1 else "") + parts[-1]
     none = "" if best["spot"] else " (no spot replica pays beside them)"
     beside = ", ".join(f"{way['way']} {way['usd_per_day']:.2f}" for way in others)
     cost = f"{best['usd_per_day']:.2f} USD a day"
-    return [f"Resized every hour and paid for in three ways: {what}, {cost}{none}; {beside}."]
+    return [f"Resized every hour and paid for in three ways: {joined(parts)}, {cost}{none}; {beside}."]
 
 
 def purchase_rows(data: Data) -> list[dict[str, str]]:

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from simulator.cost.ranges import extrapolations
-from simulator.metrics.trust import mark_of, never_run, scaled_line
+from simulator.metrics.trust import mark_of, not_measured
 from simulator.planning.bounds import Ready
 from simulator.scenario.setup import Setup
 
@@ -22,14 +21,8 @@ def trusted(found: Ready, longest: int) -> dict[str, Any]:
 
 def _beyond(setup: Setup, longest: int) -> list[str]:
     """What a run's report calls not measured, of one kind of replica."""
-    mark = mark_of(setup)
-    if mark == "textbook":
+    if mark_of(setup) == "textbook":
         return []
     if setup.scenario.cost_model == "roofline":
         return ["every step time: they are rooflines of the GPU's datasheet"]
-    reason, named = never_run(setup), scaled_line(setup)
-    found = extrapolations(setup.gpu, setup.scenario.hardware.tensor_parallel, setup.limits.max_num_seqs,
-                           setup.limits.max_num_batched_tokens, longest)
-    if named:
-        found = [f"{found[0]}; {named}", *found[1:]]
-    return [reason, *found] if reason else found
+    return not_measured(setup, longest)
