@@ -1,8 +1,8 @@
 """The recommended fleet on the other shipped hosts: how many replicas of the same kind the same traffic then takes.
 
 Launches wait for the CPU, and hosts of equal GPUs differ in it by a factor of two and more (hwprofiles/host), which no
-margin on step times has in. A number is decided on as that of the plan is: whole fleets, steps slower by the same error.
-On a slower host it is looked for from the recommended number up, on a faster one down.
+margin on step times has in. A number is decided on as that of the plan is: whole fleets, steps slower by the same
+error. On a slower host it is looked for from the recommended number up, on a faster one down.
 """
 
 from typing import Any
@@ -32,7 +32,7 @@ def on_other_hosts(search: Search, fleet: Fleet, rate: float, error: float) -> l
 
 
 def _needed(search: Search, fleet: Fleet, rate: float, error: float, times: float) -> tuple[int | None, str]:
-    """Fewest serving replicas where the CPU takes so many `times` as long; None and why where none of those allowed do."""
+    """Fewest serving replicas where the CPU takes so many `times` as long; None, and why, where none allowed does."""
     candidate, way, slow = fleet.candidate, ("host time", times), 1 + error
     allowed = candidate.counts(search.spec)
     if times < 1:

@@ -65,7 +65,7 @@ def test_a_limit_shorter_than_the_slow_launch_is_met_by_no_fleet_there() -> None
     rows = others(asked(0.05, rate=20.0), 4)
     assert [row["replicas"] is None for row in rows] == [False, False, True]
     (line,) = host_lines({"hosts": rows})
-    assert line.startswith("On the slow host no fleet of this kind is enough (no fleet meets it, even nearly idle: p90 TTFT")
+    assert line.startswith("On the slow host no fleet of this kind is enough (no fleet meets it, even nearly idle: p90")
 
 
 def test_more_than_are_allowed_is_said_so() -> None:

@@ -27,7 +27,8 @@ def _said(row: Data, own: Data) -> str:
     """`on the slow host: 6 replicas instead of 4`."""
     place = f"on the {row['host']} host"
     if row["replicas"] is None:
-        return f"{place} no fleet of this kind is enough ({row['reason']}), another kind may be: --set host={row['host']}"
+        other = f"another kind may be: --set host={row['host']}"
+        return f"{place} no fleet of this kind is enough ({row['reason']}), {other}"
     if row["replicas"] == own["replicas"]:
         return f"{place} {counted(row)} as well"
     return f"{place} {_replicas(row)} instead of {counted(own)} ({row['usd_per_hour']:.2f} USD/h)"
