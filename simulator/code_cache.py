@@ -59,7 +59,7 @@ def tell_compiling(name: str) -> None:
     if name.startswith(LONG) and multiprocessing.parent_process() is None:
         part = "the part that changes fleets" if name == "control" else name.removeprefix("engine-")
         part, of = ("your policy", "your file") if part.startswith("own-") else (part, "servecast")
-        tell_once(f"compiling the engine ({part}), once for this version of {of}: about a minute")
+        tell_once(f"compiling the engine ({part}), once for this version of {of}: a minute or two")
 
 
 class CodeCache:

@@ -1,6 +1,6 @@
 """Which engine runs a job when nobody says, and how compiled code is made for the next time.
 
-Compiling an engine takes some ten seconds, once for each policy and version. Both engines give equal results, so a
+Compiling an engine takes a minute or more, once for each version and engine. Both engines give equal results, so a
 job that SimPy can do in less runs on SimPy, and a process in the background compiles for the next time: detached,
 at the lowest priority, one at a time, ended by the clock should it hang. $SERVECAST_COMPILE says otherwise:
 `wait` compiles first and runs then, `off` never starts a process.
@@ -41,6 +41,10 @@ MOST_CELLS: Final = 1_000_000
 ATTEMPTS: Final = 3
 LIMIT_S: Final = 900
 """A background process ends itself after so long."""
+MEANWHILE: Final = (
+    "a background process compiles it meanwhile, in one minute or several, as the machine is busy; until then small "
+    "runs go on SimPy (SERVECAST_COMPILE=wait compiles first, off starts none)"
+)
 _STARTED: Final = b"compiling\n"
 _children: Final[dict[str, "subprocess.Popen[bytes]"]] = {}
 
@@ -57,8 +61,7 @@ def choose(setup: Setup, trace: Trace) -> Literal["fast", "reference"]:
     if wanted == "background" and not started and _attempts(policy) >= ATTEMPTS:
         tell_once(f"{policy}: compiling in the background has not come to its end {ATTEMPTS} times; compiling now")
         return "fast"
-    later = "; a background process compiles it for the next (SERVECAST_COMPILE=wait compiles first, off starts none)"
-    later = later if started else ""
+    later = f"; {MEANWHILE}" if started else ""
     tell_once(f"{policy}: few requests and no compiled engine yet, so SimPy runs this, with the same results{later}")
     return "reference"
 
@@ -73,8 +76,19 @@ def announce(policies: Iterable[Policy]) -> None:
 
 def to_compile(setup: Setup) -> str:
     """What the compiled engine of a job is called that is not there yet, as in what is told then; empty: it is."""
-    name = code_name(setup.policy)
-    return "" if jit.is_interpreted() or code_cache().has(name) else name.removeprefix("engine-")
+    return uncompiled([setup.policy])[0]
+
+
+def uncompiled(policies: Iterable[Policy]) -> list[str]:
+    """The same of the engines of policies, in order."""
+    cache, names = code_cache(), [code_name(policy) for policy in policies]
+    return ["" if jit.is_interpreted() or cache.has(name) else name.removeprefix("engine-") for name in names]
+
+
+def compiled_first(setup: Setup, trace: Trace, engine: str) -> str:
+    """What is compiled before the first step of a job on the engine asked for; empty: nothing is."""
+    on_simpy = engine == "reference" or (engine == "auto" and mode() != "wait" and is_small(setup, trace))
+    return "" if on_simpy else to_compile(setup)
 
 
 def mode() -> str:

@@ -117,6 +117,13 @@ def verb(count: int, one: str, more: str) -> str:
     return one if count == 1 else more
 
 
+def rate_words(drawn: float, asked: float | None) -> str:
+    """`19.6 requests/s`; where a draw of arrivals is off what was asked for, `20 requests/s asked for, 19.6 drawn`."""
+    if asked is None or f"{asked:.3g}" == f"{drawn:.3g}":
+        return f"{drawn:.3g} requests/s"
+    return f"{asked:.3g} requests/s asked for, {drawn:.3g} drawn"
+
+
 def joined(names: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return ", ".join(names[:-1]) + (" and " if len(names) > 1 else "") + names[-1]

@@ -3,11 +3,12 @@
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from simulator.cli.common import console, note
+from simulator.planning.news import minutes
 from simulator.text import several
 
 if TYPE_CHECKING:
@@ -59,8 +60,12 @@ class Watch:
 
 
 @contextmanager
-def progress_bar(title: str, total: int, quiet: bool, before: str = FIRST) -> Iterator[Callable[[int], None]]:
-    """A function to call with how many of `total` are done; `before` any is, that is said. Quiet: nothing is shown."""
+def progress_bar(
+    title: str, total: int, quiet: bool, before: str = FIRST, engines: Sequence[str] = ()
+) -> Iterator[Callable[[int], None]]:
+    """A function to call with how many of `total` are done; `before` any is, that is said, or the `engines` that are
+    compiled by then ("" = none). Quiet: nothing is shown."""
+    compiled = minutes(engines)
     if quiet:
         yield lambda done: None
     elif sys.stderr.isatty():
@@ -68,11 +73,11 @@ def progress_bar(title: str, total: int, quiet: bool, before: str = FIRST) -> It
 
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console(stderr=True), transient=True) as bar:
-            task = bar.add_task(title, total=total)
-            yield lambda done: bar.update(task, completed=done)
+            task = bar.add_task(f"{title}: {compiled}" if compiled else title, total=total)
+            yield lambda done: bar.update(task, completed=done, description=title if done else None)
     else:
         watch = Watch()
-        with _lines(watch, f"{title}: {before}") as say:
+        with _lines(watch, f"{title}: {f'{compiled} first' if compiled else before}") as say:
             yield lambda done: say(f"{title}: {done:,} of {total:,} done", watch.left(done / max(1, total)))
 
 

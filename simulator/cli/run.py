@@ -103,6 +103,7 @@ def wants_log(log: bool | None, report: bool, out: Path | None) -> bool | None:
 
 def simulate_scenario(scenario: "Scenario", engine: EngineName, log: bool | None, quiet: bool) -> "Result":
     """Run it, with a progress bar on terminals; `log` None keeps the step log of up to LOGGED_REQUESTS."""
+    from simulator.engine_choice import compiled_first
     from simulator.run import simulate
     from simulator.scenario.setup import prepare
 
@@ -110,7 +111,8 @@ def simulate_scenario(scenario: "Scenario", engine: EngineName, log: bool | None
     trace = build_workload(scenario)
     keep = len(trace) <= LOGGED_REQUESTS if log is None else log
     name = scenario.name if scenario.name == ready.policy.name else f"{scenario.name}: {ready.policy.name}"
-    with progress_bar(name, len(trace), quiet, RUNNING) as advance:
+    first = compiled_first(ready, trace, engine.value)
+    with progress_bar(name, len(trace), quiet, RUNNING, [first]) as advance:
         return simulate(scenario, engine.value, trace=trace, setup=ready, log=keep, progress=advance)
 
 

@@ -52,16 +52,18 @@ PlotOption = Annotated[Path | None, typer.Option(
 def sweep(spec: SpecArgument, out: OutOption, jobs: JobsOption = None, dask: DaskOption = None,
           resume: ResumeOption = False, quiet: QuietOption = False) -> None:
     """Run every point of a sweep file; a killed sweep goes on with --resume."""
+    from simulator.engine_choice import uncompiled
     from simulator.errors import ConfigError
     from simulator.sweep.spec import load_sweep, sweep_points
-    from simulator.sweep.sweep import run_sweep
+    from simulator.sweep.sweep import run_sweep, swept_policies
 
     if dask and jobs:
         raise ConfigError("--jobs has no effect with --dask: the cluster has its own workers")
     parsed, base = load_sweep(find_scenario(str(spec)))
     rows = len(sweep_points(parsed)) * parsed.replications
     finished = 0
-    with progress_bar(parsed.name, rows, quiet) as advance:
+    engines = [] if dask else uncompiled(swept_policies(base, sweep_points(parsed)))
+    with progress_bar(parsed.name, rows, quiet, engines=engines) as advance:
 
         def told(done: int, total: int, failed: int) -> None:
             nonlocal finished

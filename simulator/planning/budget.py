@@ -16,6 +16,7 @@ from simulator.planning.cache import PointCache
 from simulator.planning.candidate import Candidate, candidates_of
 from simulator.planning.capacity import GROWTHS, STEPS, months_to
 from simulator.planning.edge import RATE_STEP
+from simulator.planning.hosts import carried_on_hosts
 from simulator.planning.news import INTERRUPTED, Tell, Teller, first_times
 from simulator.planning.points import Runner
 from simulator.planning.price import pools_of, price_beside, price_of, usd_of
@@ -31,7 +32,7 @@ from simulator.planning.statistics import (
     reason,
 )
 from simulator.planning.ties import carried_ties, worst_ties
-from simulator.planning.traffic import at_rate, mean_rate
+from simulator.planning.traffic import asked_rate, at_rate, mean_rate
 from simulator.planning.walls import LOWEST_RATE, NEARBY
 from simulator.text import replicas_text, several
 from simulator.units import NS_PER_S
@@ -76,6 +77,7 @@ def spend(
         "objective": spec.objective,
         "budget": spec.budget.model_dump(exclude_none=True) if spec.budget else {},
         "traffic": traffic * spec.growth,
+        "asked_per_s": (asked_rate(spec) or 0.0) * spec.growth or None,
         "model": spec.model,
         "asked": [target.name for target in spec.slo.targets],
         "confidence": spec.search.confidence,
@@ -85,6 +87,7 @@ def spend(
         "cannot_be_told_apart": list(_ties(spec, rows, known)),
         "batch_limits": [note.plain() for note in tried],
         "relief": [],
+        "hosts": [],
         "steps": [],
         "growth": list(spec.growth_pct_per_month or GROWTHS),
     }
@@ -93,6 +96,7 @@ def spend(
         try:
             teller.begin(f"{best['label']}, the bottleneck")
             data["relief"] = relief_rows(search, chosen, best["serving"], best["carries"] / traffic)
+            data["hosts"] = carried_on_hosts(search, chosen, best["serving"], best["carries"] / traffic)
             teller.begin(f"{best['label']}, larger fleets")
             if spec.growth_pct_per_month or "replicas" in data["budget"]:
                 data["steps"] = _steps(search, chosen, best, traffic)

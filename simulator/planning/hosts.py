@@ -7,8 +7,10 @@ error. On a slower host it is looked for from the recommended number up, on a fa
 
 from typing import Any
 
+from simulator.planning.candidate import Candidate
 from simulator.planning.price import Fleet, pools_of, usd_of
 from simulator.planning.search import Search
+from simulator.planning.statistics import finite
 from simulator.profiles.host import Host, list_hosts
 from simulator.text import verb
 
@@ -19,16 +21,36 @@ def on_other_hosts(search: Search, fleet: Fleet, rate: float, error: float) -> l
 
     Empty where the plan has a host of the user's own, and for a textbook's step times, which have none.
     """
-    setup = search.runner.bench.setup(fleet.candidate)
+    own, others = _hosts(search, fleet.candidate)
+    rows = [_row(search, fleet, own, fleet.serving, "", True)] if others else []
+    for host in others:
+        serving, why = _needed(search, fleet, rate, error, host.cpu_scale / own.cpu_scale)
+        rows.append(_row(search, fleet, host, serving, why, False))
+    return sorted(rows, key=lambda row: float(row["cpu_scale"]))
+
+
+def carried_on_hosts(search: Search, candidate: Candidate, serving: int, wall: float) -> list[dict[str, Any]]:
+    """A row a shipped host as in on_other_hosts, with `factor`: how many times as much the same fleet carries there,
+    from how far its `wall` moves in one replication; null = there is no wall."""
+    own, others = _hosts(search, candidate)
+    rows = [_named(own, True) | {"factor": 1.0}] if others else []
+    for host in others:
+        way = ("host time", host.cpu_scale / own.cpu_scale)
+        rows.append(_named(host, False) | {"factor": finite(search.moved(candidate, serving, wall, way=way))})
+    return sorted(rows, key=lambda row: float(row["cpu_scale"]))
+
+
+def _hosts(search: Search, candidate: Candidate) -> tuple[Host, list[Host]]:
+    """The plan's host, and the shipped ones that are others; none where it is the user's own, or a textbook's."""
+    setup = search.runner.bench.setup(candidate)
     own = setup.host
     if own.known or setup.gpu.name == "unit":
-        return []
-    rows = [_row(search, fleet, own, fleet.serving, "", True)]
-    for host in list_hosts():
-        if host.times == own.times and host.cpu_scale != own.cpu_scale:
-            serving, why = _needed(search, fleet, rate, error, host.cpu_scale / own.cpu_scale)
-            rows.append(_row(search, fleet, host, serving, why, False))
-    return sorted(rows, key=lambda row: float(row["cpu_scale"]))
+        return own, []
+    return own, [host for host in list_hosts() if host.times == own.times and host.cpu_scale != own.cpu_scale]
+
+
+def _named(host: Host, planned: bool) -> dict[str, Any]:
+    return {"host": host.name, "cpu_scale": host.cpu_scale, "mark": host.mark, "planned": planned}
 
 
 def _needed(search: Search, fleet: Fleet, rate: float, error: float, times: float) -> tuple[int | None, str]:
@@ -52,7 +74,7 @@ def _needed(search: Search, fleet: Fleet, rate: float, error: float, times: floa
 def _row(search: Search, fleet: Fleet, host: Host, serving: int | None, why: str, planned: bool) -> dict[str, Any]:
     replicas = None if serving is None else serving + fleet.spare
     return {
-        "host": host.name, "cpu_scale": host.cpu_scale, "mark": host.mark, "planned": planned, "replicas": replicas,
+        **_named(host, planned), "replicas": replicas,
         **({} if replicas is None else pools_of(search.spec, fleet.candidate, replicas)),
         "usd_per_hour": None if replicas is None else usd_of(search.spec, fleet.candidate, replicas), "reason": why,
     }  # fmt: skip

@@ -40,7 +40,8 @@ class Outcome:
     judgement: Judgement | None = None  # at `replicas`, nominal step times
     slow: Judgement | None = None  # the same with slower steps: what was decided on
     fast: Judgement | None = None
-    fewer: str = ""  # why one replica less is not enough
+    fewer: str = ""  # why the next smaller fleet is not enough
+    smaller: int = 0  # its replicas; 0 = there is none
     best_try: Judgement | None = None  # not feasible: at the largest fleet
     rate_met: float = 0.0  # not feasible: multiple of the traffic that the largest fleet carries
 
@@ -133,9 +134,9 @@ class Search(Walls):
         count = self.fewest(candidate)
         nominal = self.judged(candidate, need, rate, count=count, whole=True)
         fast = self.judged(candidate, need, rate, 1 - error, count=count, whole=candidate in self.careful)
-        fewer = [n for n in allowed if n < need]
+        smaller = max((n for n in allowed if n < need), default=0)
         return Outcome(candidate, "feasible", "", need, (least, need), bound, nominal, slow, fast,
-                       self._fewer(candidate, fewer[-1] if fewer else 0, bound, rate, error))  # fmt: skip
+                       self._fewer(candidate, smaller, bound, rate, error), smaller)  # fmt: skip
 
     def _fewer(self, candidate: Candidate, replicas: int, bound: int, rate: float, error: float) -> str:
         """Why `replicas` are not enough; empty when there is no smaller fleet."""

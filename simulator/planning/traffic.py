@@ -18,6 +18,7 @@ from policies.routers import RANDOM, ROUND_ROBIN, ROUTERS
 from simulator.errors import TraceError
 from simulator.units import NS_PER_S, to_ticks
 from simulator.workload.build import build_trace, is_random
+from simulator.workload.generate import Generated
 from simulator.workload.spec import TraceFile, parse_workload
 from simulator.workload.streams import stream
 from simulator.workload.trace import Trace, content_sha256, freeze
@@ -157,6 +158,14 @@ def busiest_hour_rate(trace: Trace) -> float:
 def mean_rate(trace: Trace) -> float:
     """[requests/s] over the span of the trace; 0 for a trace that arrives at once."""
     return (len(trace) - 1) * NS_PER_S / trace.span_ns if trace.span_ns > 0 else 0.0
+
+
+def asked_rate(spec: Described) -> float | None:
+    """[requests/s] that random arrivals were asked to have, of which a draw has a little more or less; else None."""
+    workload = parse_workload(spec.workload, spec.base)
+    if not isinstance(workload, Generated) or workload.arrivals.kind not in ("poisson", "gamma"):
+        return None
+    return workload.arrivals.rate
 
 
 def at_rate(trace: Trace, factor: float) -> Trace:

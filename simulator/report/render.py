@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from simulator.report.svg import css_variables
-from simulator.text import number, restarted, seconds, several, share
+from simulator.text import number, rate_words, restarted, seconds, several, share
 
 _UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|s|ms|µs|h|min)(?![\w-]))")
 
@@ -33,7 +33,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     env.filters.update(seconds=seconds, number=number, percent=share, several=several, tied=tied, restarted=restarted,
-                       breakable=breakable)
+                       breakable=breakable, rate=rate_words)
     return env
 
 

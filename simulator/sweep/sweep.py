@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from simulator.errors import ServecastError
 from simulator.reading import absolute
@@ -25,6 +25,9 @@ from simulator.sweep.spec import Point, Points, SweepSpec, axis_keys, sweep_poin
 from simulator.sweep.store import FORMAT, Store, claim, locked, write_manifest
 from simulator.sweep.task import Row, Work, run_rows, trace_key, workload_of
 from simulator.workload.files import file_sha256
+
+if TYPE_CHECKING:
+    from policies.registry import Policy
 
 TASK_SECONDS: Final = 0.5
 TASK_ROWS: Final = 256
@@ -74,21 +77,23 @@ def run_sweep(spec: SweepSpec, base: Scenario, out: str | Path, *, jobs: int | N
         run = _Run(work, store, todo, len(done), progress)
         if todo:
             if not dask:
-                _announce(base, points)
+                from simulator.engine_choice import announce
+
+                announce(swept_policies(base, points))
             run.drive(jobs or usable_cores(), dask)
         _finish(store, manifest)
     return SweepOutcome(folder, len(points), len(points) * spec.replications, len(done), run.failed)
 
 
-def _announce(base: Scenario, points: Points) -> None:
-    """Say which engines are compiled first; a base or a point that cannot be set up has none."""
+def swept_policies(base: Scenario, points: Points) -> "list[Policy]":
+    """Policies whose engines the points take; a base or a point that cannot be set up has none."""
     from policies.registry import POLICIES
-    from simulator.engine_choice import announce
     from simulator.scenario.setup import prepare
 
     names = {str(point.get("policy.name", point.get("policy"))) for point in points}
     with suppress(ServecastError):
-        announce([POLICIES[name] for name in sorted(names) if name in POLICIES] or [prepare(base).policy])
+        return [POLICIES[name] for name in sorted(names) if name in POLICIES] or [prepare(base).policy]
+    return []
 
 
 def plan_rows(work: Work, points: Points, replications: int) -> list[Row]:

@@ -18,7 +18,7 @@ from simulator.workload.build import build_trace
 
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 240
-TOLD = "compiling the engine (static), once for this version of servecast: about a minute\n"
+TOLD = "compiling the engine (static), once for this version of servecast: a minute or two\n"
 SCENARIO = ("run", "wx_four_slots", "--json")
 
 

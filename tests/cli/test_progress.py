@@ -68,6 +68,20 @@ def test_lines_come_after_5_s_and_then_ever_more_seldom() -> None:
     assert watch.due()
 
 
+def test_what_is_compiled_first_is_said_before_the_first_is_done(capsys: pytest.CaptureFixture[str],
+                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two engines are two minutes; without any it is the run that is still going."""
+    monkeypatch.setattr("simulator.cli.progress.FIRST_S", 0.0)
+    monkeypatch.setattr("simulator.cli.progress.SILENT_S", 0.01)
+    for engines in (["chunked", "static", ""], [""]):
+        with progress.progress_bar("both", 4, False, "still running", engines) as advance:
+            time.sleep(0.1)
+            advance(4)
+    said = capsys.readouterr().err
+    assert "both: 2 minutes to compile chunked and static first" in said and "both: still running" in said
+    assert said.index("compile") < said.index("4 of 4 done") < said.index("still running")
+
+
 def test_the_rest_takes_as_long_a_share_as_what_is_done() -> None:
     """A quarter in 10 s leaves 30 s; half an hour for a tenth leaves 4.5 h. What compiling took before the first
     simulation, here 100 s, says nothing of the rest."""

@@ -4,15 +4,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from simulator.planning.candidate import candidates_of
-from simulator.planning.hosts import on_other_hosts
+from simulator.planning.hosts import carried_on_hosts, on_other_hosts
 from simulator.planning.passing import surely
 from simulator.planning.plan import Plan, plan
 from simulator.planning.points import Runner
 from simulator.planning.search import Search
 from simulator.planning.spec import PlanSpec, plan_from
 from simulator.report.plan.data import plain
-from simulator.report.plan.hosts import host_lines
+from simulator.report.plan.hosts import carried_lines, host_lines
 from simulator.report.plan.words import answer_lines
 
 
@@ -58,6 +60,29 @@ def others(spec: PlanSpec, serving: int) -> list[dict[str, Any]]:
     (candidate,) = candidates_of(spec)
     fleet: Any = SimpleNamespace(candidate=candidate, serving=serving, spare=0)
     return on_other_hosts(Search(spec, Runner(spec, jobs=1)), fleet, 1.0, 0.0)
+
+
+def test_what_a_fleet_carries_elsewhere_is_what_it_carries_there() -> None:
+    """Against the wall found on that very host. Each of the four walls is searched to 1 %."""
+    spec = asked(0.12)
+    (candidate,), here = candidates_of(spec), Search(spec, Runner(spec, jobs=1))
+    wall = here.wall(candidate, 3, 1.0)
+    rows = carried_on_hosts(here, candidate, 3, wall)
+    assert [row["host"] for row in rows] == ["fast", "measured", "slow"]
+    for row in rows:
+        at_home = asked(0.12, host=row["host"])
+        there = Search(at_home, Runner(at_home, jobs=1)).wall(candidate, 3, 1.0)
+        assert row["factor"] * wall == pytest.approx(there, rel=0.04), row["host"]
+    (line,) = carried_lines({"hosts": rows, "best": {"carries": 60 * wall}})
+    assert line.startswith("It carries about ") and rows[2]["factor"] < 0.9
+
+
+def test_where_the_host_changes_little_it_carries_as_much() -> None:
+    rows = [{"host": host, "planned": host == "measured", "factor": factor}
+            for host, factor in (("fast", 1.02), ("measured", 1.0), ("slow", 0.98))]  # fmt: skip
+    (line,) = carried_lines({"hosts": rows, "best": {"carries": 5.0}})
+    assert line == "It carries as much on the slow and the fast hosts."
+    assert carried_lines({"hosts": [], "best": {"carries": 5.0}}) == []
 
 
 def test_a_limit_shorter_than_the_slow_launch_is_met_by_no_fleet_there() -> None:

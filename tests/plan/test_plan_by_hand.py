@@ -13,7 +13,7 @@ from simulator.planning.measure import Wanted, measure
 from simulator.planning.price import Fleet, bound_key, fleet_of, rank_key
 from simulator.planning.search import Outcome
 from simulator.planning.spec import PlanSpec, plan_from
-from simulator.planning.traffic import busiest_hour_rate, mean_rate, share_of_replica
+from simulator.planning.traffic import asked_rate, busiest_hour_rate, mean_rate, share_of_replica
 from simulator.planning.whatif import Overlay, _changed, transformed
 from simulator.run import Result, simulate
 from simulator.scenario.setup import prepare
@@ -43,6 +43,14 @@ def candidate(gpu: str = "h100-sxm", tp: int = 1) -> Candidate:
 
 def fleet(tp: int, replicas: int) -> Fleet:
     return Fleet(candidate(tp=tp), replicas, 0, 2.0, (2.0, 2.0), 1.0, 1.0, 1.0, 1.0)
+
+
+def test_only_random_arrivals_are_drawn_to_a_rate() -> None:
+    lengths = {"prompt": 1, "output": 2}
+    asked = [{"kind": "gamma", "rate": 3, "cv": 2, "requests": 10}, {"kind": "constant", "rate": 3, "requests": 10}]
+    workloads = [lengths | {"arrivals": each} for each in asked] + [{"requests": {"output": [1, 2]}}]
+    assert asked_rate(plan_of()) == 1.0
+    assert [asked_rate(plan_of(workload=each)) for each in workloads] == [3.0, None, None]
 
 
 def test_a_refused_request_is_not_a_good_one() -> None:

@@ -15,6 +15,8 @@ from simulator.planning.plan import plan
 from simulator.planning.points import Bench, Point
 from simulator.planning.spec import PlanSpec, plan_from
 from simulator.planning.traffic import mean_rate
+from simulator.report.plan.data import plain
+from simulator.report.plan.words import answer_lines
 from simulator.run import simulate
 from simulator.scenario.setup import prepare
 from simulator.workload.build import build_trace
@@ -264,3 +266,17 @@ def test_rates_are_those_of_the_trace() -> None:
     bench = Bench(spec)
     point = Point(candidates_of(spec)[0], 4, rate=2.0)
     assert mean_rate(bench.trace(point)) == pytest.approx(2 * 40 / 4, rel=0.05)
+
+
+def test_the_fleet_before_is_named_where_the_list_skips_some() -> None:
+    """A replica serves 4 / (0.1 s x 20 tokens) = 2 requests/s: of 1, 2, 4 and 8 it takes 4 for 5/s, and before it are
+    2, not 3."""
+    arrivals = {"kind": "poisson", "rate": 5, "requests": 2000}
+    asked: dict[str, Any] = {
+        "workload": {"arrivals": arrivals, "prompt": 1, "output": 20}, "max_model_len": 64, "step_s": 0.1,
+        "slo": {"e2e_p90_s": 20}, "candidates": {"gpu": "unit", "max_num_seqs": [4]}}  # fmt: skip
+    for counts, line in (([1, 2, 4, 8], "The next smaller fleet, of 2 replicas, does not do: 2 cannot keep up"),
+                         ([1, 2, 3, 4], "One replica less does not do: 2 cannot keep up")):  # fmt: skip
+        asked["candidates"]["replicas"] = counts
+        data = plain(plan(plan_from({"name": "lists", **asked}), jobs=1, explain=False))
+        assert any(text.startswith(line) for text in answer_lines(data)), answer_lines(data)

@@ -2,7 +2,12 @@
 
 import pytest
 
-from simulator.text import number, restarted, seconds, several, share, times, verb
+from simulator.text import number, rate_words, restarted, seconds, several, share, times, verb
+
+
+def test_a_drawn_rate_stands_beside_the_one_asked_for() -> None:
+    assert rate_words(19.62, 20.0) == "20 requests/s asked for, 19.6 drawn"
+    assert rate_words(39.99, 40.0) == rate_words(40.0, None) == "40 requests/s"
 
 
 def test_one_of_anything_is_singular() -> None:

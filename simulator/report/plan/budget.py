@@ -12,11 +12,12 @@ from simulator.planning.price import HOURS_PER_MONTH
 from simulator.report.folder import new_folder
 from simulator.report.load.words import csv_text, first_relief, growths_shown, months_text, step_rows, steps_table
 from simulator.report.plan.forest import Bar, forest
+from simulator.report.plan.hosts import carried_lines
 from simulator.report.plan.limits import limit_lines, limit_rows
 from simulator.report.plan.words import bought_gpus, example_price, fleet_words, gpu_words, replica_words
 from simulator.report.render import render
 from simulator.report.write import json_text
-from simulator.text import counted, gain, level_value, number, stopped_lines
+from simulator.text import counted, gain, level_value, number, rate_words, stopped_lines
 
 Data = Mapping[str, Any]
 
@@ -61,21 +62,21 @@ def budget_lines(data: Data) -> list[str]:
     words = replica_words if data["budget"].get("gpus") == best["gpus"] else fleet_words
     cost = f"{words(best | {'spare': data['survive']})}, {best['usd_per_hour']:.2f} USD/h{example_price(best)}"
     if data["objective"] == "best_slo":
-        lines = [f"{budget_text(data)} is best spent on {cost}: at {number(data['traffic'])} requests/s "
+        lines = [f"{budget_text(data)} is best spent on {cost}: at {rate_words(data['traffic'], data['asked_per_s'])}, "
                  f"{level_words(best)}.", f"It carries {carries_text(best)} within the limits."]  # fmt: skip
     else:
         there = "replicas" in data["budget"]
         most = f"{_budget(data, 'carry', 'carries')} most as {cost}: {carries_text(best)}."
         lines = [f"{cost}, carries {carries_text(best)}." if there else most]
-        lines.append(f"At the {number(data['traffic'])} requests/s asked for: {level_words(best)}.")
+        lines.append(f"At the plan's traffic, {rate_words(data['traffic'], data['asked_per_s'])}: {level_words(best)}.")
     if best["breaks"]:
         lines.append(f"Just above what it carries: {best['breaks']['words']} (seen over {best['span_s']:,.0f} s of "
                      "arrivals).")  # fmt: skip
     lines += [first_relief(data["relief"])] if first_relief(data["relief"]) else []
     lines += [f"{text}." for text in data["cannot_be_told_apart"]]
-    lines += limit_lines(data["batch_limits"], best["label"])
+    lines += carried_lines(data) + limit_lines(data["batch_limits"], best["label"])
     if best["wall"] and best["carries"] < data["traffic"]:
-        lines.append(f"That is less than the {number(data['traffic'])} requests/s asked for.")
+        lines.append(f"That is less than the plan's {number(data['traffic'])} requests/s.")
     elif data["steps"]:
         months = data["steps"][0]["months"].items()
         when = ", ".join(f"{months_text(count)} months at {g} % a month" for g, count in months)

@@ -14,7 +14,7 @@ from simulator.planning.search import Outcome
 from simulator.planning.slo import MEAN
 from simulator.planning.spec import PlanSpec
 from simulator.planning.statistics import Judgement, finite, mean_of
-from simulator.planning.traffic import mean_rate
+from simulator.planning.traffic import asked_rate, mean_rate
 from simulator.planning.unlike import BESIDE, OWN
 from simulator.report.autoscaler import manifest
 from simulator.report.plan.deploy import VLLM, command, command_notes, export_both, kubernetes, no_command
@@ -99,6 +99,7 @@ def question(plan: Plan) -> dict[str, Any]:
     return {
         "requests": len(trace),
         "requests_per_s": mean_rate(trace) * spec.growth,
+        "asked_per_s": (asked_rate(spec) or 0.0) * spec.growth or None,
         "growth": spec.growth,
         "span_s": trace.span_ns / 1e9,
         "prompt_mean": float(trace.prompt.mean()),
@@ -154,6 +155,7 @@ def choice(plan: Plan, c: Choice) -> dict[str, Any]:
         "latency": latency(o.judgement),
         "worst_windows": worst(o.judgement, plan.spec),
         "fewer": o.fewer,
+        "fewer_replicas": o.smaller + c.fleet.spare if o.smaller else None,
         "trust": trusted(plan.ready[c.fleet.candidate.label], question(plan)["longest"]),
     }
 

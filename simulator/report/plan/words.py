@@ -17,6 +17,7 @@ from simulator.text import (
     counted_range,
     glued,
     level_value,
+    rate_words,
     replicas_text,
     restarted,
     several,
@@ -88,7 +89,7 @@ def answer_lines(data: Data) -> list[str]:
             f"{level_value(level, 'high')}) against a limit of {level_value(level, 'limit')}."
         )
     answer = data["answer"]
-    lines += [f"One replica less does not do: {best['fewer']}."] if best["fewer"] else []
+    lines += [f"{_smaller(best)} does not do: {best['fewer']}."] if best["fewer"] else []
     lines += host_lines(answer) if answer else []
     lines += worst_lines(best) + _survival(data)
     lines += limit_lines(data["batch_limits"], best["label"]) + alternative_lines(answer)
@@ -128,6 +129,12 @@ def trust_line(known: Data) -> str:
     left = len(beyond) - MOST_BEYOND
     more = f"; the report has {left} more" if left > 0 else ""
     return f"{line} Not measured: {'; '.join(beyond[:MOST_BEYOND])}{more}." if beyond else line
+
+
+def _smaller(best: Data) -> str:
+    """The fleet before this one: not always of one replica less, where a plan lists some numbers of them."""
+    one_less = best["replicas"] - best["fewer_replicas"] == 1
+    return "One replica less" if one_less else f"The next smaller fleet, of {replicas_text(best['fewer_replicas'])},"
 
 
 def worst_lines(best: Data) -> list[str]:
@@ -254,7 +261,7 @@ def plan_tables(data: Data) -> Iterator[Any]:
     """What `servecast plan` prints."""
     asked = data["question"]
     yield Text(
-        f"{data['name']}: {asked['requests_per_s']:.3g} requests/s of {asked['prompt_mean']:,.0f} "
+        f"{data['name']}: {rate_words(asked['requests_per_s'], asked['asked_per_s'])}, {asked['prompt_mean']:,.0f} "
         f"prompt and {asked['output_mean']:,.0f} output tokens, {asked['model']}",
         style="bold",
     )
