@@ -55,7 +55,7 @@ def _shown(best: Candidate, other: Candidate) -> str:
     """How surely the other is behind."""
     if best.kinds != other.kinds:
         return "whatever the profiles' error"
-    return "at both ends of the profile's error, which is the same GPU's"
+    return "at both ends of the profile's error, which both share"
 
 
 def carried_ties(rows: Sequence[Mapping[str, Any]], known: Mapping[str, Candidate]) -> tuple[str, ...]:

@@ -40,8 +40,7 @@ def test_what_fleets_carry_is_told_apart_as_their_cost_is() -> None:
     known: Any = {name: SimpleNamespace(kinds=name[0]) for name in ("a1", "a2", "b1")}
     best = row("a1", 20.0, 18.0, 22.0)
     assert carried_ties([best, row("a2", 17.0, 15.5, 19.0)], known) == (
-        "a2 comes next, with 17 requests/s (15.5 to 19): less at both ends of the profile's error, which is the same "
-        "GPU's",)
+        "a2 comes next, with 17 requests/s (15.5 to 19): less at both ends of the profile's error, which both share",)
     assert "cannot be told apart" in carried_ties([best, row("a2", 19.0, 17.0, 22.5)], known)[0]
     assert carried_ties([best, row("b1", 17.0, 15.5, 19.0)], known)[0].startswith(
         "a1 (18 to 22 requests/s) and b1 (15.5 to 19 requests/s) cannot be told apart")
