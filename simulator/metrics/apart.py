@@ -20,6 +20,10 @@ from simulator.workload.spec import Inline
 
 Floats = npt.NDArray[np.float64]
 
+CLOSE: Final = 1.03
+"""Values up to so many times the best of a ranking, or down to the best over it, are named beside it: prices and
+searches move by more."""
+NEAR_PCT: Final = f"{100 * (CLOSE - 1):.0f} %"
 PARTS: Final = 10
 _QUANTILES: Final = dict(PERCENTILES)
 _PER_SPAN: Final = ("throughput.requests_per_s", "throughput.output_tokens_per_s", "makespan_s")

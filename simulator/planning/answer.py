@@ -11,6 +11,7 @@ from simulator.planning.alternatives import Alternatives
 from simulator.planning.bounds import RELIEF, gains
 from simulator.planning.candidate import Candidate
 from simulator.planning.edge import RATE_STEP, TIE
+from simulator.planning.hosts import on_other_hosts
 from simulator.planning.loss import lost
 from simulator.planning.mix import mixed
 from simulator.planning.names import gpu_name
@@ -54,6 +55,7 @@ class Answer:
     autoscaled: dict[str, Any] | None = None
     spot: dict[str, Any] | None = None
     sensitivity: list[dict[str, Any]] = field(default_factory=list)
+    hosts: list[dict[str, Any]] = field(default_factory=list)
     adapters: dict[str, Any] | None = None
     explained: bool = False
 
@@ -67,7 +69,7 @@ def bottleneck(relief: Sequence[dict[str, Any]]) -> str:
 
 
 PARTS: Final = ("the fleet that is bought", "headroom", "the bottleneck", "single changes of the settings",
-                "what it hangs on", "goodput", "more traffic", "hours of the day")  # fmt: skip
+                "what it hangs on", "other hosts", "goodput", "more traffic", "hours of the day")  # fmt: skip
 """What is simulated about the recommended fleet, in order."""
 
 
@@ -110,6 +112,8 @@ class Explain:
         begin(next(part))
         sensitive = Sensitivity(self.search, self.fleet, self.rate, wall, self.error).rows() if standing else []
         begin(next(part))
+        hosts = on_other_hosts(self.search, self.fleet, self.rate, self.error)
+        begin(next(part))
         curve = list(self.curve(wall)) if standing else []
         begin(next(part))
         growth = list(self.growth())
@@ -132,6 +136,7 @@ class Explain:
             scaled,
             spot,
             sensitive,
+            hosts,
             lora,
             True,
         )

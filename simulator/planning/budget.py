@@ -30,6 +30,7 @@ from simulator.planning.statistics import (
     level_rows,
     reason,
 )
+from simulator.planning.ties import carried_ties, worst_ties
 from simulator.planning.traffic import at_rate, mean_rate
 from simulator.planning.walls import LOWEST_RATE, NEARBY
 from simulator.text import replicas_text, several
@@ -81,6 +82,7 @@ def spend(
         "survive": spec.survive,
         "rows": rows,
         "best": best,
+        "cannot_be_told_apart": list(_ties(spec, rows, known)),
         "batch_limits": [note.plain() for note in tried],
         "relief": [],
         "steps": [],
@@ -248,6 +250,13 @@ def fleet_row(search: Search, found: Ready, traffic: float, total: int) -> dict[
         "low": min(low, wall) * traffic,
         "high": finite(max(high, wall) * traffic),
     }
+
+
+def _ties(spec: PlanSpec, rows: Sequence[dict[str, Any]], known: dict[str, Candidate]) -> tuple[str, ...]:
+    """Whether the order of the rows, best first, is shown."""
+    if spec.objective == "best_slo":
+        return worst_ties([row for row in rows if row["carries"]])
+    return carried_ties(rows, known)
 
 
 def _key(spec: PlanSpec, row: dict[str, Any]) -> tuple[float, ...]:

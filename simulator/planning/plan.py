@@ -23,8 +23,9 @@ from simulator.planning.price import Fleet, bound_key, fleet_of, pools_of, rank_
 from simulator.planning.search import Outcome, Search
 from simulator.planning.spec import PlanSpec
 from simulator.planning.statistics import check_levels, check_prefixes
+from simulator.planning.ties import cost_ties
 from simulator.planning.traffic import HOUR_NS, at_rate, mean_rate
-from simulator.text import joined, replicas_text, several
+from simulator.text import replicas_text, several
 from simulator.workload.trace import Trace
 
 BUDGET: Final = "search.max_simulations"
@@ -123,7 +124,7 @@ def plan(
         tuple(outcomes),
         answer,
         front,
-        _ties(choices),
+        cost_ties([choice.fleet for choice in choices]),
         not stopped,
         trace,
         {f.candidate.label: f for f in found},
@@ -295,44 +296,3 @@ def _dominates(a: dict[str, Any], b: dict[str, Any]) -> bool:
     """a is not worse in cost and every level, and better in one."""
     pairs = [(a["usd_per_hour"], b["usd_per_hour"])] + [(a["latency_s"][k], b["latency_s"][k]) for k in b["latency_s"]]
     return all(x <= y for x, y in pairs) and any(x < y for x, y in pairs)
-
-
-CLOSE: Final = 1.03
-"""Costs up to so many times the lowest are named: prices move by more."""
-MOST_NAMED: Final = 3
-
-
-def _ties(choices: Sequence[Choice]) -> tuple[str, ...]:
-    """Runners-up that the model cannot tell from the best.
-
-    Two GPUs err each for itself: their ranges of cost overlap. Within one GPU step times err together, so costs are
-    compared in pairs, both with faster steps and both with slower ones.
-    """
-    if not choices:
-        return ()
-    best = choices[0].fleet
-    tied = [c.fleet for c in choices[1:] if _tied(best, c.fleet)]
-    close = [c.fleet for c in choices[1:]
-             if c.fleet not in tied and c.fleet.usd_per_hour <= CLOSE * best.usd_per_hour]
-    lines = []
-    if tied:
-        words = [f"{f.candidate.label} ({_span(f)} USD/h)" for f in (best, *tied)]
-        lines.append(f"{joined(words)} cannot be told apart: within the profiles' error any of them may be the "
-                     "cheapest")
-    if close:
-        words = [f"{f.candidate.label} ({f.usd_per_hour:.2f} USD/h)" for f in close[:MOST_NAMED]]
-        lines.append(f"Less than {100 * (CLOSE - 1):.0f} % more than the {best.usd_per_hour:.2f} USD/h of the "
-                     f"cheapest: {', '.join(words)}; a small change of prices decides between them")
-    return tuple(lines)
-
-
-def _span(fleet: Fleet) -> str:
-    """The range of cost [USD/h], one number where both ends agree."""
-    low, high = (f"{usd:.2f}" for usd in fleet.usd_range)
-    return low if low == high else f"{low} to {high}"
-
-
-def _tied(best: Fleet, other: Fleet) -> bool:
-    if best.candidate.kinds != other.candidate.kinds:
-        return other.usd_range[0] <= best.usd_range[1]
-    return any(b <= a for a, b in zip(best.usd_range, other.usd_range, strict=True))

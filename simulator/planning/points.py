@@ -54,6 +54,7 @@ class Bench:
         self.wanted = wanted_of(spec)
         self._setups: dict[tuple[Candidate, str | None], Setup] = {}
         self._fleets: dict[tuple[Candidate, int, Way], Setup] = {}
+        self._ways: dict[tuple[Candidate, str | None, Way], Setup] = {}
         self._shares: dict[Candidate, dict[str, float]] = {}
         self._requests = functools.lru_cache(maxsize=1)(self._changed)
 
@@ -92,7 +93,11 @@ class Bench:
                 self._fleets[key] = fleet_setup(self.spec, *key)
             return stretched(self._fleets[key], point.step_factor)
         setup = self.setup(point.candidate, point.relief)
-        setup = setup if way is None else changed_setup(setup, way)
+        if way is not None:
+            changed = (point.candidate, point.relief, way)
+            if changed not in self._ways:
+                self._ways[changed] = changed_setup(setup, way)
+            setup = self._ways[changed]
         return stretched(setup, point.step_factor, self._shares[point.candidate])
 
     def trace(self, point: Point) -> Trace:

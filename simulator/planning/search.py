@@ -15,6 +15,7 @@ from simulator.planning.passing import surely
 from simulator.planning.statistics import Judgement, reason
 from simulator.planning.traffic import mean_rate
 from simulator.planning.walls import LOWEST_RATE, Walls
+from simulator.planning.ways import Way
 from simulator.scenario.setup import Setup
 from simulator.text import verb
 
@@ -56,6 +57,7 @@ class Search(Walls):
         start: int,
         clear: bool = True,
         rows: tuple[int, int] | None = None,
+        way: Way | None = None,
     ) -> int | None:
         """Fewest replicas among `counts` (rising) that pass; None when the last does not.
 
@@ -64,13 +66,13 @@ class Search(Walls):
         """
 
         def quick(i: int) -> bool:
-            return self.judged(candidate, counts[i], rate, factor, count=1, rows=rows).holds
+            return self.judged(candidate, counts[i], rate, factor, count=1, rows=rows, way=way).holds
 
         def sure(i: int) -> bool:
             if not clear:
                 count = self.fewest(candidate)
-                return self.judged(candidate, counts[i], rate, factor, count=count, rows=rows).holds
-            return surely(self.verdict(candidate, counts[i], rate, factor, rows))
+                return self.judged(candidate, counts[i], rate, factor, count=count, rows=rows, way=way).holds
+            return surely(self.verdict(candidate, counts[i], rate, factor, rows, way))
 
         i = _boundary(quick, counts.index(_near(counts, start)), len(counts))
         i = min(i, len(counts) - 1)
@@ -116,7 +118,7 @@ class Search(Walls):
         trace = self.runner.bench.traffic.trace(0)
         start = near or likely_replicas(found.setup, trace, mean_rate(trace) * rate, tpot)
         if not self.judged(candidate, _near(counts, start), rate, 1 + error, count=1).holds:
-            never = self._never(candidate, counts[-1], rate, bound, error)
+            never = self.never(candidate, counts[-1], rate, bound, error)
             if never is not None:
                 return never
         need = self.smallest(candidate, counts, rate, 1 + error, start)
@@ -161,24 +163,26 @@ class Search(Walls):
             carry = verb(most, "it carries", "they carry")
             carries = f"; {carry} {carried / rate:.2f} of the traffic" if carried < rate else ""
             return Outcome(candidate, "capped", text + carries, bound=bound, best_try=at_most, rate_met=carried)
-        never = self._never(candidate, most, rate, bound, error)
+        never = self.never(candidate, most, rate, bound, error)
         if never is None:
             text = f"{_cap(candidate, most)}: {reason(at_most, error)}"
             return Outcome(candidate, "capped", text, bound=bound, best_try=at_most, rate_met=0.0)
         return never
 
-    def _never(self, candidate: Candidate, most: int, rate: float, bound: int, error: float) -> Outcome | None:
+    def never(
+        self, candidate: Candidate, most: int, rate: float, bound: int, error: float, way: Way | None = None
+    ) -> Outcome | None:
         """What is said of a candidate that even nearly idle does not meet the levels; None where it does.
 
         What replicas show to miss by their share is not simulated whole: percentiles of fewer requests are lower.
         """
-        if self.judged(candidate, most, rate * LOWEST_RATE, 1 + error, count=1).holds:
+        if self.judged(candidate, most, rate * LOWEST_RATE, 1 + error, count=1, way=way).holds:
             return None
-        idle = self.judged(candidate, most, rate * LOWEST_RATE, 1 + error, count=2)
+        idle = self.judged(candidate, most, rate * LOWEST_RATE, 1 + error, count=2, way=way)
         if idle.verdict != "misses" and self.shares(candidate, most):
-            idle = self.judged(candidate, most, rate * LOWEST_RATE, 1 + error)
+            idle = self.judged(candidate, most, rate * LOWEST_RATE, 1 + error, way=way)
         if idle.verdict != "misses":
-            idle = self.verdict(candidate, most, rate * LOWEST_RATE, 1 + error)
+            idle = self.verdict(candidate, most, rate * LOWEST_RATE, 1 + error, way=way)
         if surely(idle):
             return None
         text = f"no fleet meets it, even nearly idle: {reason(idle, error)}"

@@ -32,13 +32,19 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.filters.update(seconds=seconds, number=number, percent=share, several=several, tied=tied, restarted=restarted)
+    env.filters.update(seconds=seconds, number=number, percent=share, several=several, tied=tied, restarted=restarted,
+                       breakable=breakable)
     return env
 
 
 def tied(text: str) -> str:
     """Units and signs stay on the line of their number."""
     return _UNIT.sub("\N{NO-BREAK SPACE}", text)
+
+
+def breakable(text: str) -> Markup:
+    """A key that may go on in the next line behind each of its parts."""
+    return Markup("<wbr>").join(re.split(r"(?<=[_.])", text))
 
 
 def markdown_cell(value: Any) -> str:

@@ -4,18 +4,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
 from simulator.atomic import atomic
+from simulator.metrics.apart import CLOSE, NEAR_PCT
 from simulator.report.render import render
 from simulator.report.svg import Picture
 from simulator.sweep.row import higher_is_better
-from simulator.sweep.show import best_points, titled, value_text, with_unit
+from simulator.sweep.show import best_points, short_keys, titled, value_text, with_unit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+MOST_NAMED = 3
 SOUND = ("stable", "undecided")
 """Verdicts with which a point's numbers say something about a longer run."""
 
@@ -37,7 +40,8 @@ def render_sweep(name: str, frame: pd.DataFrame, means: pd.DataFrame, keys: Sequ
             for row in best.to_dict("records")]
     said = [*answer(means, keys, metric), *said]
     return render(
-        "sweep.html", title=f"{name}: sweep", metric=titled(metric), keys=[titled(key) for key in keys], rows=rows,
+        "sweep.html", title=f"{name}: sweep", metric=titled(metric), rows=rows,
+        keys=[titled(key, short) for key, short in zip(keys, short_keys(keys), strict=True)],
         points=len(means), replications=int(frame["replication"].nunique()), answer=said,
         verdict="overloaded" if sound_points(means).empty else "stable",
         picture=Markup(Picture(figure).in_page(f"{metric} over two keys", "heat-")) if figure else "",
@@ -66,9 +70,36 @@ def answer(means: pd.DataFrame, keys: Sequence[str], metric: str) -> list[str]:
         if top["point"] != row["point"] and top["mean"] != row["mean"]:
             better, value = "higher" if higher_is_better(metric) else "lower", with_unit(metric, top["mean"])
             lines.append(f"A {better} value, {value} at {_point(top, keys)}, is {top['verdict']}.")
+        lines += order(sound, keys, metric)
     counts = means["verdict"].replace("", "failed").value_counts()
     lines.append("Points: " + ", ".join(f"{count:,} {verdict}" for verdict, count in counts.items()) + ".")
     return lines
+
+
+def order(sound: pd.DataFrame, keys: Sequence[str], metric: str) -> list[str]:
+    """Whether the best of `sound` points is told apart from the others: by replications, by how far off without any."""
+    first, *others = best_points(sound, metric, len(sound)).to_dict("records")
+    if not others:
+        return []
+    alone = np.isnan(first["sem"])
+    if alone:
+        near = [row for row in others if abs(row["mean"] - first["mean"]) <= (CLOSE - 1) * abs(first["mean"])]
+        why = f"Within {NEAR_PCT} of it"
+    else:
+        near = [row for row in others if not _apart(first, row)]
+        why = "Not told apart from it by two standard errors of the difference"
+    following = f"The next, {with_unit(metric, others[0]['mean'])} at {_point(others[0], keys)}, is"
+    if near:
+        more = f"; {len(near) - MOST_NAMED:,} more" if len(near) > MOST_NAMED else ""
+        said = f"{why}: {'; '.join(_point(row, keys) for row in near[:MOST_NAMED])}{more}."
+    else:
+        said = f"{following} more than {NEAR_PCT} off." if alone else f"{following} told apart from it."
+    return [f"{said} One replication does not show an order." if alone else said]
+
+
+def _apart(one: dict[Any, Any], other: dict[Any, Any]) -> bool:
+    error = np.hypot(one["sem"], 0.0 if np.isnan(other["sem"]) else other["sem"])
+    return bool(abs(one["mean"] - other["mean"]) > 2 * error)
 
 
 def _point(row: dict[Any, Any], keys: Sequence[str]) -> str:

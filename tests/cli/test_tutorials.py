@@ -55,6 +55,8 @@ def test_your_own_trace() -> None:
     assert "line 7" in said[0][1] and "11" in said[1][1]
     assert json.loads(Path("out/trace/summary.json").read_text(encoding="utf-8"))["requests"]["arrived"] == 11
     assert "arrived 3 = completed 3" in said[3][1]
+    load = " ".join(said[5][1].split())
+    assert "Stable up to 8 requests/s" in load and "At 32 requests/s it is overloaded" in load
     assert json.loads(Path("out/l40s/summary.json").read_text(encoding="utf-8"))["requests"]["arrived"] == 11
 
 

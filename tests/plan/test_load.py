@@ -223,3 +223,4 @@ def test_too_few_requests_are_not_called_unstable() -> None:
     few = load_curve(textbook(10.0, 11), "rate", [10.0], replications=1)
     assert few["points"][0]["verdict"] == "undecided"
     assert load_lines(few)[0].startswith("Undecided from 10 requests/s on: too few requests")
+    assert "50 of them at least" in load_lines(few)[0] and "copies" in load_lines(few)[0]

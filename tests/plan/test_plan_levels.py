@@ -193,7 +193,7 @@ def fleet(gpu: str, low: float, high: float, seqs: int = 64) -> Fleet:
 
 def test_candidates_of_one_gpu_are_compared_in_pairs() -> None:
     """Steps of one GPU err together: 5-8 against 7-10 is apart at either end, though the ranges overlap."""
-    from simulator.planning.plan import _tied
+    from simulator.planning.ties import _tied
 
     assert not _tied(fleet("l40s", 5.0, 8.0), fleet("l40s", 7.0, 10.0, 128))
     assert _tied(fleet("l40s", 5.0, 8.0), fleet("a100-sxm-80gb", 7.0, 10.0))

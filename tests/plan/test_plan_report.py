@@ -13,7 +13,7 @@ from simulator.planning.plan import plan
 from simulator.planning.spec import plan_from
 from simulator.report.plan.charts import Series, axis, chart, columns
 from simulator.report.plan.data import plain
-from simulator.report.plan.page import render_markdown, render_plan, write_plan
+from simulator.report.plan.page import _front, render_markdown, render_plan, write_plan
 from simulator.report.plan.words import answer_lines, trust_line, worst_lines
 from simulator.report.render import SORT_SCRIPT, script_hash
 from simulator.text import bounded
@@ -219,3 +219,20 @@ def test_charts_escape_and_carry_hover_titles() -> None:
 @pytest.mark.parametrize(("value", "text"), [(0.25, "250 ms"), (2.5, "2.5 s"), (None, "unbounded")])
 def test_times_read_well(value: float | None, text: str) -> None:
     assert bounded(value) == text
+
+
+@pytest.mark.parametrize(("breaks", "drawn", "why"), [
+    ("p99 TPOT", "p99 TPOT", "the level that breaks first"),
+    ("overload", "p99 TTFT", "the level nearest to its limit")])
+def test_cost_is_drawn_against_the_level_that_decides(breaks: str, drawn: str, why: str) -> None:
+    """TTFT is at 80 % of its limit, TPOT at 60 %; the requests that miss a limit are a share and no latency."""
+    levels = {"requests that miss a limit": 0.01, "p99 TTFT": 0.4, "p99 TPOT": 0.03}
+    limits = {"p99 TTFT": 0.5, "p99 TPOT": 0.05}
+    data = {"front": [{"label": "a", "replicas": 1, "usd_per_hour": 1.0, "latency_s": levels, "best": True}],
+            "question": {"slo": [{"name": name, "limit_s": limit} for name, limit in limits.items()]},
+            "answer": {"breaks": breaks},
+            "recommended": {"levels": [{"name": name, "value": levels[name], "limit": limit}
+                                       for name, limit in limits.items()]}}  # fmt: skip
+    svg, caption = _front(data)
+    assert f"{drawn} [ms]" in svg and caption.startswith(f"Cost against {drawn}, {why}: ")
+    assert "limit</text>" in svg

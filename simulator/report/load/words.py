@@ -6,6 +6,7 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
+from simulator.metrics.stability import FEWEST
 from simulator.planning.edge import TIE
 from simulator.report.tables import COLOURS
 from simulator.text import MISSING, counted, number, seconds, several, share, stopped_lines, verb
@@ -17,6 +18,10 @@ COLUMNS: Final = (("requests_per_s", "served/s"), ("output_tokens_per_s", "token
 """Columns of the table on screen."""
 SHORTFALL: Final = 0.97
 """Share of the rate below which what is served of it is explained."""
+MORE: Final = (
+    f"A verdict takes {FEWEST} of them at least, better some hundred: a longer trace, copies of it side by side (--set "
+    "workload.trace.copies=100) or, of generated requests, --set workload.arrivals.requests=2000."
+)
 MOST_GROWTHS: Final = 5
 """Columns of months that fit a terminal."""
 
@@ -50,8 +55,8 @@ def load_lines(data: Data) -> list[str]:
     if data["carries"] is None and first_bad is not None:
         place = f"{first_bad[data['axis']]:g} {unit}"
         few = all(row["verdict"] == "undecided" for row in rows)
-        lines = [f"Undecided from {place} on: too few requests at every point to tell whether the backlog grows." if few
-                 else f"Not stable at any point: {first_bad['verdict']} at {place}."]
+        lines = [f"Undecided from {place} on: too few requests at every point to tell whether the backlog grows. {MORE}"
+                 if few else f"Not stable at any point: {first_bad['verdict']} at {place}."]
     else:
         best = next(row for row in rows if row[data["axis"]] == data["carries"])
         lines = [

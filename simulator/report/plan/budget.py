@@ -72,6 +72,7 @@ def budget_lines(data: Data) -> list[str]:
         lines.append(f"Just above what it carries: {best['breaks']['words']} (seen over {best['span_s']:,.0f} s of "
                      "arrivals).")  # fmt: skip
     lines += [first_relief(data["relief"])] if first_relief(data["relief"]) else []
+    lines += [f"{text}." for text in data["cannot_be_told_apart"]]
     lines += limit_lines(data["batch_limits"], best["label"])
     if best["wall"] and best["carries"] < data["traffic"]:
         lines.append(f"That is less than the {number(data['traffic'])} requests/s asked for.")

@@ -144,7 +144,7 @@ def _front(data: Data) -> tuple[str, str]:
     rows = [row for row in data["front"] if all(v is not None for v in row["latency_s"].values())]
     if not rows:
         return "", ""
-    name = next(iter(rows[0]["latency_s"]))
+    name, why = _drawn(data, rows[0]["latency_s"])
     series = []
     for label in dict.fromkeys(row["label"] for row in rows):
         own = [row for row in rows if row["label"] == label]
@@ -153,7 +153,20 @@ def _front(data: Data) -> tuple[str, str]:
     limit = next((level["limit_s"] for level in data["question"]["slo"] if level["name"] == name), None)
     lines = [(1000 * limit, "limit")] if isinstance(limit, float) else []
     svg = chart(series, "USD per hour", f"{name} [ms]", "cost against latency", horizontals=lines)
-    return svg, "Cost against latency: each point is a fleet; ringed ones are the Pareto front over all levels."
+    return svg, f"Cost against {name}{why}: each point is a fleet; ringed ones are the Pareto front over all levels."
+
+
+def _drawn(data: Data, known: Mapping[str, Any]) -> tuple[str, str]:
+    """The level to draw of those in `known`, and why: the one that breaks first, else the one nearest to its limit."""
+    limits = {level["name"]: level["limit_s"] for level in data["question"]["slo"]}
+    names = [name for name in known if isinstance(limits.get(name), float)] or list(known)
+    first = data["answer"]["breaks"] if data["answer"] else ""
+    if first in names:
+        return first, ", the level that breaks first" if len(names) > 1 else ""
+    of_limit = {level["name"]: (level["value"] or 0.0) / level["limit"] for level in data["recommended"]["levels"]
+                if level["name"] in names and level["limit"]}  # fmt: skip
+    nearest = max(of_limit, key=lambda name: of_limit[name], default=names[0])
+    return nearest, ", the level nearest to its limit" if len(names) > 1 else ""
 
 
 def _front_words(row: Data) -> str:

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from simulator.report.plan.adapters import adapter_lines
 from simulator.report.plan.alternatives import alternative_lines, ends_text, sensitivity_lines
+from simulator.report.plan.hosts import host_lines
 from simulator.report.plan.limits import limit_lines
 from simulator.report.plan.purchases import purchase_lines
 from simulator.text import (
@@ -88,6 +89,7 @@ def answer_lines(data: Data) -> list[str]:
         )
     answer = data["answer"]
     lines += [f"One replica less does not do: {best['fewer']}."] if best["fewer"] else []
+    lines += host_lines(answer) if answer else []
     lines += worst_lines(best) + _survival(data)
     lines += limit_lines(data["batch_limits"], best["label"]) + alternative_lines(answer)
     lines += purchase_lines(answer)

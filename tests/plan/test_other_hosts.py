@@ -1,0 +1,90 @@
+"""The recommended fleet on the other shipped hosts, against plans made for those hosts and against a launch by hand."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from simulator.planning.candidate import candidates_of
+from simulator.planning.hosts import on_other_hosts
+from simulator.planning.passing import surely
+from simulator.planning.plan import Plan, plan
+from simulator.planning.points import Runner
+from simulator.planning.search import Search
+from simulator.planning.spec import PlanSpec, plan_from
+from simulator.report.plan.data import plain
+from simulator.report.plan.hosts import host_lines
+from simulator.report.plan.words import answer_lines
+
+
+def asked(ttft_s: float, rate: float = 60.0, **changes: Any) -> PlanSpec:
+    """Prompts of 600 tokens, whose steps wait for their launch: 26.0 ms on the measured host (hwprofiles/host), twice
+    that on the slow one."""
+    return plan_from({
+        "name": "hosts", "workload": {"arrivals": {"kind": "poisson", "rate": rate, "requests": 2000}, "prompt": 600,
+                                      "output": 10},
+        "slo": {"ttft_p90_s": ttft_s}, "candidates": {"gpu": ["h100-sxm"], "max_num_seqs": [128],
+                                                      "max_num_batched_tokens": [2048], "replicas": {"max": 24}},
+        "search": {"replications": 2, "most_replications": 2, "calibration_error": 0.049}, **changes})  # fmt: skip
+
+
+def replicas(got: Plan) -> dict[str, int | None]:
+    assert got.answer is not None
+    return {row["host"]: row["replicas"] for row in got.answer.hosts}
+
+
+def test_a_plan_for_that_host_takes_that_number_and_not_one_less() -> None:
+    here = plan(asked(0.07, survive=1), jobs=1)
+    said = replicas(here)
+    assert list(said) == ["fast", "measured", "slow"]
+    for host, count in said.items():
+        spec = asked(0.07, survive=1, host=host)
+        there = Search(spec, Runner(spec, jobs=1))
+        (candidate,) = candidates_of(spec)
+        error = there.runner.bench.ready(candidate).error.relative
+        assert count is not None
+        does = [surely(there.verdict(candidate, serving, 1.0, 1 + error)) for serving in (count - 2, count - 1)]
+        assert does == [False, True], host
+    fast, own, slow = said.values()
+    assert fast is not None and own is not None and slow is not None and fast < own < slow
+    data = plain(here)
+    (line,) = host_lines(data["answer"])
+    assert line in answer_lines(data)
+    assert line.startswith(f"On the slow host {slow} replicas instead of {own} ({2.69 * slow:.2f} USD/h); on the fast "
+                           f"host {fast} replicas instead of {own} ")  # fmt: skip
+
+
+def others(spec: PlanSpec, serving: int) -> list[dict[str, Any]]:
+    """The rows of a fleet of so many, without a plan around it."""
+    (candidate,) = candidates_of(spec)
+    fleet: Any = SimpleNamespace(candidate=candidate, serving=serving, spare=0)
+    return on_other_hosts(Search(spec, Runner(spec, jobs=1)), fleet, 1.0, 0.0)
+
+
+def test_a_limit_shorter_than_the_slow_launch_is_met_by_no_fleet_there() -> None:
+    """2 x 26.0 ms are more than 50 ms, 26.0 ms with 3 ms of the front end are less."""
+    rows = others(asked(0.05, rate=20.0), 4)
+    assert [row["replicas"] is None for row in rows] == [False, False, True]
+    (line,) = host_lines({"hosts": rows})
+    assert line.startswith("On the slow host no fleet of this kind is enough (no fleet meets it, even nearly idle: p90")
+
+
+def test_more_than_are_allowed_is_said_so() -> None:
+    """Of 60 requests/s one replica launches at most 1 / 52 ms = 19 steps/s there; four are allowed."""
+    kinds = {"gpu": ["h100-sxm"], "max_num_seqs": [128], "max_num_batched_tokens": [2048], "replicas": {"max": 4}}
+    slow = others(asked(0.07, candidates=kinds), 3)[-1]
+    assert slow["replicas"] is None and slow["usd_per_hour"] is None
+    assert slow["reason"] == "4 replicas are the most allowed, and not enough"
+
+
+def test_a_host_of_ones_own_has_no_others(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine\nmark: fitted\nscaled_from: measured\n"
+                    "cpu_scale: {value: 1.0, unit: '1', mark: fitted, source: own runs}\n")
+    assert others(asked(0.2, host=str(path)), 1) == [] and host_lines({"hosts": []}) == []
+
+
+def test_a_host_that_changes_nothing_is_said_so() -> None:
+    row = {"mark": "measured", "usd_per_hour": 1.0, "reason": "", "planned": False, "replicas": 1}
+    rows = [row | {"host": "fast"}, row | {"host": "measured", "planned": True}, row | {"host": "slow"}]
+    assert host_lines({"hosts": rows}) == [
+        "The host's CPU does not change the number: 1 replica on the slow and the fast hosts too."]
