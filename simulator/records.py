@@ -312,5 +312,5 @@ LOG_FIELDS: Final = tuple(field.name for field in fields(LogRow))
 
 def empty_replica_counters(num_blocks: int) -> Counters:
     """Scalars of a replica before anything has happened."""
-    return Counters(head=-1, tail=-1, log_row=-1, scattered_for=-1, free_blocks=num_blocks, largest_gap=num_blocks,
-                    lane_head=-1, lane_tail=-1, lane_end=NEVER)
+    return Counters(head=-1, tail=-1, log_row=-1, scattered_for=-1, free_blocks=num_blocks, wake=NEVER,
+                    largest_gap=num_blocks, lane_head=-1, lane_tail=-1, lane_end=NEVER)

@@ -142,13 +142,13 @@ def _begin(req: Requests, rep: Replica, lim: Limits, step: Column, lane: int) ->
         if lane > 0:
             step.seen_context += rep.c.lane_seen_context
             rep.c.lane_seen_context += rep.c.lane_short
+        lane_gives_back(rep)
     step.lane_step = 0
     if lane > 0:
         rep.c.lane_steps += 1
         rep.c.lane_context += lane
         rep.c.lane_ahead = rep.c.n_flight
         step.lane_step = rep.c.lane_steps
-    lane_gives_back(rep)
     rep.c.lane_took = 0  # those blocks are in use now: a later spill does not give them back
     step.lane = lane
     step.joined = 0

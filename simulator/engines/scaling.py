@@ -340,6 +340,7 @@ def over(world: World, fronts: Column, counters: Column, tick: int) -> bool:
     for r in range(len(fronts)):
         outstanding += fronts[r].outstanding
         busy = busy or counters[r].n_flight > 0 or counters[r].wake < NEVER or counters[r].last_output == tick
+        busy = busy or fronts[r].hung < NEVER  # a health check will find it
     if outstanding == 0:
         return True
     ctl.still = 0 if busy else ctl.still + 1

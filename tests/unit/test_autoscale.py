@@ -9,18 +9,23 @@ import numpy as np
 import pytest
 
 from simulator import Scenario, scenario_from, simulate
+from simulator.engines.changes import start_changes
 from simulator.engines.forecast import AHEAD, MOST_AHEAD, MOST_ASKED, MOST_HISTORY, foreseen
 from simulator.engines.members import ABSENT, DOWN, DRAINING, STARTING, UP
 from simulator.engines.scaler import Decision, Scaler
-from simulator.engines.scaling import of_pods
-from simulator.engines.world import Scaling
+from simulator.engines.scaling import of_pods, over
+from simulator.engines.signals import signals_now
+from simulator.engines.world import Scaling, World
 from simulator.errors import ConfigError
 from simulator.records import Front
-from simulator.run import Result
+from simulator.run import Engine, Result
+from simulator.scenario.job import build_job
+from simulator.scenario.setup import prepare
 from simulator.selftest.cases import run
 from simulator.selftest.trial import case_of
 from simulator.state import LOST
 from simulator.units import NS_PER_S
+from simulator.workload.build import build_trace
 
 
 def recommended(values: list[int], target: int, pending: int = 0, missing: int = 0) -> int:
@@ -206,6 +211,36 @@ def test_looks_between_two_steps_are_no_end() -> None:
             "start": {"weights_s": 1}}
     done = simulate(fleet(auto, {"arrival_s": [0.0], "prompt": [1], "output": [90]}), "reference")
     assert next((tick, wanted) for tick, _, _, wanted in decisions(done) if wanted > 1) == (60, 3)
+
+
+@pytest.mark.parametrize("engine", ["reference", "fast"])
+def test_a_hang_that_nobody_has_found_is_no_end(interpreted: None, engine: Engine) -> None:
+    """It hangs idle at 0.5 s; the request of 1 s waits there until a health check finds that out at 100.5 s, tries
+    again and begins when the replica is back at 160.5 s. Nobody works at the looks in between: the schedule of 200 s
+    is kept all the same."""
+    auto = {"schedule": [{"from_s": 200, "to_s": 250, "every_s": 1000, "replicas": 3}], "sync_s": 10,
+            "start": {"weights_s": 1}}
+    hang = {"at_s": 0.5, "replica": 0, "kind": "hang", "for_s": 60}
+    scenario = fleet(auto, {"arrival_s": [1], "prompt": [1], "output": [90]}, events=[hang], health_check_s=100)
+    done = simulate(scenario, engine)
+    assert (done.requests.last / NS_PER_S).tolist() == [250.5]
+    assert next((tick, wanted) for tick, _, _, wanted in decisions(done) if wanted > 1) == (200, 3)
+
+
+def test_a_replica_that_was_never_asked_is_not_at_work() -> None:
+    """One request is somewhere and nobody works: the fifth look of one autoscaler in a row is the last."""
+    auto = {"schedule": [{"from_s": 200, "to_s": 250, "every_s": 1000, "replicas": 3}], "sync_s": 10,
+            "start": {"weights_s": 1}}
+    scenario = fleet(auto, {"arrival_s": [1], "prompt": [1], "output": [1]})
+    trace = build_trace(scenario.parsed_workload(), scenario.seed, 0, scenario.base)
+    job = build_job(prepare(scenario), trace, False, False)
+    world = World(job.req, job.lim, job.cost, job.clients(), job.itl, job.rows_time, job.log, job.routing, job.links,
+                  job.acceptance, job.changes, signals_now(job))
+    fronts, counters = [rep.front for rep in job.reps], [rep.c for rep in job.reps]
+    start_changes(job.changes, world.clients, fronts, job.routing)
+    job.ctl.next = 1
+    fronts[0].outstanding = 1
+    assert [over(world, fronts, counters, 10 * k) for k in range(1, 6)] == [False] * 4 + [True]
 
 
 def test_time_to_first_token_by_hand() -> None:
