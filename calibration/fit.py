@@ -21,7 +21,7 @@ from calibration.fit_operators import DecodeFit, GemmFit, fit_decode, fit_gemm, 
 from calibration.fit_stages import StageFit
 from calibration.fit_steps import FREE, StepFit, fit_steps, with_values
 from calibration.harness import write_atomically
-from calibration.launches import base_launches, quiet_launch
+from calibration.launches import base_launches, layer_launch, quiet_launch
 from calibration.measured import MeasuredRun, find_runs, load_run
 from calibration.operators import Operators, elementwise_bandwidth, layer_start_us, load_operators
 from simulator.cost.gpu_times import ALL_UNITS, UNITS, gpu_times
@@ -54,13 +54,16 @@ FIT_RUNS: Final = (
     *(f"llama8b-h200-{series}/batch_*" for series in ("c", "d", "e")),
     "qwen3-30b-a3b-h200-tp2ep/prefill_*",
 )
+DEEP_LAUNCHES: Final = (*(f"{series}/{run}" for series in ("gemma3-27b-h200", "llama70b-fp8-h200")
+                          for run in ("batch_b1", "pre_p512", "pre_p1024")), "gemma3-27b-h200-b/batch_b1")
+"""Lone prompts of models of 62 and 80 layers: how long one more layer takes to launch above the largest graph."""
 FEATURE_RUNS: Final = ("llama8b-h200-sampling/batch_*", "llama8b-h200-lora/batch_*", "llama8b-h200-lora/pre*",
                        "llama8b-h200-pp2/batch_*", "llama8b-h200-pp2/pre*", "qwen3-30b-a3b-h200-b/batch_*",
                        "qwen3-30b-a3b-h200-b/pre_*", "deepseek-v2-lite-h200/batch_*", "deepseek-v2-lite-h200/ctx_*",
                        "deepseek-v2-lite-h200/pre*", "gpt-oss-20b-h200/*", "qwen3-30b-a3b-fp8-h200/batch_*",
-                       "qwen3-30b-a3b-fp8-h200/pre*")
-"""Behind what sampling, adapters, pipeline stages, latent attention, mxfp4 and the launch of experts add to a step; the
-intervals are those of the plain engine."""
+                       "qwen3-30b-a3b-fp8-h200/pre*", "qwen3-8b-fp8-h200/batch_*", *DEEP_LAUNCHES)
+"""Behind what sampling, adapters, pipeline stages, latent attention, mxfp4, DeepGEMM, the launch of experts and of more
+layers add to a step; the intervals are those of the plain engine."""
 SIXTEEN_BIT_LAUNCHES: Final = tuple(f"llama8b-h200-{runs}_*" for runs in ("c/conv", "c/code", "d/conv", "e/conv",
                                                                          "prefix-c/conv"))
 EIGHT_BIT_LAUNCHES: Final = ("llama8b-h200-fp8-c/conv_*",)
@@ -98,6 +101,7 @@ class Calibration:
     memory: MemoryFit
     gpu: Gpu
     eager_quantised: float  # launch above the largest graph with 8-bit weights, relative to 16 bits
+    eager_layer_s: float  # [s] of it, in 16 bits, per layer beyond 32
 
     @property
     def eager_stall_s(self) -> float:
@@ -157,7 +161,8 @@ def calibrate(measurements: Path = MEASUREMENTS, gpu_name: str = "h100-sxm") -> 
     typical = float(np.mean([host.eager_cpu_s, *base_launches(sixteen).values()]))
     eight = quiet_launch(runs_named(measurements, EIGHT_BIT_LAUNCHES)) / quiet_launch(sixteen)
     host = replace(host, eager_cpu_s=typical)
-    return Calibration(gemm, decode, prefill, steps, host, fit_memory(measurements), fitted, eight)
+    layer = layer_launch(runs_named(measurements, DEEP_LAUNCHES), typical, eight)
+    return Calibration(gemm, decode, prefill, steps, host, fit_memory(measurements), fitted, eight, layer)
 
 
 def runs_named(measurements: Path, patterns: Sequence[str]) -> list[MeasuredRun]:
@@ -301,7 +306,8 @@ def host_values(fit: Calibration, workers: WorkerFit, stages: StageFit) -> dict[
     """Numbers of the measured host's profile, in its units (ms; `eager_quantised` a share)."""
     both = vars(fit.host) | vars(workers) | vars(stages)
     times = {key.removesuffix("_s"): value for key, value in both.items()}
-    found = {key: round(value * 1e3, 4) for key, value in (times | {"eager_stall": fit.eager_stall_s}).items()}
+    found = {key: round(value * 1e3, 4) for key, value in
+             (times | {"eager_stall": fit.eager_stall_s, "eager_layer": fit.eager_layer_s}).items()}
     return found | {"eager_quantised": round(fit.eager_quantised, 3)}
 
 

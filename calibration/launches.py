@@ -74,6 +74,21 @@ def base_launches(runs: Iterable[MeasuredRun]) -> dict[str, float]:
     return {series: float(np.mean(means)) for series, means in found.items()}
 
 
+def layer_launch(runs: Iterable[MeasuredRun], usual_s: float, quantised: float) -> float:
+    """[s] by which a launch above the largest graph is longer for each layer beyond the 32 of Llama-3.1-8B, whose own
+    takes `usual_s`: lone prompts of deeper models, each series an engine whose mean counts by its layers. Those of
+    quantised weights are brought to 16 bits (`quantised`)."""
+    found: dict[str, list[float]] = {}
+    deeper: dict[str, int] = {}
+    for run in runs:
+        setup, series = setup_of(run), run.name.split("/")[0]
+        shorter = quantised if setup.model.weight_format(run.engine.weight_dtype).quantised else 1.0
+        found.setdefault(series, []).append(float(_launches(run)[0].mean()) / shorter)
+        deeper[series] = setup.model.layers - 32
+    more = sum(float(np.mean(each)) - usual_s for each in found.values())
+    return more / sum(deeper.values())
+
+
 def _launches(run: MeasuredRun) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
     """([s] measured, [s] of the profile, whether right behind a step in a graph) of all such launches."""
     setup = setup_of(run)

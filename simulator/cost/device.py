@@ -90,8 +90,8 @@ class Device:
 
     @property
     def cutlass_blocks(self) -> bool:
-        """CUTLASS computes those products: before Hopper there is no DeepGEMM, whose take as long as with one scale
-        a tensor (deepseek-ai/DeepGEMM 7a70b43, README: 16 shapes on an H800, 1 % off in the mean)."""
+        """CUTLASS computes those products, not DeepGEMM, which there is from Hopper on and whose products take as long
+        as with one scale a tensor (deepseek-ai/DeepGEMM 7a70b43, README: 16 shapes on an H800, 1 % off in the mean)."""
         return not self.deep_gemm or 0 < self.gpu.compute_capability < DEEP_GEMM
 
     @property
@@ -134,8 +134,11 @@ class Device:
                 product, factor = (self.times.four_bits, 1.0) if self.four_bits else (self.times.gemm, self.rate_factor)
                 seconds = product.seconds(rows, gemm.n, gemm.k, size, factor)
                 if self.in_blocks:
-                    ratio = np.interp(rows, *self.times.block_rows) if self.cutlass_blocks else 1.0
-                    seconds = seconds * ratio + self.times.block_quantise_s
+                    if self.cutlass_blocks:
+                        seconds = seconds * np.interp(rows, *self.times.block_rows)
+                    else:
+                        seconds = seconds + np.interp(rows, *self.times.deep_gemm_scales)
+                    seconds = seconds + self.times.block_quantise_s
                 total = total + (1.0 - kept) * seconds
         return total
 

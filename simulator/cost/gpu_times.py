@@ -91,6 +91,7 @@ class GpuTimes:
     fp8_kv_rate: float  # bytes of 8-bit KV read by decode attention per second, relative to 16-bit KV
     fp8_extra: tuple[Curve, Curve]  # (rows, [s] per layer): products of 8-bit weights beyond the formula
     block_rows: tuple[Curve, Curve]  # (rows, ratio): products of fp8 weights in blocks to those with a scale a tensor
+    deep_gemm_scales: tuple[Curve, Curve]  # (rows, [s]): scales of activations brought into the order DeepGEMM reads
     block_quantise_s: float  # per such product: activations quantised by a kernel of its own
     experts: ExpertTime  # a layer's mixture of experts
     layer_fixed_s: float  # kernels of a layer besides its products: start and drain
@@ -147,6 +148,7 @@ def gpu_times(gpu: Gpu) -> GpuTimes:
         fp8_kv_rate=values["fp8_kv_rate"],
         fp8_extra=_curve(gpu, "fp8_extra", REFERENCE),
         block_rows=_by_rows(blocks, "fp8_block_rows"),
+        deep_gemm_scales=_curve(gpu, "deep_gemm_scales"),
         block_quantise_s=_component(blocks, "fp8_block_quantise")[0] * gpu.time_scale,
         experts=ExpertTime(*(values[f"expert_{key}"] for key in _EXPERT)),
         layer_fixed_s=values["layer_fixed"],

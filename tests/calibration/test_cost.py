@@ -126,11 +126,11 @@ def test_short_prompts_on_two_gpus_wait_for_their_piecewise_launch() -> None:
 
 def test_older_model_runner_launches_longer_in_workers() -> None:
     """Measured on two H200: a lone 512-token prompt of Qwen2.5-14B takes 33 to 38 ms, of Llama-3.1-8B 16 to 18; 16 more
-    layers explain 5 ms of it."""
+    layers explain 9 ms of it."""
     times = host_times(load_host(), ENGINE)
     models = ("qwen2.5-14b", "llama-3.1-8b")
     old, new = (cost("h200-sxm", tp=2, model=model).dense_ns[1, 512] * 1e-6 for model in models)
-    assert 33 < old < 41 and old - new > 2 * 16 * times.eager_layer_s * 1e3
+    assert 33 < old < 41 and 15 < old - new < 22 and 16 * times.eager_layer_s * 1e3 < 10
 
 
 def test_eight_bit_kv_is_read_faster_but_not_twice_as_fast() -> None:

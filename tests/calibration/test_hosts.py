@@ -74,8 +74,8 @@ def test_an_unknown_host_is_named() -> None:
 
 
 def test_eager_launch_of_a_deeper_model_takes_longer_by_layers() -> None:
-    """48 layers against 32 at 0.31 ms a layer: 5 ms more."""
+    """48 layers against 32 at 0.57 ms a layer: 9 ms more."""
     times = host_times(load_host(), load_engine("vllm-0.24"))
     more = Launch(times, 48, 1, True, False).eager_s() - Launch(times, 32, 1, True, False).eager_s()
     assert more == pytest.approx(16 * times.eager_layer_s)
-    assert 0.004 < more < 0.006
+    assert 0.008 < more < 0.010
