@@ -33,7 +33,7 @@ def class_of(run: MeasuredRun) -> str:
     stored = model.weight_format()
     weights = engine.quantization or (stored.dtype if stored.quantised else "")
     if weights:
-        parts.append(f"{weights} weights")
+        parts.append(f"{weights} {'blocks' if stored.in_blocks else 'weights'}")
     if engine.kv_cache_dtype not in ("auto", engine.dtype):
         parts.append(f"{engine.kv_cache_dtype} KV")
     if engine.speculative:
