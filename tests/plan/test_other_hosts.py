@@ -7,15 +7,19 @@ from typing import Any
 import pytest
 
 from simulator.planning.candidate import candidates_of
+from simulator.planning.capacity import capacity, levels_of
 from simulator.planning.hosts import carried_on_hosts, on_other_hosts
 from simulator.planning.passing import surely
 from simulator.planning.plan import Plan, plan
 from simulator.planning.points import Runner
 from simulator.planning.search import Search
-from simulator.planning.spec import PlanSpec, plan_from
+from simulator.planning.slo_words import slo_of_words
+from simulator.planning.spec import PlanSpec, SearchSpec, plan_from
+from simulator.report.load.words import capacity_lines, carried_lines
 from simulator.report.plan.data import plain
-from simulator.report.plan.hosts import carried_lines, host_lines
+from simulator.report.plan.hosts import host_lines
 from simulator.report.plan.words import answer_lines
+from simulator.scenario.spec import scenario_from
 
 
 def asked(ttft_s: float, rate: float = 60.0, **changes: Any) -> PlanSpec:
@@ -67,22 +71,41 @@ def test_what_a_fleet_carries_elsewhere_is_what_it_carries_there() -> None:
     spec = asked(0.12)
     (candidate,), here = candidates_of(spec), Search(spec, Runner(spec, jobs=1))
     wall = here.wall(candidate, 3, 1.0)
-    rows = carried_on_hosts(here, candidate, 3, wall)
+    setup = here.runner.bench.setup(candidate)
+    rows = carried_on_hosts(setup, lambda way: here.moved(candidate, 3, wall, way=way))
     assert [row["host"] for row in rows] == ["fast", "measured", "slow"]
     for row in rows:
         at_home = asked(0.12, host=row["host"])
         there = Search(at_home, Runner(at_home, jobs=1)).wall(candidate, 3, 1.0)
         assert row["factor"] * wall == pytest.approx(there, rel=0.04), row["host"]
-    (line,) = carried_lines({"hosts": rows, "best": {"carries": 60 * wall}})
+    (line,) = carried_lines(rows, 60 * wall)
     assert line.startswith("It carries about ") and rows[2]["factor"] < 0.9
+
+
+def test_the_capacity_of_a_scenario_elsewhere_is_its_capacity_there() -> None:
+    """Both walls are searched to 1 %."""
+    def found(host: str, explain: bool) -> dict[str, Any]:
+        scenario = scenario_from({
+            "name": "c", "workload": {"arrivals": {"kind": "poisson", "rate": 20, "requests": 800}, "prompt": 600,
+                                      "output": 10},
+            "model": "llama-3.1-8b", "hardware": "h100-sxm", "policy": {"max_num_batched_tokens": 2048},
+            "max_model_len": 4096, "host": host})  # fmt: skip
+        search = SearchSpec(replications=2, most_replications=2)
+        return capacity(scenario, levels_of(scenario, slo_of_words(["p90 ttft < 150 ms"]), search), explain=explain)
+
+    here = found("measured", True)
+    factor = {row["host"]: row["factor"] for row in here["hosts"]}
+    assert factor["measured"] == 1.0 and factor["slow"] < 0.9
+    assert here["rate"] * factor["slow"] == pytest.approx(found("slow", False)["rate"], rel=0.02)
+    assert carried_lines(here["hosts"], here["rate"])[0] in capacity_lines(here)
 
 
 def test_where_the_host_changes_little_it_carries_as_much() -> None:
     rows = [{"host": host, "planned": host == "measured", "factor": factor}
             for host, factor in (("fast", 1.02), ("measured", 1.0), ("slow", 0.98))]  # fmt: skip
-    (line,) = carried_lines({"hosts": rows, "best": {"carries": 5.0}})
+    (line,) = carried_lines(rows, 5.0)
     assert line == "It carries as much on the slow and the fast hosts."
-    assert carried_lines({"hosts": [], "best": {"carries": 5.0}}) == []
+    assert carried_lines([], 5.0) == []
 
 
 def test_a_limit_shorter_than_the_slow_launch_is_met_by_no_fleet_there() -> None:
