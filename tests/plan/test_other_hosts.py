@@ -10,16 +10,15 @@ from simulator.planning.candidate import candidates_of
 from simulator.planning.capacity import capacity, levels_of
 from simulator.planning.hosts import carried_on_hosts, on_other_hosts
 from simulator.planning.passing import surely
-from simulator.planning.plan import Plan, plan
 from simulator.planning.points import Runner
 from simulator.planning.search import Search
 from simulator.planning.slo_words import slo_of_words
 from simulator.planning.spec import PlanSpec, SearchSpec, plan_from
 from simulator.report.load.words import capacity_lines, carried_lines
-from simulator.report.plan.data import plain
 from simulator.report.plan.hosts import host_lines
-from simulator.report.plan.words import answer_lines
 from simulator.scenario.spec import scenario_from
+
+ERROR = 0.049
 
 
 def asked(ttft_s: float, rate: float = 60.0, **changes: Any) -> PlanSpec:
@@ -30,40 +29,36 @@ def asked(ttft_s: float, rate: float = 60.0, **changes: Any) -> PlanSpec:
                                       "output": 10},
         "slo": {"ttft_p90_s": ttft_s}, "candidates": {"gpu": ["h100-sxm"], "max_num_seqs": [128],
                                                       "max_num_batched_tokens": [2048], "replicas": {"max": 24}},
-        "search": {"replications": 2, "most_replications": 2, "calibration_error": 0.049}, **changes})  # fmt: skip
+        "search": {"replications": 2, "most_replications": 2, "calibration_error": ERROR}, **changes})  # fmt: skip
 
 
-def replicas(got: Plan) -> dict[str, int | None]:
-    assert got.answer is not None
-    return {row["host"]: row["replicas"] for row in got.answer.hosts}
+def others(spec: PlanSpec, serving: int, spare: int = 0, error: float = 0.0) -> list[dict[str, Any]]:
+    """The rows of a fleet of so many, without a plan around it."""
+    (candidate,) = candidates_of(spec)
+    fleet: Any = SimpleNamespace(candidate=candidate, serving=serving, spare=spare)
+    return on_other_hosts(Search(spec, Runner(spec, jobs=1)), fleet, 1.0, error)
 
 
 def test_a_plan_for_that_host_takes_that_number_and_not_one_less() -> None:
-    here = plan(asked(0.07, survive=1), jobs=1)
-    said = replicas(here)
+    """From the number that the measured host takes, found by the search of a plan; one replica may fail."""
+    spec = asked(0.07, survive=1)
+    search = Search(spec, Runner(spec, jobs=1))
+    (candidate,) = candidates_of(spec)
+    serving = search.solve(search.runner.bench.ready(candidate), 1.0).replicas
+    rows = others(spec, serving, 1, ERROR)
+    said = {row["host"]: row["replicas"] for row in rows}
     assert list(said) == ["fast", "measured", "slow"]
     for host, count in said.items():
-        spec = asked(0.07, survive=1, host=host)
-        there = Search(spec, Runner(spec, jobs=1))
-        (candidate,) = candidates_of(spec)
-        error = there.runner.bench.ready(candidate).error.relative
-        assert count is not None
-        does = [surely(there.verdict(candidate, serving, 1.0, 1 + error)) for serving in (count - 2, count - 1)]
+        at_home = asked(0.07, survive=1, host=host)
+        there = Search(at_home, Runner(at_home, jobs=1))
+        assert there.runner.bench.ready(candidate).error.relative == ERROR
+        does = [surely(there.verdict(candidate, n, 1.0, 1 + ERROR)) for n in (count - 2, count - 1)]
         assert does == [False, True], host
     fast, own, slow = said.values()
-    assert fast is not None and own is not None and slow is not None and fast < own < slow
-    data = plain(here)
-    (line,) = host_lines(data["answer"])
-    assert line in answer_lines(data)
+    assert fast < own < slow
+    (line,) = host_lines({"hosts": rows})
     assert line.startswith(f"On the slow host {slow} replicas instead of {own} ({2.69 * slow:.2f} USD/h); on the fast "
                            f"host {fast} replicas instead of {own} ")  # fmt: skip
-
-
-def others(spec: PlanSpec, serving: int) -> list[dict[str, Any]]:
-    """The rows of a fleet of so many, without a plan around it."""
-    (candidate,) = candidates_of(spec)
-    fleet: Any = SimpleNamespace(candidate=candidate, serving=serving, spare=0)
-    return on_other_hosts(Search(spec, Runner(spec, jobs=1)), fleet, 1.0, 0.0)
 
 
 def test_what_a_fleet_carries_elsewhere_is_what_it_carries_there() -> None:
