@@ -110,9 +110,7 @@ JUDGED = {
     "experts": ([f"qwen3-30b-a3b-h200-{s}/{load}" for s in ("traffic", "b") for load in EXPERT_LOADS],
                 (6.0, 6.0, 12.0)),
     "experts in fp8 blocks": ([f"qwen3-30b-a3b-fp8-h200/{load}" for load in EXPERT_LOADS[:3]], (6.0, 6.0, 12.0)),
-    "fp8 blocks by DeepGEMM": ([f"qwen3-8b-fp8-h200/conv_{load}" for load in ("r5", "r10", "burst200")],
-                               (4.0, 4.0, 8.0)),
-    "70B in 8 bits": ([f"llama70b-fp8-h200-b/conv_{load}" for load in ("r2", "r3", "burst120")], (4.0, 4.0, 8.0)),
+    "fp8 blocks by DeepGEMM": ([f"qwen3-8b-fp8-h200/conv_{load}" for load in ("r5", "r10")], (4.0, 4.0, 8.0)),
     "latent attention": (["deepseek-v2-lite-h200/conv_burst200", "deepseek-v2-lite-h200/conv_r10"], (6.0, 6.0, 12.0)),
 }
 
