@@ -66,7 +66,8 @@ def test_intervals_hold_as_often_as_they_say(result: dict[str, Any]) -> None:
 OWN_BARS = {
     "traffic, H100": (1.5, 2.0, 2.0, 5.0), "traffic, H200": (1.5, 2.0, 2.0, 5.0),
     "traffic, H200, fp8 weights": (3.0, 4.0, 4.0, 8.0), "traffic, H200, fp8 KV": (3.0, 4.0, 4.0, 8.0),
-    "traffic, H200, windows": (1.5, 2.0, 2.0, 5.0), "traffic, H200, experts": (3.0, 6.0, 6.0, 12.0), "traffic, H200, eagle3 drafts": (3.0, 6.0, 6.0, 8.0),
+    "traffic, H200, windows": (1.5, 2.0, 2.0, 5.0),
+    "traffic, H200, experts": (3.0, 6.0, 6.0, 12.0), "traffic, H200, eagle3 drafts": (3.0, 6.0, 6.0, 8.0),
 }
 """Class as `servecast validate` prints it -> bars in output tokens/s, TPOT, E2E and TTFT."""
 
