@@ -31,7 +31,9 @@ MXFP4_KERNELS: Final = 8
 """Small kernels that a layer of experts in mxfp4 has beside those of the other formats (vLLM 0.24, fused_moe/experts/
 gpt_oss_triton_kernels_moe.py: tokens sorted by bit matrices), each as long as a product takes to start: a decode step
 of one sequence of gpt-oss-20b lasts 0.74 ms longer than its reads (measurements/gpt-oss-20b-h200/batch_b1)."""
-DEEP_GEMM: Final = 9.0
+HOPPER: Final = 9.0
+CLUSTER_ROWS: Final = 256
+DEEP_GEMM: Final = HOPPER
 """Compute capability (Hopper) from which on vLLM takes DeepGEMM, which its wheel holds, for products of fp8 weights in
 blocks (vLLM 0.24, vllm/utils/deep_gemm.py; VLLM_USE_DEEP_GEMM)."""
 PREFILL_SAMPLES: Final = 8
@@ -131,8 +133,9 @@ class Device:
                 total = total + kept * self.times.gemm.seconds(rows, gemm.n, gemm.k)
             if kept < 1.0:
                 size = self.weights.bytes_per_weight
+                computed = self.computed_rows(rows)
                 product, factor = (self.times.four_bits, 1.0) if self.four_bits else (self.times.gemm, self.rate_factor)
-                seconds = product.seconds(rows, gemm.n, gemm.k, size, factor)
+                seconds = product.seconds(computed, gemm.n, gemm.k, size, factor)
                 if self.in_blocks:
                     if self.cutlass_blocks:
                         seconds = seconds * np.interp(rows, *self.times.block_rows)
@@ -141,6 +144,15 @@ class Device:
                     seconds = seconds + self.times.block_quantise_s
                 total = total + (1.0 - kept) * seconds
         return total
+
+    def computed_rows(self, rows: Array) -> Array:
+        """Rows that products with one scale a tensor or row compute on Hopper: beyond 128 in tiles of 128, two to a
+        cluster, so that 400 take as long as 512 (vLLM 0.24, csrc/quantization/w8a8/cutlass,
+        scaled_mm_sm90_fp8_dispatch, the default configuration)."""
+        if not self.one_scale or self.gpu.compute_capability != HOPPER:
+            return rows
+        whole: Array = CLUSTER_ROWS * np.ceil(rows / CLUSTER_ROWS)
+        return np.where(rows > CLUSTER_ROWS / 2, whole, rows)
 
     def tiles_s(self, rows: Array, gemms: Sequence[Gemm], part: str) -> Array:
         """[s] that products of 8-bit weights lose to their tile classes: as a layer of Llama-3.1-8B, by their weights
