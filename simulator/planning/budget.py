@@ -96,7 +96,7 @@ def spend(
         try:
             teller.begin(f"{best['label']}, the bottleneck")
             data["relief"] = relief_rows(search, chosen, best["serving"], best["carries"] / traffic)
-            data["hosts"] = carried_on_hosts(search, chosen, best["serving"], best["carries"] / traffic)
+            data["hosts"] = _on_hosts(search, chosen, best["serving"], best["carries"] / traffic)
             teller.begin(f"{best['label']}, larger fleets")
             if spec.growth_pct_per_month or "replicas" in data["budget"]:
                 data["steps"] = _steps(search, chosen, best, traffic)
@@ -278,6 +278,12 @@ def relief_rows(search: Search, candidate: Candidate, serving: int, wall: float)
     setup = search.runner.bench.setup(candidate)
     found = gains(above, setup, wall, lambda resource: search.relieved_wall(candidate, serving, wall, resource))
     return [{"resource": resource, "gain_pct": finite(gain)} for resource, gain in found.items()]
+
+
+def _on_hosts(search: Search, candidate: Candidate, serving: int, wall: float) -> list[dict[str, Any]]:
+    """What the fleet carries on other hosts."""
+    setup = search.runner.bench.setup(candidate)
+    return carried_on_hosts(setup, lambda way: search.moved(candidate, serving, wall, way=way))
 
 
 def _steps(search: Search, candidate: Candidate, best: dict[str, Any], traffic: float) -> list[dict[str, Any]]:

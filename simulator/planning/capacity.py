@@ -16,6 +16,7 @@ from simulator.errors import ConfigError
 from simulator.planning.bounds import StepError, gains, scaled_cost, step_error
 from simulator.planning.edge import END_STEP, FIRST, RATE_STEP, Edge, find_edge
 from simulator.planning.fleets import relieved
+from simulator.planning.hosts import carried_on_hosts
 from simulator.planning.measure import Wanted, measure, scaled_fleet, wanted_of
 from simulator.planning.news import INTERRUPTED, Tell, Teller
 from simulator.planning.offered import Offered
@@ -24,6 +25,7 @@ from simulator.planning.slo import SloSpec
 from simulator.planning.spec import SearchSpec
 from simulator.planning.statistics import Judgement, check_levels, finite, judge, level_rows, reason
 from simulator.planning.walls import NEARBY
+from simulator.planning.ways import Way, changed_setup
 from simulator.run import simulate
 from simulator.scenario.setup import Setup, prepare
 from simulator.scenario.spec import Scenario
@@ -73,7 +75,7 @@ class Tried:
         self.error: StepError = step_error(self.setup, levels.search.calibration_error)
         self.simulated = 0
         self.teller = teller or Teller(None, 1)
-        self._relieved: dict[str, Setup] = {}
+        self._relieved: dict[str | Way, Setup] = {}
         self._known: dict[tuple[Any, ...], dict[str, Any]] = {}
 
     @property
@@ -81,7 +83,7 @@ class Tried:
         """Replications of a point."""
         return self.levels.search.replications if self.offered.replicable else 1
 
-    def judged(self, rate: float, replicas: int, factor: float = 1.0, relief: str | None = None,
+    def judged(self, rate: float, replicas: int, factor: float = 1.0, relief: str | Way | None = None,
                count: int | None = None) -> Judgement:
         """All levels at `rate` [requests/s] over the whole fleet."""
         count = min(count or self.count, self.count)
@@ -93,7 +95,7 @@ class Tried:
         records = [self._record(rate, replicas, 1.0, None, k) for k in range(self.count)]
         return float(sum(record["mean_replicas"] for record in records) / len(records))
 
-    def _record(self, rate: float, replicas: int, factor: float, relief: str | None, k: int) -> dict[str, Any]:
+    def _record(self, rate: float, replicas: int, factor: float, relief: str | Way | None, k: int) -> dict[str, Any]:
         key = (rate, replicas, factor, relief, k)
         if key not in self._known:
             setup = self._at(relief)
@@ -106,11 +108,12 @@ class Tried:
             self.teller.count()
         return self._known[key]
 
-    def _at(self, relief: str | None) -> Setup:
+    def _at(self, relief: str | Way | None) -> Setup:
         if relief is None:
             return self.setup
         if relief not in self._relieved:
-            self._relieved[relief] = relieved(self.setup, relief)
+            self._relieved[relief] = (changed_setup(self.setup, relief) if isinstance(relief, tuple)
+                                      else relieved(self.setup, relief))  # fmt: skip
         return self._relieved[relief]
 
     def edge(
@@ -119,7 +122,7 @@ class Tried:
         replicas: int,
         passes: Passes,
         factor: float = 1.0,
-        relief: str | None = None,
+        relief: str | Way | None = None,
         first: float = FIRST,
         known: float = 0.0,
         step: float = RATE_STEP,
@@ -171,7 +174,7 @@ def capacity(
         "step_error": tried.error.relative,
         "error_source": tried.error.source,
     }
-    data |= {"low": None, "high": None, "relief": [], "steps": [], "stopped": ""}
+    data |= {"low": None, "high": None, "relief": [], "hosts": [], "steps": [], "stopped": ""}
     data["levels"] = level_rows(tried.judged(own.passes, replicas)) if own.passes else []
     data["breaks"] = _breaks(tried, own, replicas)
     data["span_s"] = tried.offered.at(own.passes or rate, 0).span_ns / NS_PER_S
@@ -183,6 +186,7 @@ def capacity(
         if explain and own.passes and data["wall"]:
             teller.begin("what moves the wall, larger fleets")
             data["relief"] = _relief(tried, own, replicas)
+            data["hosts"] = _on_hosts(tried, own, replicas)
             data["steps"] = _steps(tried, own.passes, replicas, growth or GROWTHS)
     except KeyboardInterrupt:
         data["stopped"] = INTERRUPTED
@@ -217,6 +221,16 @@ def _breaks(tried: Tried, own: Edge, replicas: int) -> dict[str, Any] | None:
     level = found.binding
     return {"rate": own.fails, "level": level.name, "value": finite(level.interval.mean), "limit": level.limit,
             "overloaded": found.overloaded, "words": reason(found)}  # fmt: skip
+
+
+def _on_hosts(tried: Tried, own: Edge, replicas: int) -> list[dict[str, Any]]:
+    """What the same fleet carries on other hosts."""
+
+    def moved(way: Way) -> float:
+        edge = tried.edge(own.passes, replicas, by_mean, relief=way)
+        return edge.passes / own.passes if math.isfinite(edge.fails) else math.inf
+
+    return carried_on_hosts(tried.setup, moved)
 
 
 def _relief(tried: Tried, own: Edge, replicas: int) -> list[dict[str, Any]]:

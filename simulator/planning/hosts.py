@@ -5,13 +5,15 @@ margin on step times has in. A number is decided on as that of the plan is: whol
 error. On a slower host it is looked for from the recommended number up, on a faster one down.
 """
 
+from collections.abc import Callable
 from typing import Any
 
-from simulator.planning.candidate import Candidate
 from simulator.planning.price import Fleet, pools_of, usd_of
 from simulator.planning.search import Search
 from simulator.planning.statistics import finite
+from simulator.planning.ways import Way
 from simulator.profiles.host import Host, list_hosts
+from simulator.scenario.setup import Setup
 from simulator.text import verb
 
 
@@ -21,7 +23,7 @@ def on_other_hosts(search: Search, fleet: Fleet, rate: float, error: float) -> l
 
     Empty where the plan has a host of the user's own, and for a textbook's step times, which have none.
     """
-    own, others = _hosts(search, fleet.candidate)
+    own, others = _hosts(search.runner.bench.setup(fleet.candidate))
     rows = [_row(search, fleet, own, fleet.serving, "", True)] if others else []
     for host in others:
         serving, why = _needed(search, fleet, rate, error, host.cpu_scale / own.cpu_scale)
@@ -29,20 +31,19 @@ def on_other_hosts(search: Search, fleet: Fleet, rate: float, error: float) -> l
     return sorted(rows, key=lambda row: float(row["cpu_scale"]))
 
 
-def carried_on_hosts(search: Search, candidate: Candidate, serving: int, wall: float) -> list[dict[str, Any]]:
+def carried_on_hosts(setup: Setup, moved: Callable[[Way], float]) -> list[dict[str, Any]]:
     """A row a shipped host as in on_other_hosts, with `factor`: how many times as much the same fleet carries there,
-    from how far its `wall` moves in one replication; null = there is no wall."""
-    own, others = _hosts(search, candidate)
+    from how far its wall is `moved`; null = there is no wall."""
+    own, others = _hosts(setup)
     rows = [_named(own, True) | {"factor": 1.0}] if others else []
     for host in others:
-        way = ("host time", host.cpu_scale / own.cpu_scale)
-        rows.append(_named(host, False) | {"factor": finite(search.moved(candidate, serving, wall, way=way))})
+        factor = moved(("host time", host.cpu_scale / own.cpu_scale))
+        rows.append(_named(host, False) | {"factor": finite(factor)})
     return sorted(rows, key=lambda row: float(row["cpu_scale"]))
 
 
-def _hosts(search: Search, candidate: Candidate) -> tuple[Host, list[Host]]:
-    """The plan's host, and the shipped ones that are others; none where it is the user's own, or a textbook's."""
-    setup = search.runner.bench.setup(candidate)
+def _hosts(setup: Setup) -> tuple[Host, list[Host]]:
+    """The host of a setup, and the shipped ones that are others; none where it is the user's own, or a textbook's."""
     own = setup.host
     if own.known or setup.gpu.name == "unit":
         return own, []

@@ -13,6 +13,7 @@ from simulator.planning.plan import plan
 from simulator.planning.spec import plan_from
 from simulator.report.plan.charts import Series, axis, chart, columns
 from simulator.report.plan.data import plain
+from simulator.report.plan.hosts import host_lines
 from simulator.report.plan.page import _front, render_markdown, render_plan, write_plan
 from simulator.report.plan.words import answer_lines, trust_line, worst_lines
 from simulator.report.render import SORT_SCRIPT, script_hash
@@ -118,6 +119,15 @@ def test_step_times_of_a_measured_set_up_on_a_gpu_that_was_not_are_called_so(dat
     known = data["recommended"]["trust"]
     assert f"Step times: {known['mark']}" in " ".join(answer_lines(data))
     assert all(bare(text) in bare(page) for text in known["not_measured"] for page in (render_plan(data),))
+
+
+def test_the_other_hosts_are_in_the_answer(data: dict[str, Any]) -> None:
+    rows, fleet = data["answer"]["hosts"], data["recommended"]
+    assert [row["host"] for row in rows] == ["fast", "measured", "slow"]
+    (own,) = [row for row in rows if row["planned"]]
+    assert (own["host"], own["replicas"], own["usd_per_hour"]) == (
+        "measured", fleet["replicas"], fleet["usd_per_hour"])  # fmt: skip
+    assert host_lines(data["answer"])[0] in answer_lines(data)
 
 
 def bare(text: str) -> str:

@@ -6,10 +6,11 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
+from simulator.metrics.apart import CLOSE
 from simulator.metrics.stability import FEWEST
 from simulator.planning.edge import TIE
 from simulator.report.tables import COLOURS
-from simulator.text import MISSING, counted, number, seconds, several, share, stopped_lines, verb
+from simulator.text import MISSING, counted, joined, number, seconds, several, share, stopped_lines, verb
 
 Data = Mapping[str, Any]
 COLUMNS: Final = (("requests_per_s", "served/s"), ("output_tokens_per_s", "tokens/s"), ("ttft_p50_s", "TTFT p50"),
@@ -18,6 +19,7 @@ COLUMNS: Final = (("requests_per_s", "served/s"), ("output_tokens_per_s", "token
 """Columns of the table on screen."""
 SHORTFALL: Final = 0.97
 """Share of the rate below which what is served of it is explained."""
+LEARN: Final = "Your own is measured by servecast calibrate engine (docs/planning.md)."
 MORE: Final = (
     f"A verdict takes {FEWEST} of them at least, better some hundred: a longer trace, copies of it side by side (--set "
     "workload.trace.copies=100) or, of generated requests, --set workload.arrivals.requests=2000."
@@ -149,7 +151,19 @@ def capacity_lines(data: Data) -> list[str]:
     if data["relief"]:
         most = first_relief(data["relief"])
         lines.append(most or "No single resource holds it back: 25 % more of any carries at most 2 % more.")
-    return lines + _growth_lines(data) + stopped_lines(data)
+    return lines + carried_lines(data["hosts"], data["rate"]) + _growth_lines(data) + stopped_lines(data)
+
+
+def carried_lines(hosts: Sequence[Data], carries: float) -> list[str]:
+    """What a fleet carries on the other hosts, on its own `carries` [requests/s], where that differs by more than a
+    few per cent."""
+    others = [row for row in reversed(hosts) if not row["planned"]]
+    if not others or all(row["factor"] is not None and 1 / CLOSE < row["factor"] < CLOSE for row in others):
+        places = joined([f"the {row['host']}" for row in others]) if others else ""
+        return [f"It carries as much on {places} {verb(len(others), 'host', 'hosts')}."] if others else []
+    said = [f"about {number(row['factor'] * carries)} requests/s on the {row['host']} host"
+            if row["factor"] is not None else f"any rate on the {row['host']} host" for row in others]
+    return [f"It carries {joined(said)}. {LEARN}"]
 
 
 def months_text(months: float) -> str:

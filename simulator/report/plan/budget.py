@@ -10,9 +10,16 @@ from rich.text import Text
 
 from simulator.planning.price import HOURS_PER_MONTH
 from simulator.report.folder import new_folder
-from simulator.report.load.words import csv_text, first_relief, growths_shown, months_text, step_rows, steps_table
+from simulator.report.load.words import (
+    carried_lines,
+    csv_text,
+    first_relief,
+    growths_shown,
+    months_text,
+    step_rows,
+    steps_table,
+)
 from simulator.report.plan.forest import Bar, forest
-from simulator.report.plan.hosts import carried_lines
 from simulator.report.plan.limits import limit_lines, limit_rows
 from simulator.report.plan.words import bought_gpus, example_price, fleet_words, gpu_words, replica_words
 from simulator.report.render import render
@@ -73,7 +80,7 @@ def budget_lines(data: Data) -> list[str]:
         lines.append(f"Just above what it carries: {best['breaks']['words']} (seen over {best['span_s']:,.0f} s of "
                      "arrivals).")  # fmt: skip
     lines += [first_relief(data["relief"])] if first_relief(data["relief"]) else []
-    lines += carried_lines(data) + [f"{text}." for text in data["cannot_be_told_apart"]]
+    lines += carried_lines(data["hosts"], best["carries"]) + [f"{text}." for text in data["cannot_be_told_apart"]]
     lines += limit_lines(data["batch_limits"], best["label"])
     if best["wall"] and best["carries"] < data["traffic"]:
         lines.append(f"That is less than the plan's {number(data['traffic'])} requests/s.")

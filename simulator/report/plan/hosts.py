@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from simulator.metrics.apart import CLOSE
-from simulator.text import counted, joined, number, verb
+from simulator.report.load.words import LEARN
+from simulator.text import counted, joined, verb
 
 Data = Mapping[str, Any]
-LEARN = "Your own is measured by servecast calibrate engine (docs/planning.md)."
 
 
 def host_lines(answer: Data) -> list[str]:
@@ -22,17 +21,6 @@ def host_lines(answer: Data) -> list[str]:
                 f"{verb(len(others), 'host', 'hosts')} too."]
     said = "; ".join(_said(row, own) for row in others)
     return [f"{said[0].upper()}{said[1:]}. {LEARN}"]
-
-
-def carried_lines(data: Data) -> list[str]:
-    """What a budget's best fleet carries on the other hosts, where that differs by more than the search can tell."""
-    others = [row for row in reversed(data["hosts"]) if not row["planned"]]
-    if not others or all(row["factor"] is not None and 1 / CLOSE < row["factor"] < CLOSE for row in others):
-        places = joined([f"the {row['host']}" for row in others]) if others else ""
-        return [f"It carries as much on {places} {verb(len(others), 'host', 'hosts')}."] if others else []
-    said = [f"about {number(row['factor'] * data['best']['carries'])} requests/s on the {row['host']} host"
-            if row["factor"] is not None else f"any rate on the {row['host']} host" for row in others]
-    return [f"It carries {joined(said)}. {LEARN}"]
 
 
 def _said(row: Data, own: Data) -> str:
