@@ -314,8 +314,9 @@ def host_values(fit: Calibration, workers: WorkerFit, stages: StageFit) -> dict[
 def engine_values(fit: Calibration) -> dict[str, float]:
     """Numbers of the engine profile, in its units (MiB, KiB)."""
     return {
-        "graph_layer_memory": round(fit.memory.graph_layer_bytes / 2**20, 4),
+        "graph_layer_memory": round(fit.memory.graph_layer_bytes / 2**20, 3),
         "workspace": round(fit.memory.workspace_bytes / 2**30, 3),
+        "collective_workspace": round(fit.memory.collective_bytes / 2**30, 3),
     }
 
 

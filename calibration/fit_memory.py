@@ -1,8 +1,7 @@
-"""Fit what an engine keeps back: workspace and graph memory, from KV block counts that engines printed.
+"""Fit what vLLM 0.24 keeps back: workspace, graphs and collectives, from KV block counts that it printed.
 
-Two numbers for all models, GPUs and limits (profiles.capacity has the formula): the engine's own estimate of its
-graphs is coarse (it captures two of them), so counts of one model scatter by half a GiB, and the largest error in
-terms of what each count is to be met within is made as small as it gets (a linear program).
+Three numbers for all models, GPUs and limits (profiles.reserve has the formula): least squares of what the counts of
+kv_blocks.csv marked `fit` leave, each in terms of its own KV cache. Counts marked `judge` are met without.
 """
 
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from calibration.fit_operators import scipy_part
 from simulator.errors import CalibrationError
 from simulator.profiles.capacity import KvCapacity, kv_capacity
 from simulator.profiles.engine import EngineProfile, load_engine
@@ -22,10 +20,11 @@ from simulator.units import GIB, MIB
 
 @dataclass(frozen=True)
 class MemoryFit:
-    """Bytes kept back besides weights and activations."""
+    """Bytes kept back besides weights and the peak of the profiling run."""
 
     graph_layer_bytes: float
     workspace_bytes: float
+    collective_bytes: float
 
 
 def kv_counts(measurements: Path) -> pd.DataFrame:
@@ -39,29 +38,28 @@ def kv_counts(measurements: Path) -> pd.DataFrame:
 
 def counted(row: pd.Series, engine: EngineProfile, measurements: Path) -> KvCapacity:
     """The memory model under the settings of one row of `kv_counts`."""
+    own = measurements / "models" / f"{row.model}.config.json"
     draft = load_model(measurements / "models" / f"{row.draft}.config.json") if row.draft else None
     return kv_capacity(
-        load_gpu(row.gpu), engine, load_model(row.model), int(row["count"]), row.weight_dtype, row.kv_dtype,
-        int(row.max_num_seqs), int(row.max_num_batched_tokens), float(row.gpu_memory_utilization), draft=draft,
-        draft_tokens=int(row.draft_tokens))
+        load_gpu(row.gpu), engine, load_model(own if own.is_file() else row.model), int(row["count"]),
+        row.weight_dtype, row.kv_dtype, int(row.max_num_seqs), int(row.max_num_batched_tokens),
+        float(row.gpu_memory_utilization), draft=draft, draft_tokens=int(row.draft_tokens),
+        compile_cache=row.start == "later")
 
 
 def fit_memory(measurements: Path) -> MemoryFit:
-    """Workspace and graph memory per layer and captured size that meet the counts of kv_blocks.csv best."""
+    """Workspace, memory of a graph per layer and of collectives that meet the counts of kv_blocks.csv best."""
     rows = kv_counts(measurements)
-    kept, graphs, allowed = [], [], []
-    for _, row in rows.iterrows():
-        engine = load_engine(row.engine).replace(workspace_bytes=0.0, graph_layer_memory_bytes=0.0)
+    kept, known, used = [], [], []
+    for _, row in rows[rows.use == "fit"].iterrows():
+        engine = load_engine(row.engine).replace(
+            workspace_bytes=0.0, graph_layer_memory_bytes=0.0, collective_workspace_bytes=0.0)
         bare = counted(row, engine, measurements)
-        used = (row.tokens / bare.block_size + 1.5) * bare.block_bytes
-        kept.append(bare.kv_bytes - used)
-        graphs.append(counted(row, engine.replace(graph_layer_memory_bytes=float(MIB)), measurements).graph_bytes)
-        allowed.append(used * row.within_pct / 100)
-    target, scale = np.array(kept) / GIB, np.array(allowed)[:, None] / GIB
-    known = np.stack([np.ones(len(rows)), np.array(graphs) / GIB], axis=1)
-    # smallest z with |known x - target| <= z scale
-    bound = np.vstack([np.hstack([known, -scale]), np.hstack([-known, -scale])])
-    found = scipy_part("optimize").linprog([0, 0, 1], A_ub=bound, b_ub=np.concatenate([target, -target]))
-    if not found.success:
-        raise CalibrationError(f"{measurements / 'kv_blocks.csv'}: no fit of the memory kept back: {found.message}")
-    return MemoryFit(float(found.x[1]) * MIB, float(found.x[0]) * GIB)
+        used.append((row.tokens / bare.block_size + 1.5) * bare.block_bytes)
+        kept.append(bare.kv_bytes - used[-1])
+        graphs = counted(row, engine.replace(graph_layer_memory_bytes=float(MIB)), measurements).graph_bytes
+        known.append((GIB, graphs, GIB if row["count"] > 1 else 0))
+    scale = np.array(used)
+    found, *_ = np.linalg.lstsq(np.array(known) / scale[:, None], np.array(kept) / scale, rcond=None)
+    workspace, graph, collectives = (float(each) for each in found)
+    return MemoryFit(graph * MIB, workspace * GIB, collectives * GIB)

@@ -67,6 +67,7 @@ class EngineSettings:
     deep_gemm: bool = True  # VLLM_USE_DEEP_GEMM: products of fp8 weights in blocks on Hopper and later
     lora: dict[str, int] | None = None
     pipeline_parallel_size: Count = 1
+    compile_cache: bool = False  # a later start: torch.compile's cache was there
 
     @property
     def weight_dtype(self) -> str:

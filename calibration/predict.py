@@ -128,6 +128,7 @@ def capacity_of(run: MeasuredRun, setup: Profiles) -> KvCapacity:
         run.speculation.tokens if run.speculation else 0,
         lora_of(run.engine.lora),
         e.pipeline_parallel_size,
+        e.compile_cache,
     )
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 FORMULA: Final = """\
 blocks per GPU = floor(left for KV / block bytes)
-left for KV    = CUDA's memory x utilisation - weights - activations - CUDA graphs - workspace
+left for KV    = CUDA's memory x utilisation - weights - peak of profiling - CUDA graphs - workspace
 block bytes    = block size x KV bytes per token (of one group of layers where there are several)
 KV bytes/token = 2 x layers x KV heads per GPU x head size x bytes of the KV format
                  (latent attention: one row a layer)
@@ -54,6 +54,8 @@ def kv(
     draft_tokens: Annotated[int, typer.Option("--draft-tokens", min=0, max=64, help="Tokens drafted a step.")] = 0,
     request_tokens: Annotated[int, typer.Option(
         "--request-tokens", min=1, max=2**40, help="Prompt + output of one request, for how many fit at once.")] = 2048,
+    compile_cache: Annotated[bool, typer.Option(
+        "--compile-cache", help="A later start: torch.compile's cache is there.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """KV calculator: memory by part, the formula, blocks, tokens, and how many requests fit at once."""
@@ -61,9 +63,12 @@ def kv(
     from simulator.profiles.engine import load_engine
     from simulator.profiles.gpu import load_gpu
     from simulator.profiles.model import load_model
+    from simulator.profiles.reserve import check_compile_cache
     from simulator.scenario.length import check_fits, check_positions
 
     shape, profile = load_model(model), load_engine(engine)
+    if compile_cache:
+        check_compile_cache(profile, "--compile-cache")
     if max_model_len is not None:
         try:
             check_positions(shape, max_model_len)
@@ -71,13 +76,14 @@ def kv(
             raise ConfigError(f"--max-model-len: {error}") from None
     options = (tensor_parallel, weight_dtype, kv_dtype, max_num_seqs, max_num_batched_tokens, utilization,
                block_size, max_model_len, load_model(draft) if draft else None, draft_tokens, None, stages)
-    found, refused = [], []
+    found, refused, later = [], [], []
     for gpu in [load_gpu(name) for name in gpus]:
         try:
-            each = kv_capacity(gpu, profile, shape, *options)
+            each = kv_capacity(gpu, profile, shape, *options, compile_cache)
             if max_model_len is not None:
                 check_fits(max_model_len, each.tokens, each, given=True)
             found.append(each)
+            later.append(kv_capacity(gpu, profile, shape, *options, True) if profile.compile_copies_table else None)
         except CapacityError as error:
             refused.append(CapacityError(f"--max-model-len: {error}" if str(error).startswith("must") else str(error)))
     if not found:
@@ -90,18 +96,30 @@ def kv(
                 note(f"{each.gpu}: an engine would not start with {shape.name}'s {shape.max_positions:,} positions "
                      f"(the default); max_model_len must be <= {each.tokens:,}")
     if as_json:
-        print_json({"schema": schema_of("kv"), "gpus": [_facts(each, request_tokens) for each in found]})
+        print_json({"schema": schema_of("kv"), "gpus": [
+            _facts(each, request_tokens, second) for each, second in zip(found, later, strict=True)]})
     else:
         formula = f"{FORMULA.rpartition(chr(10))[0]}\n{WINDOWED}" if any(found[0].groups.windows) else FORMULA
-        show(_table(found, shape, request_tokens, stages), "", formula)
+        show(_table(found, shape, request_tokens, stages), "", formula, *_later_starts(found, later))
     if shape.not_counted:
         note(f"{shape.name}: {shape.not_counted} is not counted: its size does not follow from the config")
 
 
-def _facts(capacity: "KvCapacity", tokens: int) -> dict[str, Any]:
+def _later_starts(found: list["KvCapacity"], later: list["KvCapacity | None"]) -> list[str]:
+    """A line for each GPU that shows a first start: what a later one has."""
+    pairs = [(first, second) for first, second in zip(found, later, strict=True)
+             if second and not first.compile_cache]
+    return ["", *(
+        f"{f'{first.gpu}: a' if len(found) > 1 else 'A'} later start, with torch.compile's cache, has "
+        f"{second.num_gpu_blocks:,} blocks (+{100 * (second.num_gpu_blocks / first.num_gpu_blocks - 1):.1f} %)."
+        for first, second in pairs)] if pairs else []
+
+
+def _facts(capacity: "KvCapacity", tokens: int, later: "KvCapacity | None") -> dict[str, Any]:
     groups = [{"layers": capacity.groups.size, "window": window} for window in capacity.groups.windows]
     return {**vars(capacity), "groups": groups, "request_tokens": tokens,
-            "requests_at_once": capacity.requests_at_once(tokens)}
+            "requests_at_once": capacity.requests_at_once(tokens),
+            "later_start_blocks": later.num_gpu_blocks if later else None}
 
 
 def _table(found: list["KvCapacity"], model: "ModelShape", tokens: int, stages: int) -> "Table":

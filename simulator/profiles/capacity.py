@@ -3,24 +3,29 @@
     blocks = floor((utilisation x total - weights - activations - CUDA graphs - workspace) / block bytes)
 
 per GPU; all GPUs of a tensor-parallel group hold the same number of blocks, so blocks are not multiplied by
-their number. Total: as CUDA reports it (GPU profile). Weights include embedding and head. Activations: vLLM
-runs its largest batch once and keeps the peak, which is the forward pass (of a layer: gate, up and their
-product, or the same of a token's experts, and three hidden states; 16 bits) or the sampler (per logit of
-max_num_seqs rows: 16 and 32 bits, sorted values and their indices, probabilities and sums: 27 bytes), whichever
-is larger. Graphs: per layer and captured size, split by tensor parallelism; engines before vLLM 0.21 do not
-subtract them. Workspace: contexts, library and communication buffers. The last two are fitted on block counts
-that engines printed (docs/calibration.md). `profiles.engine.ACCOUNTING` has the other engines' formulas.
+their number. Total: as CUDA reports it (GPU profile). Weights include embedding, head and what is loaded with them;
+activations are the peak of the engine's profiling run, which of vLLM 0.24 is larger on a first start than on a later
+one; graphs: per layer and graph, of engines that subtract them; workspace: contexts, library and communication
+buffers (profiles.reserve). Memory of graphs and workspace are fitted on block counts that engines printed
+(docs/calibration.md). `profiles.engine.ACCOUNTING` has the other engines' formulas.
 """
 
 from dataclasses import dataclass
 
 from simulator.errors import CapacityError, ConfigError
 from simulator.profiles.adapters import Lora
-from simulator.profiles.engine import EngineProfile, capture_sizes
+from simulator.profiles.engine import EngineProfile
 from simulator.profiles.gpu import Gpu
 from simulator.profiles.kv_groups import KvGroups, kv_groups
-from simulator.profiles.quantisation import ACTIVATION_BYTES
+from simulator.profiles.reserve import (
+    beside_weights,
+    check_compile_cache,
+    graph_bytes,
+    peak_bytes,
+    workspace_bytes,
+)
 from simulator.profiles.shape import ModelShape
+from simulator.profiles.speculation import NGRAM
 from simulator.profiles.stages import largest_stage
 from simulator.text import several
 from simulator.units import GIB
@@ -50,6 +55,7 @@ class KvCapacity:
     max_num_seqs: int
     max_num_batched_tokens: int
     pipeline_parallel: int = 1
+    compile_cache: bool = False  # torch.compile's cache is there from an earlier start
 
     @property
     def layer_groups(self) -> int:
@@ -66,7 +72,7 @@ class KvCapacity:
         return [
             ("usable", self.usable_bytes),
             ("weights (embedding and head included)", -self.weight_bytes),
-            ("activations (forward pass or sampler)", -self.activation_bytes),
+            ("peak of the engine's profiling run", -self.activation_bytes),
             ("CUDA graphs", -self.graph_bytes),
             ("workspace", -self.workspace_bytes),
             ("left for KV", self.kv_bytes),
@@ -114,13 +120,16 @@ def kv_capacity(
     draft_tokens: int = 0,
     lora: Lora | None = None,
     stages: int = 1,
+    compile_cache: bool = False,
 ) -> KvCapacity:
     """Memory breakdown and number of KV blocks. None takes the engine's default on this GPU, the model's length.
 
     A `lora` adds its slots to the weights; a `draft` model proposing `draft_tokens` tokens a step adds its weights, its
     layers' KV and larger graphs.
-    Of a pipeline of `stages` it is the memory of the GPU that has most to hold.
-    Raises CapacityError when the weights or the parts kept back leave no block, ConfigError for a bad limit.
+    Of a pipeline of `stages` it is the memory of the GPU that has most to hold. `compile_cache`: torch.compile's cache
+    is there from an earlier start of the same engine, which then keeps less back.
+    Raises CapacityError when the weights or the parts kept back leave no block, ConfigError for a bad limit, and
+    for `compile_cache` of an engine to which it makes no difference.
     """
     seqs, budget = engine.default_limits(gpu)
     limits = _Limits(
@@ -130,14 +139,17 @@ def kv_capacity(
         engine.block_size if block_size is None else block_size,
         model.max_positions if max_model_len is None else max_model_len)
     _check(limits)
+    if compile_cache:
+        check_compile_cache(engine)
     model = largest_stage(model, stages)
     layers = model.layers + (draft.layers if draft else 0)
+    older = engine.older_runner(model.architectures, NGRAM if draft_tokens and draft is None else "")
     parts = {
-        "weight_bytes": model.weight_bytes(weight_dtype, tp) + (draft.weight_bytes("auto", tp) if draft else 0)
-        + (lora.memory_bytes(model) if lora else 0),
-        "activation_bytes": 0 if engine.accounting == "static" else _activation_bytes(model, engine, limits, tp),
-        "graph_bytes": _graph_bytes(model, engine, limits, layers, tp, draft_tokens),
-        "workspace_bytes": round(engine.workspace_bytes),
+        "weight_bytes": model.weight_bytes(weight_dtype, tp) + beside_weights(model, weight_dtype, tp)
+        + (draft.weight_bytes("auto", tp) if draft else 0) + (lora.memory_bytes(model) if lora else 0),
+        "activation_bytes": peak_bytes(model, engine, limits.seqs, limits.budget, tp, older, not compile_cache),
+        "graph_bytes": graph_bytes(model, engine, limits.seqs, limits.budget, layers, draft_tokens, older),
+        "workspace_bytes": workspace_bytes(engine, tp),
     }
     usable = int(gpu.memory_bytes * (1.0 if engine.accounting == "free" else limits.share))
     left = usable - sum(parts.values())
@@ -168,6 +180,7 @@ def kv_capacity(
         max_num_seqs=limits.seqs,
         max_num_batched_tokens=limits.budget,
         pipeline_parallel=stages,
+        compile_cache=compile_cache,
     )
 
 
@@ -178,30 +191,6 @@ def _tokens(groups: KvGroups, blocks: int, limits: _Limits) -> int:
         return (blocks - 1) * limits.block_size
     each = groups.blocks(limits.max_model_len, limits.budget, limits.block_size)
     return int((blocks - 1) / each * limits.max_model_len)
-
-
-def _activation_bytes(model: ModelShape, engine: EngineProfile, limits: _Limits, tp: int) -> int:
-    """Peak of a forward pass of the whole token budget, or of sampling for max_num_seqs rows."""
-    forward = limits.budget * _activation_width(model, tp) * ACTIVATION_BYTES
-    return max(forward, round(limits.seqs * model.vocab * engine.sampler_logit_bytes))
-
-
-def _activation_width(model: ModelShape, tp: int) -> int:
-    """[elements per token] alive in the widest layer on one GPU."""
-    dense = (3 if model.gated_mlp else 2) * model.intermediate // tp
-    if model.experts is None:
-        return 3 * model.hidden + dense
-    experts = model.experts  # one buffer for the first product and the result, one for what lies between
-    routed = experts.active * (max(2 * experts.width // tp, model.hidden) + experts.width // tp)
-    return 3 * model.hidden + max(routed + 3 * experts.shared_width // tp, dense if experts.dense_layers else 0)
-
-
-def _graph_bytes(model: ModelShape, engine: EngineProfile, limits: _Limits, layers: int, tp: int,
-                 draft_tokens: int) -> int:
-    if not engine.graph_memory_counted:
-        return 0
-    largest = min(engine.graph_limits(limits.seqs * (1 + draft_tokens), model.architectures)[0], limits.budget)
-    return round(layers * len(capture_sizes(largest)) * engine.graph_layer_memory_bytes / tp)
 
 
 def _check(limits: _Limits) -> None:

@@ -104,6 +104,8 @@ def _decoder(config: Config, path: Path, **special: Any) -> ModelShape:
         "gated_mlp": True, "tied_embeddings": bool(config.get("tie_word_embeddings", False)), "qkv_bias": bias,
         "output_bias": bias, "mlp_bias": bool(config.get("mlp_bias", False))}
     values["windows"] = _windows(config, values["layers"], path)
+    latent = special.get("latent")
+    values["rotary"] = _rotary(config, path, latent.rope_dim if latent else values["head_dim"])
     return ModelShape(**{**values, **special})
 
 
@@ -268,10 +270,18 @@ def _positions(config: Config, path: Path) -> int:
     """[tokens] the model takes, with its rope scaling as vLLM counts it (vllm/config/model.py,
     _get_and_verify_max_len): yarn stretches the positions before scaling, linear and dynamic those of the config;
     llama3, longrope and su have them in max_position_embeddings already, as has Gemma 3."""
-    positions = _size(config, "max_position_embeddings", path)
-    scaling = config.get("rope_scaling") or config.get("rope_parameters")
-    if not isinstance(scaling, Mapping) or str(config.get("model_type", "")).startswith("gemma3"):
+    positions, scaling = _size(config, "max_position_embeddings", path), _scaling(config)
+    if str(config.get("model_type", "")).startswith("gemma3"):
         return positions
+    return _stretched(positions, scaling, path)
+
+
+def _scaling(config: Config) -> Config:
+    scaling = config.get("rope_scaling") or config.get("rope_parameters")
+    return scaling if isinstance(scaling, Mapping) else {}
+
+
+def _stretched(positions: int, scaling: Config, path: Path) -> int:
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind not in ("yarn", "linear", "dynamic"):
         return positions
@@ -281,6 +291,17 @@ def _positions(config: Config, path: Path) -> int:
     if kind == "yarn":
         positions = _size(scaling, "original_max_position_embeddings", path, positions)
     return int(positions * factor)
+
+
+def _rotary(config: Config, path: Path, width: int) -> int:
+    """[elements] of the tables of rotary positions, a row for each (vLLM 0.24, model_executor/layers/rotary_embedding):
+    as many as scaling stretches them to; Gemma 3 has one more, not stretched, for its windows."""
+    positions = _size(config, "max_position_embeddings", path)
+    rows = _stretched(positions, _scaling(config), path)
+    if str(config.get("model_type", "")).startswith("gemma3"):
+        rows += positions
+    share = config.get("partial_rotary_factor", 1.0)
+    return rows * (int(width * share) if isinstance(share, int | float) else width)
 
 
 def _size(config: Config, key: str, path: Path, default: int | None = None) -> int:

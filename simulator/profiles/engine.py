@@ -43,6 +43,9 @@ _UNITS: Final[Mapping[str, tuple[str, float]]] = {
     "graph_layer_memory": ("MiB", 2**20),
     "sampler_logit": ("bytes", 1),
     "workspace": ("GiB", 2**30),
+    "compile_copies_table": ("flag", 1),
+    "new_sampler_logit": ("bytes", 1),
+    "collective_workspace": ("GiB", 2**30),
 }
 """Number -> (unit in the profile, factor to SI, bytes or counts)."""
 _INTEGERS: Final = (
@@ -57,7 +60,10 @@ _INTEGERS: Final = (
     "max_num_batched_tokens_large",
     "graph_memory_counted",
     "graph_tokens_max",
+    "compile_copies_table",
 )
+_OWN: Final = ("compile_copies_table", "new_sampler_logit", "collective_workspace")
+"""Numbers that a profile need not have and does not take from its base: 0 where it does not say them."""
 _MOST: Final = {
     "schedule_ahead": 8,
     "block_size": 4096,
@@ -71,6 +77,7 @@ _MOST: Final = {
     "max_num_seqs_large": 65_536,
     "max_num_batched_tokens_large": 2**22,
     "graph_memory_counted": 1,
+    "compile_copies_table": 1,
     "graph_tokens_max": 2**22,
     "cpu_work": 1000,
     "launch_work": 1000,
@@ -117,9 +124,12 @@ class EngineProfile:
     launch_work: float  # that of a launch kernel by kernel
     frontend_work: float  # that of the front end
     graph_memory_counted: int  # 1: the engine takes the memory of its graphs off the KV cache
-    graph_layer_memory_bytes: float  # per layer and captured graph size, whole model
-    sampler_logit_bytes: float  # per logit of the largest batch while sampling
-    workspace_bytes: float  # kept back besides: contexts, libraries, communication, fragmentation
+    graph_layer_memory_bytes: float  # per layer and graph
+    sampler_logit_bytes: float  # per logit of the largest batch while sampling; of two model runners the older's
+    workspace_bytes: float  # kept back besides: contexts, libraries, fragmentation
+    compile_copies_table: int = 0  # 1: torch.compile copies the embedding table on a first start (profiles.reserve)
+    new_sampler_logit_bytes: float = 0.0  # sampler_logit of the newer of two model runners
+    collective_workspace_bytes: float = 0.0  # kept back beside the workspace with tensor parallelism
     accounting: str = "profiled"  # key of ACCOUNTING
     notes: str = ""
     new_runner: str = ""  # model classes that the newer of two model runners takes, "": there is one
@@ -222,7 +232,7 @@ def parse_engine(profile: object, path: Path) -> EngineProfile:
     accepted = {*_UNITS, *_TEXTS, "base"}
     profile = _based(profile, path)
     unknown = sorted(str(key) for key in profile if key not in accepted)
-    missing = sorted(key for key in accepted - {*_OPTIONAL} if key not in profile)
+    missing = sorted(key for key in accepted - {*_OPTIONAL, *_OWN} if key not in profile)
     if unknown or missing:
         raise ConfigError(
             f"{path}: unknown keys {shown(unknown)}, missing keys {missing}; accepted: {sorted(accepted)}"
@@ -232,12 +242,13 @@ def parse_engine(profile: object, path: Path) -> EngineProfile:
     if profile["accounting"] not in ACCOUNTING:
         accepted_here = ", ".join(ACCOUNTING)
         raise ConfigError(f"{path}: accounting must be one of {accepted_here}, got {shown(profile['accounting'])}")
-    values: dict[str, Any] = {_field(key): _number(profile[key], key, path) for key in _UNITS}
+    numbers = [key for key in _UNITS if key in profile]
+    values: dict[str, Any] = {_field(key): _number(profile[key], key, path) for key in numbers}
     values |= {key: str(profile.get(key, "")) for key in _TEXTS}
     return EngineProfile(
         **values,
-        sources={key: str(profile[key]["source"]) for key in _UNITS},
-        marks={key: str(profile[key]["mark"]) for key in _UNITS},
+        sources={key: str(profile[key]["source"]) for key in numbers},
+        marks={key: str(profile[key]["mark"]) for key in numbers},
         path=path,
     )
 
@@ -253,7 +264,8 @@ def _based(profile: dict[Any, Any], path: Path) -> dict[Any, Any]:
     base = read_yaml(base_path, "engine profile")
     if "base" in base:
         raise ConfigError(f"{path}: base must be a profile that has no base itself, got {name!r}")
-    taken = {key: {**base[key], "mark": "assumed", "source": f"assumed as for {name}"} for key in _UNITS}
+    taken = {key: {**base[key], "mark": "assumed", "source": f"assumed as for {name}"}
+             for key in _UNITS if key not in _OWN}
     return {**taken, "policy": base["policy"], "accounting": base["accounting"], **profile}
 
 

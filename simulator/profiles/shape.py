@@ -94,6 +94,7 @@ class ModelShape:
     not_counted: str = ""          # what the checkpoint holds besides, unknown in size
     fused_input: int = 0           # [hidden states] an EAGLE-3 draft takes from its target, 0: no draft
     draft_vocab: int = 0           # of its head, where smaller than vocab
+    rotary: int = 0                # [elements] tables of cosines and sines of rotary positions
 
     @property
     def window(self) -> int:

@@ -21,6 +21,8 @@ class HardwareSpec(Section):
     weight_dtype: str = "bf16"
     kv_dtype: str = "bf16"
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
+    compile_cache: bool = Field(default=False, description="torch.compile's cache is there from an earlier start, "
+                                "and more KV blocks with it than on a first start; vllm-0.24")
     pipeline_parallel: int = Field(default=1, ge=1, description="stages that a replica's layers are dealt out to, of "
                                    "tensor_parallel GPUs each")
     interconnect: Literal["pcie"] | None = Field(default=None, description="the GPUs of a host reach each other over "

@@ -2,7 +2,9 @@
 
 from simulator.errors import ConfigError
 from simulator.profiles.adapters import Lora, check_lora
+from simulator.profiles.engine import EngineProfile
 from simulator.profiles.model import ModelShape
+from simulator.profiles.reserve import check_compile_cache
 from simulator.scenario.sections import LoraSpec
 from simulator.scenario.spec import Scenario
 
@@ -12,8 +14,14 @@ def lora_of(spec: LoraSpec | None) -> Lora | None:
     return None if spec is None else Lora(spec.max_loras, spec.rank, spec.adapters)
 
 
-def check_serving(scenario: Scenario, model: ModelShape) -> None:
-    """Raise ConfigError for a sampler or adapters that are not modelled with this engine and model."""
+def check_serving(scenario: Scenario, profile: EngineProfile, model: ModelShape) -> None:
+    """Raise ConfigError for a sampler or adapters that are not modelled with this engine and model, and for keys of
+    hardware that have no effect."""
+    if scenario.hardware.compile_cache:
+        place = scenario.place("hardware.compile_cache")
+        check_compile_cache(profile, place)
+        if scenario.kv.num_gpu_blocks:
+            raise ConfigError(f"{place} has no effect beside kv.num_gpu_blocks")
     if scenario.hardware.interconnect and scenario.hardware.gpus == 1:
         raise ConfigError(f"{scenario.place('hardware.interconnect')} has no effect on one GPU")
     engine, lora = scenario.engine, lora_of(scenario.engine.lora)

@@ -104,7 +104,7 @@ def _prepare_pool(scenario: Scenario, shorten: bool, contexts: float) -> Setup:
     if not scenario.engine.cuda_graphs:
         engine = engine.replace(graph_tokens_max=0)
     host, model = _host(scenario), _model(scenario)
-    check_serving(scenario, model)
+    check_serving(scenario, engine, model)
     policy = scenario.chosen_policy(engine.policy)
     idle = without_effect(scenario.policy, policy)
     if idle:
@@ -246,7 +246,7 @@ def _capacity(scenario: Scenario, gpu: Gpu, engine: EngineProfile, model: ModelS
     return kv_capacity(gpu, engine, model, hardware.tensor_parallel, hardware.weight_dtype, hardware.kv_dtype,
                        seqs, budget, hardware.gpu_memory_utilization, scenario.kv.block_size, max_model_len,
                        speculation.draft if speculation else None, speculation.tokens if speculation else 0,
-                       lora_of(scenario.engine.lora), hardware.pipeline_parallel)
+                       lora_of(scenario.engine.lora), hardware.pipeline_parallel, hardware.compile_cache)
 
 
 def _limits(scenario: Scenario, engine: EngineProfile, model: ModelShape, policy: Policy, seqs: int, budget: int,

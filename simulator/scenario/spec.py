@@ -25,10 +25,10 @@ from simulator.workload.spec import Inline, Workload, parse_workload
 LOOKED_UP = ("workload", "policy", "model", "engine.name", "engine.speculation", "host.name", "hardware.gpu",
              "hardware.weight_dtype", "hardware.kv_dtype", "hardware.tensor_parallel", "max_model_len",
              "hardware.expert_parallel", "hardware.expert_skew", "hardware.expert_shares", "kv.prefix_caching",
-             "kv.swap", "kv.offload", "hardware.pipeline_parallel", "hardware.interconnect", "engine.sampling",
-             "engine.lora", "policy.tbt_s", "cluster.autoscale", "cluster.events", "cluster.spot", "cluster.pools",
-             "policy.file", "load.turns", "load.timeout_s", "load.ttft_timeout_s", "admission.predicted_ttft_s",
-             "admission.shed")
+             "kv.swap", "kv.offload", "hardware.pipeline_parallel", "hardware.interconnect", "hardware.compile_cache",
+             "engine.sampling", "engine.lora", "policy.tbt_s", "cluster.autoscale", "cluster.events", "cluster.spot",
+             "cluster.pools", "policy.file", "load.turns", "load.timeout_s", "load.ttft_timeout_s",
+             "admission.predicted_ttft_s", "admission.shed")
 """Keys whose values are looked up or read later (setup.prepare, build_workload); their lines are kept for the
 messages."""
 

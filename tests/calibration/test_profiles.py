@@ -38,8 +38,9 @@ def test_engine_versions_are_found_with_and_without_patch_level() -> None:
 
 def test_a_profile_takes_from_its_base_what_it_does_not_say() -> None:
     old, new = load_engine("vllm-0.11"), load_engine("vllm-0.24")
-    assert old.workspace_bytes == new.workspace_bytes and old.gpu_memory_utilization == 0.9
-    assert (old.marks["workspace"], old.sources["workspace"]) == ("assumed", "assumed as for vllm-0.24")
+    assert old.launch_work == new.launch_work and old.gpu_memory_utilization == 0.9
+    assert (old.marks["launch_work"], old.sources["launch_work"]) == ("assumed", "assumed as for vllm-0.24")
+    assert new.compile_copies_table == 1 and old.compile_copies_table == 0 and "compile_copies_table" not in old.marks
     with pytest.raises(ConfigError, match=r"mine.yaml: base: unknown engine 'vllm-1'"):
         parse_engine({"name": "x", "version": "1", "mark": "assumed", "base": "vllm-1"}, Path("mine.yaml"))
     with pytest.raises(ConfigError, match=r"base must be a profile that has no base itself, got 'vllm-0.11'"):

@@ -27,7 +27,7 @@ GOALS = {
     "e2e_mean_s": 3.0,
     "ttft_mean_s": 5.0,
     "ttft_p99_s": 10.0,
-    "num_gpu_blocks": 1.0,
+    "num_gpu_blocks": 0.5,
 }
 TRAFFIC = ("conv_", "code_")
 
@@ -123,14 +123,12 @@ def test_the_page_has_a_row_for_each_class(result: dict[str, Any]) -> None:
     assert "own step log" in validation_page(result | {"own_launches": True}, [], most_figures=0)
 
 
-def test_every_kv_block_count_is_within_one_percent(result: dict[str, Any]) -> None:
-    """But for Gemma-3-27B: its forward pass took 1.6 GiB more than the sampler's rows, which docs/calibration.md tells
-    and nothing explains."""
+def test_every_kv_block_count_is_within_half_a_percent(result: dict[str, Any]) -> None:
+    """Every series, whatever model, format and GPUs, first starts and later ones."""
     runs = [run for run in result["runs"] if "num_gpu_blocks" in run["metrics"]]
     errors = {run["run"]: abs(run["metrics"]["num_gpu_blocks"]["error_pct"]) for run in runs}
     assert len(errors) == 443
-    known = {name for name, error in errors.items() if error > 1.0}
-    assert known == {name for name in errors if name.startswith("gemma3-27b-h200/")} and max(errors.values()) < 2.5
+    assert {name: error for name, error in errors.items() if error > 0.5} == {}
 
 
 MOE_TRAFFIC = ("qwen3-30b-a3b-h200-traffic/conv", "qwen3-30b-a3b-h200-b/conv")
@@ -219,13 +217,13 @@ BATCHES = ("batch_b1", "batch_b8", "batch_b32")
     ("llama8b-h200-eagle", ("tpot_mean_s", "e2e_mean_s")), ("llama8b-h200-ngram", ("tpot_mean_s",)),
 ])  # fmt: skip
 def test_speculation_meets_its_bars(result: dict[str, Any], series: str, metrics: tuple[str, ...]) -> None:
-    """6 % in TPOT and E2E, 1 % in KV blocks. The time of a pass of the draft, and of a search in the text, are fitted
+    """6 % in TPOT and E2E, 0.5 % in KV blocks. The time of a pass of the draft, and of a search in the text, are fitted
     on these runs; all else follows the shapes of model and draft."""
     runs = [run for run in result["runs"] if run["run"] in {f"{series}/{batch}" for batch in BATCHES}]
     assert len(runs) == 3
     for metric in metrics:
         assert sum(abs(run["metrics"][metric]["error_pct"]) for run in runs) / 3 <= 6.0, metric
-    assert all(abs(run["metrics"]["num_gpu_blocks"]["error_pct"]) <= 1.0 for run in runs)
+    assert all(abs(run["metrics"]["num_gpu_blocks"]["error_pct"]) <= 0.5 for run in runs)
 
 
 def run_with(tmp_path: Path, **engine: Any) -> Path:

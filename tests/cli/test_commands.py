@@ -78,6 +78,23 @@ def test_kv_arithmetic(servecast):
     assert facts["requests_at_once"] == (facts["num_gpu_blocks"] - 1) // 129, "2,050 tokens hold 129 blocks of 16"
 
 
+def test_kv_names_the_blocks_of_a_later_start(servecast):
+    """Llama-3.3-70B in fp8 on an H200: vLLM 0.24 had 11,440 blocks on a first start and 11,770 on a later one, 2.9 %
+    more."""
+    options = ("kv", "llama-3.3-70b-fp8", "h200", "--max-num-seqs", 128, "--max-num-batched-tokens", 2048,
+               "--gpu-memory-utilization", 0.9)
+    first, later = (json.loads(servecast(*options, "--json", *more).out)["gpus"][0]
+                    for more in ((), ("--compile-cache",)))
+    assert first["num_gpu_blocks"] == pytest.approx(11_440, rel=0.001)
+    assert first["later_start_blocks"] == later["num_gpu_blocks"] == pytest.approx(11_770, rel=0.001)
+    line = f"A later start, with torch.compile's cache, has {later['num_gpu_blocks']:,} blocks (+2.9 %)."
+    assert line in servecast(*options).out
+    for other in (("--compile-cache",), ("--engine", "vllm-0.19")):
+        assert "later start" not in servecast(*options, *other).out
+    refused = servecast(*options, "--engine", "sglang", "--compile-cache")
+    assert refused.code == 2 and "--compile-cache means nothing for sglang" in refused.err
+
+
 def test_kv_table_shows_the_formula_and_what_does_not_fit(servecast):
     outcome = servecast("kv", "llama-3.1-70b", "h100-sxm", "b200")
     assert outcome.code == 0
