@@ -76,7 +76,7 @@ def test_classes_meet_their_bars_on_the_hosts_that_the_runs_had() -> None:
     """With CPU times as each run's own launches: what is not the host's state is right. The other classes are in
     docs/calibration.md."""
     series = ("h100/conv_", "h100/code_", "h100-repeat", "h100-s", "qwen14b-h100", "-prefix/conv", "traffic", "-b/conv",
-              "fp8kv-", "-c/conv_r6", "-c/conv_r10")
+              "fp8kv-", "-c/conv_r6", "-c/conv_r10", "gemma3-27b-h200/conv_", "gemma3-27b-h200-b/code_")
     folders = [path for path in find_runs([MEASUREMENTS])
                if any(part in f"{path.parent.name}/{path.name}" for part in series)]
     found = validate(folders, own_launches=True)
