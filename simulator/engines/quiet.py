@@ -122,6 +122,8 @@ def run_quietly(world: World, rep: Replica, r: int, most: int, limit: int, until
         if rep.phase[phase] > pace.free_blocks:
             break
         taken = rep.phase[phase]
+        if lim.offload_blocks > 0 and taken > 0 and c.n_waiting > 0:
+            break  # it may be one that who waits would have found: what is copied back needs fewer blocks at first
         if lim.window > 0:
             if rep.frees[phase] > 0 and c.n_waiting > 0:
                 break  # there may be room now for who waits

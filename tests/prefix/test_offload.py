@@ -56,6 +56,20 @@ def test_who_decodes_does_not_wait_for_a_copy(engine: str) -> None:
     assert done.stats["loaded"][0] == 2 and times(done)[0][3] == 245
 
 
+@ENGINES
+def test_who_waits_is_looked_at_when_a_block_that_it_would_find_is_taken(engine: str) -> None:
+    """10 blocks of 4 tokens. The first leaves 3 known blocks and one more, the second 2 younger ones. The third decodes
+    from 40 on; the fourth, of 8 blocks, waits for as many free ones, among which are those it finds. At 120 the third,
+    with 21 tokens, takes its 6th block, the last known one, which is in host memory: the fourth now finds 2, copies
+    one, and needs no more than these 3 of the 4 free ones at first. The copy lasts until 160; the third ends at 140,
+    and the fourth computes its other 19 tokens until 170."""
+    case = requests([0, 20, 30, 35], [13, 8, 12, 31], [1, 1, 11, 1], num_blocks=10, prefix=1, offload_blocks=99,
+                    offload_ns=40, more={"chains": ((0, 1, 2), (), (), (0, 1, 2))})
+    done = run(case, engine)
+    assert times(done)[2] == [10, 30, 140, 170]
+    assert done.req.found.tolist() == [0, 0, 0, 12] and done.req.fetched.tolist() == [0, 0, 0, 4]
+
+
 @pytest.mark.parametrize("workload", [CHATS, PROMPTS], ids=["conversations", "system prompts"])
 def test_one_at_a_time_both_memories_find_what_the_larger_of_them_would(workload: dict[str, Any]) -> None:
     """What was used least recently goes in both, and every block is in the host's from when it is computed on: so the
