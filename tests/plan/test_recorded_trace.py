@@ -1,5 +1,7 @@
 """Plans over one recorded trace: what their verdicts say, and which requests no replica takes."""
 
+import html
+import re
 from pathlib import Path
 from typing import Any
 
@@ -55,3 +57,21 @@ def test_a_value_within_the_limit_is_no_interval_within_it(tmp_path: Path, above
         assert (said in text) == (verdict != "meets")
     claim = "the whole interval is still within every limit"
     assert (claim in render_plan(data)) == (verdict == "meets")
+
+
+def test_requests_that_are_refused_are_counted_and_said(tmp_path: Path) -> None:
+    """30 of 400 answers are longer than max_model_len: p90 is the 360th smallest of all waits, those 30 infinite, which
+    is a higher one of the others; a limit on p95 is broken by them alone, and so is a share of 93 %."""
+    outputs = [2000 if k % 13 == 5 and k < 390 else 50 for k in range(400)]
+    assert outputs.count(2000) == 30
+    data = plain(recorded(tmp_path, outputs=outputs, slo={"queue_p90_s": 5.0}))
+    best = data["recommended"]
+    assert best["refused"] == {"requests": 30, "of": 400, "reasons": {"longer than max_model_len": 30}}
+    for text in (" ".join(answer_lines(data)), render_plan(data), render_markdown(data)):
+        said = html.unescape(re.sub(r"<[^>]+>", "", text)).replace("\xa0", " ").replace("\\", "")
+        assert "30 of 400 requests (7.5 %) are refused" in said
+        assert "30 longer than max_model_len (1,000 tokens)" in said
+    for slo in ({"queue_p95_s": 5.0}, {"attainment": {"share": 0.93, "queue_s": 5.0}}):
+        assert recorded(tmp_path, outputs=outputs, slo=slo).best is None
+    kept = plain(recorded(tmp_path, outputs=outputs, slo={"attainment": {"share": 0.92, "queue_s": 5.0}}))
+    assert kept["recommended"]["levels"][0]["value"] == pytest.approx(0.075)

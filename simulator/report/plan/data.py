@@ -18,7 +18,7 @@ from simulator.planning.traffic import asked_rate, mean_rate
 from simulator.planning.unlike import BESIDE, OWN
 from simulator.report.autoscaler import manifest
 from simulator.report.plan.deploy import VLLM, command, command_notes, export_both, kubernetes, no_command
-from simulator.report.plan.levels import level_rows
+from simulator.report.plan.levels import level_rows, refused_requests
 from simulator.report.plan.names import service_name
 from simulator.report.plan.trusted import trusted
 from simulator.scenario.autoscale import AutoscaleSpec
@@ -129,6 +129,7 @@ def choice(plan: Plan, c: Choice) -> dict[str, Any]:
         "replica": replica(plan, c.fleet.candidate, OWN if own else BESIDE),
         "bound": o.bound,
         "levels": level_rows(o.judgement, o.slow, o.fast),
+        "refused": refused_requests(o.judgement),
         "goodput_per_gpu": c.goodput_per_gpu or None,
         "price_usd_per_gpu_hour": price.usd_per_hour,
         "price_source": price.source,

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from simulator.planning.statistics import Judgement
-from simulator.text import joined, level_value
+from simulator.state import REJECTED_LENGTH, STATUS_NAMES
+from simulator.text import joined, level_value, several, verb
 
+TOO_LONG: Final = STATUS_NAMES[REJECTED_LENGTH].removeprefix("rejected: ")
 Data = Mapping[str, Any]
 BY_VALUE: Final = "meets by value"
 """Verdict of a level of one recorded trace: within its limit for these very requests, not by its whole interval."""
@@ -44,7 +46,29 @@ def level_lines(best: Data) -> list[str]:
             f"{name}: {level_value(level, 'value')} ({level_value(level, 'low')} to "
             f"{level_value(level, 'high')}) against a limit of {level_value(level, 'limit')}."
         )
+    lines += refused_lines(best)
     return [*lines, chosen_words(best)] if by_value(best) else lines
+
+
+def refused_requests(judged: Judgement) -> dict[str, Any]:
+    """How many requests of the first replication no replica takes, of how many, and why."""
+    record = next(each for each in judged.records if not each["idle"])
+    return {"requests": record["rejected"], "of": record["arrived"], "reasons": record["rejected_by_reason"]}
+
+
+def refused_lines(best: Data) -> list[str]:
+    """What the fleet refuses, and how that counts."""
+    known = best["refused"]
+    if not known["requests"]:
+        return []
+    reasons = known["reasons"]
+    named = {TOO_LONG: f"{TOO_LONG} ({best['replica']['max_model_len']:,} tokens)"}
+    why = " and ".join(f"{count:,} {named.get(reason, reason)}" for reason, count in reasons.items())
+    share = 100 * known["requests"] / known["of"]
+    refuses = verb(known["requests"], "is", "are")
+    those = f"{known['requests']:,} of {several(known['of'], 'request')} ({share:.2g} %)"
+    return [f"{those} {refuses} refused by this fleet: {why}. They get no answer and count as beyond "
+            "every limit, so a level is met only where it leaves that many out."]
 
 
 def by_value(best: Data) -> list[str]:
@@ -64,7 +88,7 @@ def chosen_words(best: Data) -> str:
     reach = "reaches" if len(open_ends) == 1 else "reach"
     whose = "the interval" if len(open_ends) == 1 else "the intervals"
     return (
-        f"Meets by value, not by its whole interval: a recorded trace has no replications, and the fleet was chosen so "
-        f"that these very requests keep every limit {steps}({values}). How far such traffic may differ is left out of "
-        f"that: {whose} of {joined(open_ends)} {reach} beyond the limit."
+        "Meets by value, not by its whole interval: a recorded trace has no replications, and the fleet was chosen so "
+        f"that on these very requests every level is within its limit {steps}({values}). How far such traffic may "
+        f"differ is left out of that: {whose} of {joined(open_ends)} {reach} beyond the limit."
     )
