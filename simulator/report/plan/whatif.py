@@ -170,8 +170,8 @@ def whatif_tables(data: Data) -> Iterator[Any]:
                           end_section=metric == data["metrics"][-1])  # fmt: skip
     yield table
     yield Text(
-        f"{_interval_text(data)} Shares change by percentage points, all else by a factor. The error of the step times is in both "
-        "alike and not in the intervals."
+        f"{_interval_text(data)} Shares change by percentage points, all else by a factor. The error of the step times "
+        "is in both alike and not in the intervals."
     )
     if any(row["overloaded"] for row in data["rows"]):
         yield Text(UNCOMPARED)
