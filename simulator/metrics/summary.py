@@ -88,15 +88,18 @@ def _count(rows: Bools) -> int:
     return int(np.count_nonzero(rows))
 
 
+def refused(result: Result) -> dict[str, int]:
+    """Refused requests by why."""
+    codes = range(REFUSALS[0], REFUSALS[1] + 1)
+    counts = {STATUS_NAMES[code].removeprefix("rejected: "): _count(result.requests.status == code) for code in codes}
+    return {why: count for why, count in counts.items() if count}
+
+
 def _counts(result: Result, fate: Fates) -> Block:
     req = result.requests
     numbers = {name: _count(getattr(fate, name)) for name in FATES}
     requests: Block = dict(numbers)
-    requests["rejected_by_reason"] = {
-        STATUS_NAMES[code].removeprefix("rejected: "): count
-        for code in range(REFUSALS[0], REFUSALS[1] + 1)
-        if (count := _count(req.status == code))
-    }
+    requests["rejected_by_reason"] = refused(result)
     requests |= {"preempted": _count(req.preempted > 0), "preemptions": int(req.preempted.sum())}
     absent = {"aborted": not req.attempts.size, "lost": not req.losses.size}
     parts = [f"{name} {count}" for name, count in numbers.items() if not absent.get(name)]

@@ -15,7 +15,7 @@ from simulator.metrics.fleet import HOUR_NS, paid_ns
 from simulator.metrics.latency import Bools, Fates, Floats, fates, gap_mean_ns, histogram_quantiles, seconds
 from simulator.metrics.samples import Worst, mean, needed, percentile, within_run, worst_window
 from simulator.metrics.stability import stability
-from simulator.metrics.summary import begin_ns, makespan_ns
+from simulator.metrics.summary import begin_ns, makespan_ns, refused
 from simulator.planning.asking import Asking
 from simulator.planning.slo import MEAN, METRICS
 from simulator.planning.unlike import BESIDE
@@ -29,7 +29,7 @@ from simulator.units import NS_PER_S, to_seconds
 Asked = tuple[str, str | None, float]
 WINDOWS: Final = (300.0, 3600.0)
 """[s] windows whose worst is always shown."""
-MEASURE_VERSION: Final = 6
+MEASURE_VERSION: Final = 7
 """Raise when a record changes its meaning: cached points of another version are not used."""
 PER_REQUEST: Final = ("ttft", "tpot", "e2e", "queue")
 """Metrics that a request has a time of; gaps between tokens are known as a histogram of all."""
@@ -192,6 +192,7 @@ def _counts(result: Result, fate: Fates) -> dict[str, Any]:
         "arrived": int(fate.arrived.sum()),
         "completed": int(fate.completed.sum()),
         "rejected": int(fate.rejected.sum()),
+        "rejected_by_reason": refused(result),
         "span_s": span,
         "rate": (len(trace) - 1) / span if span > 0 else 0.0,
         "prompt_tokens": int(trace.prompt.sum()),

@@ -19,6 +19,7 @@ from simulator.planning.trusted import trusted
 from simulator.planning.unlike import BESIDE, OWN
 from simulator.report.autoscaler import manifest
 from simulator.report.plan.deploy import VLLM, command, command_notes, export_both, kubernetes, no_command
+from simulator.report.plan.levels import level_rows, refused_requests
 from simulator.report.plan.names import service_name
 from simulator.scenario.autoscale import AutoscaleSpec
 from simulator.scenario.length import kv_tokens, safe_tokens
@@ -114,26 +115,6 @@ def question(plan: Plan) -> dict[str, Any]:
     }
 
 
-def levels(judged: Judgement, slow: Judgement | None, fast: Judgement | None) -> list[dict[str, Any]]:
-    """Every service level: mean, and an interval over replications and the profile's error together."""
-    rows = []
-    for k, level in enumerate(judged.levels):
-        low = fast.levels[k].interval.low if fast else level.interval.low
-        high = slow.levels[k].interval.high if slow else level.interval.high
-        rows.append(
-            {
-                "name": level.name,
-                "limit": level.limit,
-                "value": level.interval.mean,
-                "low": max(0.0, low),
-                "high": high,
-                "replications": level.interval.n,
-                "verdict": level.verdict,
-            }
-        )
-    return rows
-
-
 def choice(plan: Plan, c: Choice) -> dict[str, Any]:
     """A feasible fleet: what to buy, what it costs, what it reaches."""
     o, price, own = c.outcome, price_of(plan.spec, c.fleet.candidate.gpu), c.fleet.candidate.own(c.fleet.replicas)
@@ -147,7 +128,8 @@ def choice(plan: Plan, c: Choice) -> dict[str, Any]:
         "serving_range": list(o.range),
         "replica": replica(plan, c.fleet.candidate, OWN if own else BESIDE),
         "bound": o.bound,
-        "levels": levels(o.judgement, o.slow, o.fast),
+        "levels": level_rows(o.judgement, o.slow, o.fast),
+        "refused": refused_requests(o.judgement),
         "goodput_per_gpu": c.goodput_per_gpu or None,
         "price_usd_per_gpu_hour": price.usd_per_hour,
         "price_source": price.source,
@@ -209,7 +191,7 @@ def nearest(plan: Plan) -> dict[str, Any] | None:
 def answer(a: Answer) -> dict[str, Any]:
     """Everything around the recommended fleet."""
     data = {k: v for k, v in vars(a).items() if k != "bought"}
-    return data | {"bought": {"levels": levels(a.bought, None, None), "holds": a.bought.verdict == "meets"}}
+    return data | {"bought": {"levels": level_rows(a.bought, None, None), "holds": a.bought.verdict == "meets"}}
 
 
 def worst(judged: Judgement, spec: PlanSpec) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from simulator.report.plan.alternatives import alternative_rows, end_text, tornado
 from simulator.report.plan.charts import Series, chart, columns
+from simulator.report.plan.levels import chosen_words
 from simulator.report.plan.limits import limit_rows
 from simulator.report.plan.purchases import purchase_rows
 from simulator.report.plan.words import (
@@ -49,6 +50,7 @@ def render_plan(data: Data) -> str:
         duration=bounded,
         moment=moment,
         gain=gain,
+        chosen_words=chosen_words,
         fleet_words=fleet_words,
         counted=counted,
         counted_range=counted_range,

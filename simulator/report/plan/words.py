@@ -9,6 +9,7 @@ from rich.text import Text
 from simulator.report.plan.adapters import adapter_lines
 from simulator.report.plan.alternatives import alternative_lines, ends_text, sensitivity_lines
 from simulator.report.plan.hosts import host_lines
+from simulator.report.plan.levels import level_lines
 from simulator.report.plan.limits import limit_lines
 from simulator.report.plan.purchases import purchase_lines
 from simulator.report.trusted import trust_line
@@ -79,12 +80,7 @@ def answer_lines(data: Data) -> list[str]:
         *_example_prices(data),
         trust_line(best["trust"]),
     ]
-    for level in best["levels"]:
-        name = level["name"].replace("requests that", "Requests that")
-        lines.append(
-            f"{name}: {level_value(level, 'value')} ({level_value(level, 'low')} to "
-            f"{level_value(level, 'high')}) against a limit of {level_value(level, 'limit')}."
-        )
+    lines += level_lines(best)
     answer = data["answer"]
     lines += [f"{_smaller(best)} does not do: {best['fewer']}."] if best["fewer"] else []
     lines += host_lines(answer) if answer else []
