@@ -203,7 +203,7 @@ def test_the_page_begins_with_the_answer_and_draws_what_can_be_compared() -> Non
     lines = verdict_lines(data)
     assert lines[0] == "The base keeps up: TTFT p99 100 ms, TPOT p99 100 ms."
     assert lines[1].startswith("TTFT p99: best with half, -50.0 %") and "worst with thrice, 3.00x " in lines[1]
-    assert lines[-1] == "Overloaded: flooded."
+    assert lines[-1] == "Overloaded, and so not among the best and worst latencies: flooded."
     page = render_whatif(data)["report.html"]
     assert page.index("The base keeps up") < page.index("<svg") < page.index("<table")
     drawn = [picture["svg"] for picture in pictures(data)]
