@@ -268,12 +268,10 @@ def plan_tables(data: Data) -> Iterator[Any]:
             )
         if answer["sensitivity"]:
             yield table("What the cost hangs on, by the highest rate that keeps every limit",
-                        ("input", "cost of the traffic"),
+                        ("input", "cost of the traffic, and about how many replicas to buy for it"),
                         [(row["input"], ends_text(row)) for row in answer["sensitivity"]])  # fmt: skip
-            yield Text(
-                f"Replicas in this table are by the mean prediction ({data['recommended']['replicas']} are bought: a "
-                "purchase keeps a margin for the profile's error)."
-            )
+            yield Text("Replicas with the margin for the profile's error, as the fleet that is bought; for another "
+                       "step time, which that margin is for, as in brackets above.")
         if answer["hourly"]:
             day = answer["hourly"]
             yield Text(
