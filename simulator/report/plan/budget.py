@@ -47,9 +47,9 @@ def _budget(data: Data, many: str, one: str) -> str:
 
 
 def carries_text(row: Data, unit: str = " requests/s") -> str:
-    """`118 requests/s (101 to 130)`."""
+    """`118 requests/s (101 to 130)`; a dash where a fleet was not simulated at all."""
     if row["carries"] is None:
-        return "nothing"
+        return "nothing" if row["levels"] else "–"
     if not row["wall"]:
         return f"over {number(row['carries'])}{unit}, no limit breaks"
     low = number(row["low"]) if row["low"] else "less"
@@ -78,6 +78,7 @@ def budget_lines(data: Data) -> list[str]:
         most = f"{_budget(data, 'carry', 'carries')} most as {cost}: {carries_text(best)}."
         lines = [f"{cost}, carries {carries_text(best)}." if there else most]
         lines.append(f"At the plan's traffic, {rate_words(data['traffic'], data['asked_per_s'])}: {level_words(best)}.")
+    lines += _static_lines(data)
     lines += [short_line(data["trust"])] if data.get("trust") else []
     if best["breaks"]:
         lines.append(f"Just above what it carries: {best['breaks']['words']} (seen over {best['span_s']:,.0f} s of "
@@ -92,6 +93,18 @@ def budget_lines(data: Data) -> list[str]:
         when = ", ".join(f"{months_text(count)} months at {g} % a month" for g, count in months)
         lines.append(f"Traffic that grows gets there in {when}.")
     return lines + stopped_lines(data)
+
+
+def _static_lines(data: Data) -> list[str]:
+    """How many times what static batches carry, where the best fleet has continuous ones and both were tried."""
+    best = data["best"]
+    rows = [row for row in data["rows"] if "static" in row["label"].split(", ") and row["carries"]]
+    if not rows or not best["carries"] or "chunked" not in best["label"].split(", "):
+        return []
+    most = max(rows, key=lambda row: float(row["carries"]))
+    factor = best["carries"] / most["carries"]
+    return [f"chunked is continuous batching, with prompts in chunks: it carries {factor:.3g} times what static "
+            f"batches do at best, {number(most['carries'])} requests/s with {most['label']}."]
 
 
 def budget_tables(data: Data) -> Iterator[Any]:
