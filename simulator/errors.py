@@ -10,6 +10,12 @@
 """
 
 from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Final
+
+MOST_NAMES: Final = 40
+"""More known names than these are not listed where a command does."""
+LISTS: Final = {"model": "servecast models", "scenario": "servecast scenarios"}
 
 
 class ServecastError(Exception):
@@ -21,12 +27,17 @@ class ConfigError(ServecastError):
 
 
 class UnknownNameError(ConfigError):
-    """A name is not registered. The message lists what is known."""
+    """A name is not registered. The message names the nearest, and lists what is known or the command that does."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], where: str = "", hint: str = "") -> None:
         prefix = f"{where}: " if where else ""
-        hint = f" ({hint})" if hint else ""
-        super().__init__(f"{prefix}unknown {kind} {name!r}{hint}; known: {', '.join(sorted(known))}")
+        names = sorted(known)
+        near = [] if hint else get_close_matches(name, names, 3, 0.6)
+        hint = f"did you mean {' or '.join(near)}?" if near else hint
+        listed = ", ".join(names)
+        if len(names) > MOST_NAMES and kind in LISTS:
+            listed = f"{len(names)}, {LISTS[kind]} lists them"
+        super().__init__(f"{prefix}unknown {kind} {name!r}{f' ({hint})' if hint else ''}; known: {listed}")
 
 
 class TraceError(ServecastError):

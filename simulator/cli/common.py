@@ -235,6 +235,9 @@ def _known(name: str, path: Path) -> None:
     """Raises ConfigError for a name that is neither a file nor shipped."""
     from scenarios import ROOT
 
+    if path.exists() and path.suffix.lower() in (".csv", ".tsv", ".jsonl", ".parquet"):
+        raise ConfigError(f"{name}: a trace, not a scenario; it takes the place of a scenario's requests with --trace: "
+                          f"servecast run chat --trace {name}")
     if not path.exists():
         shipped = sorted(file.stem for file in ROOT.glob("*.yaml") if command_of(file) == "run")
         near = get_close_matches(path.stem, shipped, 3, 0.5)

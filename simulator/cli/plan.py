@@ -124,9 +124,11 @@ def _spend(
     from simulator.planning.budget import spend
     from simulator.planning.cache import default_folder
     from simulator.report.plan.budget import budget_tables, write_budget
+    from simulator.report.plan.data import export_of
 
     with news_of("planning", quiet) as progress:
-        data = spend(spec, jobs=jobs, cache=default_folder() if cache else None, explain=not quick, progress=progress)
+        data = spend(spec, jobs=jobs, cache=default_folder() if cache else None, explain=not quick, progress=progress,
+                     export=export_of)
     if out is not None:
         write_budget(data, out)
     deliver(data, out, budget_tables, as_json, quiet, _effort(data))

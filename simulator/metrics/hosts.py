@@ -80,6 +80,8 @@ def host_sentences(rows: list[dict[str, Any]]) -> list[str]:
     why = "host: steps without CUDA graphs wait for the CPU, so a faster or slower one changes the means: "
     lines = [why + "; ".join(map(words, rows))]
     verdicts = {row["verdict"] for row in rows}
-    if len(verdicts) > 1:
+    if len(verdicts) > 1 and "undecided" in verdicts:
+        lines.append("where it is undecided this run is too short to tell: a longer one would (more requests)")
+    elif len(verdicts) > 1:
         lines.append("so the verdict depends on the host")
     return lines

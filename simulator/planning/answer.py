@@ -110,7 +110,9 @@ class Explain:
         begin(next(part))
         changes = list(self.changes(wall)) if standing else []
         begin(next(part))
-        sensitive = Sensitivity(self.search, self.fleet, self.rate, wall, self.error).rows() if standing else []
+        sure = self.rate * (1 + headroom[0] / 100)
+        hangs = Sensitivity(self.search, self.fleet, self.rate, wall, self.error, sure, self.outcome.range)
+        sensitive = hangs.rows() if standing else []
         begin(next(part))
         hosts = on_other_hosts(self.search, self.fleet, self.rate, self.error)
         begin(next(part))

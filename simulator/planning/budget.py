@@ -5,7 +5,7 @@ and how much traffic it carries within the service levels, or how good they can 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,9 +18,10 @@ from simulator.planning.capacity import GROWTHS, STEPS, months_to
 from simulator.planning.edge import RATE_STEP
 from simulator.planning.hosts import carried_on_hosts
 from simulator.planning.news import INTERRUPTED, Tell, Teller, first_times
+from simulator.planning.plan import token_rates
 from simulator.planning.points import Runner
-from simulator.planning.price import pools_of, price_beside, price_of, usd_of
-from simulator.planning.search import Search
+from simulator.planning.price import Fleet, fleet_of, pools_of, price_beside, price_of, usd_of
+from simulator.planning.search import Outcome, Search
 from simulator.planning.spec import MAX_REPLICAS, PlanSpec
 from simulator.planning.statistics import (
     Judgement,
@@ -33,7 +34,9 @@ from simulator.planning.statistics import (
 )
 from simulator.planning.ties import carried_ties, worst_ties
 from simulator.planning.traffic import asked_rate, at_rate, mean_rate
+from simulator.planning.trusted import longest_of, trusted
 from simulator.planning.walls import LOWEST_RATE, NEARBY
+from simulator.scenario.setup import Setup
 from simulator.text import replicas_text, several
 from simulator.units import NS_PER_S
 from simulator.version import schema_of
@@ -50,9 +53,11 @@ def spend(
     cache: PointCache | Path | None = None,
     explain: bool = True,
     progress: Tell | None = None,
+    export: Callable[[PlanSpec, Setup, Fleet], dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """The answer as plain data, best candidate first; rates in requests/s, null = none or no bound.
 
+    `export` words how the best fleet is started.
     Ctrl-C leaves the candidates and parts that were done by then; `stopped` says so.
     Raises ConfigError, TraceError as plan() does.
     """
@@ -86,6 +91,7 @@ def spend(
         "best": best,
         "cannot_be_told_apart": list(_ties(spec, rows, known)),
         "batch_limits": [note.plain() for note in tried],
+        **_behind(search, best, known, export),
         "relief": [],
         "hosts": [],
         "steps": [],
@@ -103,6 +109,22 @@ def spend(
         except KeyboardInterrupt:
             stopped = INTERRUPTED
     return {**data, "stopped": stopped, "simulated": runner.simulated, "requests": runner.requests}
+
+
+def _behind(
+    search: Search, best: dict[str, Any] | None, known: dict[str, Candidate],
+    export: Callable[[PlanSpec, Setup, Fleet], dict[str, Any]] | None,
+) -> dict[str, Any]:
+    """What the best fleet's step times stand on, and how it is started; nothing without one."""
+    if best is None:
+        return {"trust": None, "export": {}}
+    spec, bench = search.spec, search.runner.bench
+    found, trace = bench.ready(known[best["label"]]), bench.traffic.trace(0)
+    serving = best["serving"]
+    outcome = Outcome(found.candidate, "feasible", replicas=serving, range=(serving, serving))
+    fleet = fleet_of(spec, outcome, token_rates(trace, spec.growth))
+    started = export(spec, found.setup, fleet) if export and found.setup else {}
+    return {"trust": trusted(found, longest_of(trace)), "export": started}
 
 
 def _rows(search: Search, candidates: Sequence[Candidate], traffic: float) -> tuple[list[dict[str, Any]], str]:

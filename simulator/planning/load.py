@@ -18,6 +18,7 @@ from simulator.planning.measure import scaled_fleet
 from simulator.planning.news import INTERRUPTED
 from simulator.planning.offered import Offered
 from simulator.planning.traffic import Traffic
+from simulator.planning.trusted import trusted_run
 from simulator.run import Result, simulate
 from simulator.scenario.load import MOST
 from simulator.scenario.setup import Setup, prepare
@@ -98,6 +99,7 @@ def load_curve(
         "gpu": setup.gpu.name,
         "model": scenario.model,
         "policy": setup.policy.name,
+        "trust": trusted_run(setup, traffic.trace(0)),
         "points": rows,
         "stopped": stopped,
         "carries": _carries(rows, axis),

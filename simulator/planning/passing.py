@@ -39,12 +39,14 @@ def clear(look: Judgement, count: int) -> float | None:
     """The excess of one replication that speaks for `count` of them; None where all must be run.
 
     One that is `count` times its limit puts the mean beyond it whatever the others are; one at less than CLEAR of every
-    limit would need others beyond theirs.
+    limit would need others beyond theirs. A share of requests that miss says no such thing: none in one replication
+    stands beside several per cent in the next.
     """
     ratio = max(_over(level.interval.mean, level.limit) for level in look.levels)
     if ratio >= count:
         return math.inf if look.overloaded or math.isinf(ratio) else math.log(ratio)
-    return math.log(max(ratio, 1e-6)) if ratio <= CLEAR and not look.overloaded else None
+    shares = any(level.target is None for level in look.levels)
+    return math.log(max(ratio, 1e-6)) if ratio <= CLEAR and not look.overloaded and not shares else None
 
 
 def early(two: Judgement, passes: Passes) -> float | None:

@@ -23,7 +23,7 @@ from simulator.planning.price import Fleet, bound_key, fleet_of, pools_of, rank_
 from simulator.planning.search import Outcome, Search
 from simulator.planning.spec import PlanSpec
 from simulator.planning.statistics import check_levels, check_prefixes
-from simulator.planning.ties import cost_ties
+from simulator.planning.ties import cost_ties, equal_costs
 from simulator.planning.traffic import HOUR_NS, at_rate, mean_rate
 from simulator.text import replicas_text, several
 from simulator.workload.trace import Trace
@@ -111,6 +111,7 @@ def plan(
             stopped = BUDGET
         except KeyboardInterrupt:
             stopped = INTERRUPTED
+    fleets = [choice.fleet for choice in choices]
     front: tuple[dict[str, Any], ...] = ()
     if explain and stopped != INTERRUPTED:
         try:
@@ -124,7 +125,7 @@ def plan(
         tuple(outcomes),
         answer,
         front,
-        cost_ties([choice.fleet for choice in choices]),
+        cost_ties(fleets) + (equal_costs(fleets) if spec.objective == "min_cost" else ()),
         not stopped,
         trace,
         {f.candidate.label: f for f in found},

@@ -1,8 +1,9 @@
 """What the answer hangs on: the cost of carrying the traffic when one input at a time is lower or higher than planned.
 
 Each end of an input's range moves the rate at which the recommended fleet meets its first limit (Walls.moved, on one
-replication); cost a unit of traffic is the fleet's cost over that rate. A tornado diagram has the widest range on top
-(Eschenbach, Interfaces 22(6), 1992).
+replication); cost a unit of traffic is the fleet's cost over that rate. Replicas are about those that would be bought:
+the rate up to which the fleet surely holds with slower steps moves as the wall does. A tornado diagram has the
+widest range on top (Eschenbach, Interfaces 22(6), 1992).
 """
 
 import math
@@ -12,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from simulator.planning.edge import RATE_STEP
 from simulator.planning.price import Fleet
 from simulator.planning.search import Search
 from simulator.planning.statistics import finite
@@ -44,6 +46,8 @@ class Sensitivity:
     rate: float
     wall: float
     error: float
+    sure: float  # rate up to which every limit surely holds with steps slower by `error`; rate <= sure <= wall
+    needed: tuple[int, int]  # replicas that serve with steps faster and slower by `error`, as they were searched
 
     def rows(self) -> list[dict[str, Any]]:
         """A row an input, widest range of cost first: change down and up, cost and replicas as factors and numbers."""
@@ -74,22 +78,26 @@ class Sensitivity:
         return name != "hit rate" or can_share_more(self.search.runner.bench.traffic.trace(0))
 
     def _end(self, name: str, factor: float) -> dict[str, Any]:
-        """Cost a unit of traffic as a factor (null: no rate meets the limits), and about how many replicas it takes."""
+        """Cost a unit of traffic as a factor (null: no rate meets the limits), and about how many replicas to buy."""
         if name == "price":
             return {"factor": factor, "cost": factor, "wall_factor": 1.0, "does": True,
                     "replicas": None if self.fleet.candidate.beside else self.fleet.replicas}  # fmt: skip
         way: Way | None = None if name == "step time" else (name, factor)
         step = factor if name == "step time" else 1.0
         moved = self.search.moved(self.fleet.candidate, self.fleet.serving, self.wall, way=way, factor=step)
-        wall = self.wall * moved
+        sure = self.sure * moved
+        if abs(moved - 1) <= RATE_STEP:  # as far as a wall is searched: no change, and the fleet that is bought does
+            sure = self.rate
+        elif name == "step time" and moved > 0:  # what the margin is for: fleets were searched with it
+            sure = self.fleet.serving * self.rate / self.needed[factor > 1]
         cost = None if moved == 0 else 0.0 if math.isinf(moved) else 1 / moved
         return {"factor": factor, "cost": cost, "wall_factor": finite(moved),
-                "replicas": self._replicas(wall), "does": wall >= self.rate}  # fmt: skip
+                "replicas": self._replicas(sure), "does": sure >= self.rate * (1 - 1e-9)}  # fmt: skip
 
-    def _replicas(self, wall: float) -> int | None:
-        """About how many it takes where so many carry `wall`; None where no rate does, and of unlike replicas, of which
-        it is open which kind there would be more of."""
-        if self.fleet.candidate.beside is not None or wall <= 0:
+    def _replicas(self, sure: float) -> int | None:
+        """About how many it takes where so many surely carry `sure`; None where no rate does, and of unlike replicas,
+        of which it is open which kind there would be more of."""
+        if self.fleet.candidate.beside is not None or sure <= 0:
             return None
-        serving = 1 if math.isinf(wall) else math.ceil(self.fleet.serving * self.rate / wall - 1e-6)
+        serving = 1 if math.isinf(sure) else math.ceil(self.fleet.serving * self.rate / sure - 1e-6)
         return serving + self.fleet.spare

@@ -54,7 +54,7 @@ def _levels(text: str) -> tuple[Any, ...]:
         return _parsed(text, {key["key"]: float(key["number"])})
     level = _LEVEL.fullmatch(text.strip())
     if level is None:
-        raise ConfigError(f"--slo {shown(text)}: cannot be read; accepted: {ACCEPTED}")
+        raise ConfigError(f"--slo {shown(text)}: {_why(text)}; accepted: {ACCEPTED}")
     metric, limit = _metric(text, level["metric"]), _seconds(level)
     question = asked_back(f"--slo {shown(text)}", metric, limit)
     if question:
@@ -65,6 +65,16 @@ def _levels(text: str) -> tuple[Any, ...]:
     if level["window"]:
         written["window_s"] = float(level["window"]) * {"s": 1, "min": 60, "h": 3600}[level["long"].lower()]
     return _parsed(text, written)
+
+
+def _why(text: str) -> str:
+    """What is wrong with a level that cannot be read, where that can be told."""
+    limit = re.search(r"<=?\s*(?P<number>-?\d+(?:\.\d+)?)\s*(?P<unit>\S*)$", text.strip())
+    if limit and limit["number"].startswith("-"):
+        return "the limit must be more than 0"
+    if limit and not limit["unit"]:
+        return f"the limit {limit['number']} needs a unit, one of {', '.join(UNITS)}"
+    return "cannot be read"
 
 
 def _parsed(text: str, written: dict[str, Any]) -> tuple[Any, ...]:
@@ -81,7 +91,7 @@ def _limits(text: str, limits: str) -> dict[str, float]:
     for part in limits.split(","):
         limit = _LIMIT.fullmatch(part.strip())
         if limit is None:
-            raise ConfigError(f"--slo {shown(text)}: cannot be read; accepted: {ACCEPTED}")
+            raise ConfigError(f"--slo {shown(text)}: {_why(part)}; accepted: {ACCEPTED}")
         found[f"{_metric(text, limit['metric'])}_s"] = _seconds(limit)
     return found
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from simulator.metrics.apart import CLOSE, NEAR_PCT
 from simulator.planning.candidate import Candidate
 from simulator.planning.price import Fleet
-from simulator.text import joined, number
+from simulator.text import joined, number, verb
 
 MOST_NAMED: Final = 3
 
@@ -37,6 +37,20 @@ def cost_ties(fleets: Sequence[Fleet]) -> tuple[str, ...]:
         lines.append(f"{following.candidate.label} comes next in cost, with {following.usd_per_hour:.2f} USD/h: dearer "
                      f"{_shown(best.candidate, following.candidate)}")
     return tuple(lines)
+
+
+def equal_costs(fleets: Sequence[Fleet]) -> tuple[str, ...]:
+    """What put the first of fleets that cost the same and have as many GPUs before the others (price.rank_key)."""
+    best = fleets[0] if fleets else None
+    equal = [fleet.candidate.label for fleet in fleets[1:]
+             if best and fleet.gpus == best.gpus and math.isclose(fleet.usd_per_hour, best.usd_per_hour)]  # fmt: skip
+    if best is None or not equal:
+        return ()
+    costs, has = verb(len(equal), "costs", "cost"), verb(len(equal), "has", "have")
+    return (
+        f"{joined(equal)} {costs} the same and {has} as many GPUs: {best.candidate.label} stands first only as the "
+        "plan's candidates are written, not for its latencies, which the table shows",
+    )
 
 
 def _span(fleet: Fleet) -> str:

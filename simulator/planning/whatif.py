@@ -34,6 +34,7 @@ from simulator.planning.news import INTERRUPTED, Tell, Teller, first_times
 from simulator.planning.slo import MEAN
 from simulator.planning.statistics import finite
 from simulator.planning.traffic import Traffic, at_rate
+from simulator.planning.trusted import trusted_run
 from simulator.run import Result, simulate
 from simulator.scenario.setup import prepare
 from simulator.scenario.spec import Scenario, load_scenario
@@ -217,6 +218,7 @@ def compare(asked: Asked, *, jobs: int | None = None, progress: Tell | None = No
         "replications": count,
         "confidence": level,
         "metrics": list(base[0]["values"]),
+        "trust": trusted_run(prepare(asked.base), Traffic(asked.base).trace(0)),
         "rows": rows,
         "stopped": stopped,
         "missing": missing,

@@ -21,6 +21,8 @@ LATENCIES: Final = (
     ("e2e_s", "E2E, whole answer"),
     ("normalized_latency_s", "E2E per output token"),
 )
+MOSTLY: Final = 0.85
+"""From this share on a resource counts as used up: the first and the last requests of a run find it empty."""
 VERDICTS: Final = {
     "stable": "Stable: the backlog does not grow at this load.",
     "overloaded": "Overloaded: requests come faster than they are served; latencies below depend on how long "
@@ -65,6 +67,21 @@ def verdict(summary: dict[str, Any]) -> tuple[str, str, str]:
     """(code, sentence, reason)."""
     found = summary["banner"]
     return found["verdict"].split(" ")[0], VERDICTS[found["verdict"]], found["reason"]
+
+
+def runs_out(result: Result) -> str:
+    """What an overloaded run has too little of, in words; empty for other verdicts and for pools."""
+    summary, most = result.summary, result.setup.limits.max_num_seqs
+    if summary["banner"]["verdict"] != "overloaded" or result.setup.pools:
+        return ""
+    slots, blocks = summary["slot_utilization"] or 0.0, summary["kv"]["peak_use"] or 0.0
+    used = f"KV blocks were used to {share(blocks)} at the most"
+    if blocks >= MOSTLY or summary["requests"]["preemptions"]:
+        return f"What runs out: KV blocks, used to {share(blocks)} at the most; {share(slots)} of {most} slots held."
+    if slots >= MOSTLY:
+        return f"What runs out: slots, {share(slots)} of {most} a replica held on average; {used}."
+    return (f"What runs out: GPU time, busy for {share(summary['busy_share'])}; {share(slots)} of {most} slots "
+            f"held on average, {used}.")
 
 
 def answer(result: Result) -> list[str]:

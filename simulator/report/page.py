@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from simulator.metrics.readings import VERDICTS
 from simulator.report.compared import DIVERGES, STARRED, Cell, compared, overloaded
-from simulator.report.facts import LATENCIES, answer, cards, classes, pools, setting, verdict
+from simulator.report.facts import LATENCIES, answer, cards, classes, pools, runs_out, setting, verdict
 from simulator.report.plots import PARTS, pictures, time_shares
 from simulator.report.render import render
 from simulator.report.sections import (
@@ -111,6 +111,7 @@ def facts(result: Result) -> dict[str, Any]:
         "description": result.scenario.description,
         "setting": setting(result),
         "verdict": verdict(summary),
+        "runs_out": runs_out(result),
         "answer": answer(result),
         "cards": cards(result),
         "summary": summary,

@@ -11,34 +11,40 @@ from markupsafe import Markup
 from simulator.atomic import atomic
 from simulator.metrics.apart import CLOSE, NEAR_PCT
 from simulator.report.render import render
+from simulator.report.sections import not_modelled
 from simulator.report.svg import Picture
+from simulator.report.trusted import short_line, trusted_lines
 from simulator.sweep.row import higher_is_better
 from simulator.sweep.show import best_points, short_keys, titled, value_text, with_unit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+OTHERS = "These are of the base; points of another model, GPU, host or engine may stand on less."
 MOST_NAMED = 3
 SOUND = ("stable", "undecided")
 """Verdicts with which a point's numbers say something about a longer run."""
 
 
 def write_page(path: Path, name: str, frame: pd.DataFrame, means: pd.DataFrame, keys: Sequence[str], metric: str,
-               figure: "Figure | None", count: int, said: Sequence[str] = ()) -> None:
+               figure: "Figure | None", count: int, said: Sequence[str] = (),
+               trust: dict[str, Any] | None = None) -> None:
     """Write the page of a sweep, whole or not at all; `figure` as from show.heat_map, None where none is drawn."""
     with atomic(path) as temporary:
-        temporary.write_text(render_sweep(name, frame, means, keys, metric, figure, count, said), encoding="utf-8")
+        page = render_sweep(name, frame, means, keys, metric, figure, count, said, trust)
+        temporary.write_text(page, encoding="utf-8")
 
 
 def render_sweep(name: str, frame: pd.DataFrame, means: pd.DataFrame, keys: Sequence[str], metric: str,
-                 figure: "Figure | None", count: int, said: Sequence[str] = ()) -> str:
-    """The page; `said` goes below the answer."""
+                 figure: "Figure | None", count: int, said: Sequence[str] = (),
+                 trust: dict[str, Any] | None = None) -> str:
+    """The page; `said` goes below the answer, `trust` is what the base's step times stand on."""
     best = best_points(means, metric, count)
     failed = frame[frame["error"].notna()]
     rows = [([value_text(row[key]) for key in keys], with_unit(metric, row["mean"]),
              with_unit(metric, row["sem"]), row["verdict"])
             for row in best.to_dict("records")]
-    said = [*answer(means, keys, metric), *said]
+    said = [*answer(means, keys, metric), *([f"Base: {short_line(trust)}"] if trust else []), *said]
     return render(
         "sweep.html", title=f"{name}: sweep", metric=titled(metric), rows=rows,
         keys=[titled(key, short) for key, short in zip(keys, short_keys(keys), strict=True)],
@@ -47,7 +53,7 @@ def render_sweep(name: str, frame: pd.DataFrame, means: pd.DataFrame, keys: Sequ
         picture=Markup(Picture(figure).in_page(f"{metric} over two keys", "heat-")) if figure else "",
         caption="Dark is good; grey: failed, or without a finite value.",
         errors=[(row["point"], row["replication"], str(row["error"])) for row in failed.head(10).to_dict("records")],
-        failed=len(failed))
+        failed=len(failed), trusted=trusted_lines(trust) + ([OTHERS] if trust else []), not_modelled=not_modelled())
 
 
 def sound_points(means: pd.DataFrame) -> pd.DataFrame:

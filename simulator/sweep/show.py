@@ -42,6 +42,12 @@ def sweep_keys(folder: str | Path) -> list[str]:
     return list(manifest["keys"])
 
 
+def trust_of(folder: Path) -> dict[str, Any] | None:
+    """What the base's step times stand on, where the sweep says so."""
+    found: dict[str, Any] | None = (read_manifest(Path(folder)) or {}).get("trust")
+    return found
+
+
 def unfinished(folder: str | Path, frame: pd.DataFrame) -> list[str]:
     """How much of a sweep is there, where that is not all of it."""
     rows = int((read_manifest(Path(folder)) or {}).get("rows", 0))

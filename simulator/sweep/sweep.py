@@ -64,7 +64,7 @@ def run_sweep(spec: SweepSpec, base: Scenario, out: str | Path, *, jobs: int | N
     folder, place, points = Path(out), absolute(out), sweep_points(spec)
     traces = None if dask else str(place / "traces")
     work = Work(_plain_base(base), str(base.base.resolve()), traces)
-    manifest = _manifest(spec, work, points)
+    manifest = _manifest(spec, base, work, points)
     if dask:
         with dask_pool(dask):
             pass  # an address where nobody answers leaves no folder
@@ -226,7 +226,7 @@ def _plain_base(base: Scenario) -> dict[str, Any]:
     return json.loads(json.dumps(base.model_dump(mode="json", exclude_unset=True)))  # type: ignore[no-any-return]
 
 
-def _manifest(spec: SweepSpec, work: Work, points: Points) -> dict[str, Any]:
+def _manifest(spec: SweepSpec, base: Scenario, work: Work, points: Points) -> dict[str, Any]:
     from simulator.version import __version__
 
     axes = [block.model_dump(mode="json", exclude_none=True) for block in spec.axes]
@@ -235,7 +235,19 @@ def _manifest(spec: SweepSpec, work: Work, points: Points) -> dict[str, Any]:
     identity = sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()
     return {"format": FORMAT, "identity": identity, "name": spec.name, "description": spec.description,
             "points": len(points), "rows": len(points) * spec.replications, "keys": axis_keys(points),
-            "status": "running", **what}
+            "status": "running", "trust": _trust(base), **what}
+
+
+def _trust(base: Scenario) -> dict[str, Any] | None:
+    """What the base's step times stand on; None where it cannot be set up."""
+    from simulator.planning.trusted import trusted_run
+    from simulator.scenario.setup import prepare
+    from simulator.workload.build import build_trace
+
+    with suppress(ServecastError, OSError):
+        trace = build_trace(base.parsed_workload(), base.seed, 0, base.base)
+        return trusted_run(prepare(base), trace)
+    return None
 
 
 def _files(work: Work, points: Points) -> dict[str, str]:

@@ -120,7 +120,8 @@ def _lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         *((f"dropped: {reason}", f"{count:,}") for reason, count in facts["rows_dropped"].items()),
         ("first arrival, span", _times(facts)),
         ("rate", _number(facts["rate_per_s"], "requests/s")),
-        ("peak minute", _number(facts["peak_minute_per_s"], "requests/s")),
+        ("peak minute", "- (less than a minute of arrivals)" if facts["peak_minute_per_s"] is None else
+         _number(facts["peak_minute_per_s"], "requests/s")),
         ("burstiness", _number(facts["gap_cv"], "(deviation of gaps / their mean; Poisson 1)")),
         ("prompt tokens", _spread(facts["prompt"])),
         ("output tokens", _spread(facts["output"])),

@@ -75,6 +75,8 @@ def parse_workload(data: Mapping[str, Any], base: str | Path = ".", where: str =
     if not isinstance(data, Mapping):
         raise ConfigError(f"{where} must be a mapping, got {shown(data)}")
     starts = [key for key in ("trace", "requests", "sessions", "arrivals") if key in data]
+    if isinstance(data.get("trace"), Mapping):
+        _no_scale(data["trace"], f"{where}.trace")
     if len(starts) != 1:
         got = ", ".join(starts) or "none"
         raise ConfigError(f"{where} needs exactly one of trace, requests, sessions, arrivals; got {got}")
@@ -89,6 +91,14 @@ def parse_workload(data: Mapping[str, Any], base: str | Path = ".", where: str =
     given = {"path": data[key]} if isinstance(data[key], str) else data[key]
     file = _make(TraceFile, given, f"{where}.trace")
     return replace(file, path=str(_seen_from(Path(base), file.path)))
+
+
+def _no_scale(trace: Mapping[str, Any], where: str) -> None:
+    """Raises ConfigError for factors on lengths, which overlays of a what-if have."""
+    for key in ("prompt_scale", "output_scale"):
+        if key in trace:
+            raise ConfigError(f"{where}.{key}: a trace keeps its lengths; longer or shorter ones are asked for by an "
+                              f"overlay of servecast whatif: {{name: longer, {key}: {shown(trace[key])}}}")
 
 
 def _seen_from(base: Path, name: str) -> Path:

@@ -262,7 +262,8 @@ def test_an_end_without_a_wall_or_a_rate_has_no_cost(down: float, up: float, spr
     moved = iter((down, up))
     search: Any = SimpleNamespace(moved=lambda *_, **__: next(moved))
     fleet: Any = SimpleNamespace(candidate=SimpleNamespace(beside=None), serving=2, replicas=2, spare=0)
-    assert Sensitivity(search, fleet, 1.0, 1.5, 0.0)._row("output length", 0.2)["spread"] == pytest.approx(spread)
+    row = Sensitivity(search, fleet, 1.0, 1.5, 0.0, 1.2, (2, 2))._row("output length", 0.2)
+    assert row["spread"] == pytest.approx(spread)
 
 
 @pytest.mark.parametrize("factor", [0.75, 1.25])
@@ -282,3 +283,23 @@ def test_lengths_scale_and_stay_at_least_one_token() -> None:
     assert changed_trace(trace, ("prompt length", 0.8), 0).prompt.tolist() == [1, 8, 80]
     longer = changed_trace(trace, ("output length", 1.2), 0)
     assert longer.output.tolist() == [1, 6, 60] and (longer.max_tokens >= longer.output).all()
+
+
+@pytest.mark.parametrize(("moved", "replicas", "does"), [(1.0, 8, True), (0.995, 8, True), (0.8, 10, False),
+                                                         (1.25, 7, True)])
+def test_replicas_are_those_bought_with_the_margin(moved: float, replicas: int, does: bool) -> None:
+    """Eight replicas surely carry the traffic and nothing more, a mean prediction of them 1.25 times as much: by hand
+    8 / moved, rounded up; within a wall's accuracy of 1 % nothing moves."""
+    search: Any = SimpleNamespace(moved=lambda *_, **__: moved)
+    fleet: Any = SimpleNamespace(candidate=SimpleNamespace(beside=None), serving=8, replicas=8, spare=0)
+    end = Sensitivity(search, fleet, 1.0, 1.25, 0.1, 1.0, (6, 8))._end("output length", 1.2)
+    assert (end["replicas"], end["does"]) == (replicas, does)
+
+
+@pytest.mark.parametrize(("factor", "moved", "replicas"), [(0.9, 1.1, 6), (1.1, 0.75, 8)])
+def test_step_times_within_the_margin_take_the_range_of_the_search(factor: float, moved: float, replicas: int) -> None:
+    """The fleet was searched with those steps, so it does whatever the walls of one replication say."""
+    search: Any = SimpleNamespace(moved=lambda *_, **__: moved)
+    fleet: Any = SimpleNamespace(candidate=SimpleNamespace(beside=None), serving=8, replicas=8, spare=0)
+    end = Sensitivity(search, fleet, 1.0, 1.25, 0.1, 1.0, (6, 8))._end("step time", factor)
+    assert (end["replicas"], end["does"]) == (replicas, True)

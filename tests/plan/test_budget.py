@@ -18,7 +18,7 @@ from simulator.planning.points import Bench, Point
 from simulator.planning.slo import Target
 from simulator.planning.spec import PlanSpec, plan_from
 from simulator.planning.statistics import judge
-from simulator.report.plan.budget import budget_lines, render_budget, write_budget
+from simulator.report.plan.budget import _static_lines, budget_lines, carries_text, render_budget, write_budget
 from simulator.report.plan.data import plain
 from simulator.report.plan.page import render_plan
 from simulator.report.plan.words import answer_lines
@@ -215,3 +215,14 @@ def test_an_interrupted_plan_keeps_what_it_has(capsys: pytest.CaptureFixture[str
     data = plain(found)
     assert any("stopped by an interruption: this is the best so far" in line for line in answer_lines(data))
     assert render_plan(data)
+
+
+def test_how_many_times_the_static_fleet_a_continuous_one_carries() -> None:
+    """30 a second against the better of 6 and 5 is five times; a row that was never simulated has a dash."""
+    row = {"low": None, "high": None, "wall": True, "levels": []}
+    rows = [row | {"label": f"unit, {name}", "carries": carries}
+            for name, carries in (("chunked", 30.0), ("static, seqs 4", 6.0), ("static, seqs 8", 5.0))]
+    said = _static_lines({"best": rows[0], "rows": rows})
+    assert len(said) == 1 and "continuous batching" in said[0] and "5 times" in said[0] and "6 requests/s" in said[0]
+    assert _static_lines({"best": rows[1], "rows": rows}) == []
+    assert carries_text(row | {"carries": None}) == "–"

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from simulator.planning.ties import carried_ties, cost_ties, worst_ties
+from simulator.planning.ties import carried_ties, cost_ties, equal_costs, worst_ties
 
 
 def fleet(label: str, usd: float, spread: float = 0.0, kind: str = "a") -> Any:
@@ -53,3 +53,14 @@ def test_worst_levels_that_are_nearly_equal_are_named() -> None:
     rows = [{"label": "a", "worst": 0.5}, {"label": "b", "worst": 0.51}, {"label": "c", "worst": 0.6}]
     assert worst_ties(rows) == ("Less than 3 % above the best's worst level, 50 % of its limit: b (51 %)",)
     assert worst_ties(rows[::2]) == worst_ties([]) == ()
+
+
+def test_equal_costs_are_said_to_be_in_the_order_of_the_plan() -> None:
+    """Four replicas of two GPUs and two of four: nothing but the order of the candidates parts them; a fleet of other
+    cost or of other GPUs is not named."""
+    first, second, dearer, more = (SimpleNamespace(candidate=SimpleNamespace(label=label), usd_per_hour=usd, gpus=gpus)
+                                   for label, usd, gpus in (("a", 8.0, 8), ("b", 8.0, 8), ("c", 8.1, 8), ("d", 8.0, 9)))
+    fleets: Any = [first, second, dearer, more]
+    (line,) = equal_costs(fleets)
+    assert line.startswith("b costs the same") and "a stands first only" in line
+    assert equal_costs([fleets[0], *fleets[2:]]) == () and equal_costs([]) == ()

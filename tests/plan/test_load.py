@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,14 @@ import pytest
 from calibration.bench_points import measured_points
 from simulator.cli.main import main
 from simulator.errors import CalibrationError, ConfigError
+from simulator.metrics.intervals import interval
 from simulator.planning.capacity import capacity, levels_of
 from simulator.planning.load import load_curve
+from simulator.planning.passing import clear
 from simulator.planning.slo import Target
 from simulator.planning.slo_words import slo_of_words
 from simulator.planning.spec import SearchSpec
+from simulator.planning.statistics import Judged, Judgement
 from simulator.report.load.page import render_capacity
 from simulator.report.load.words import a_gpu, capacity_lines, fleet_text, load_lines, served_line
 from simulator.run import simulate
@@ -224,3 +228,9 @@ def test_too_few_requests_are_not_called_unstable() -> None:
     assert few["points"][0]["verdict"] == "undecided"
     assert load_lines(few)[0].startswith("Undecided from 10 requests/s on: too few requests")
     assert "50 of them at least" in load_lines(few)[0] and "copies" in load_lines(few)[0]
+
+
+def test_a_share_that_misses_is_never_judged_by_one_replication() -> None:
+    held = Judged("requests that miss a limit", 0.01, interval([0.0]), "meets")
+    assert clear(Judgement((held,), False, ()), 4) is None
+    assert clear(Judgement((replace(held, interval=interval([0.05])),), False, ()), 4) == pytest.approx(math.log(5))

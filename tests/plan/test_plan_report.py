@@ -15,8 +15,9 @@ from simulator.report.plan.charts import Series, axis, chart, columns
 from simulator.report.plan.data import plain
 from simulator.report.plan.hosts import host_lines
 from simulator.report.plan.page import _front, render_markdown, render_plan, write_plan
-from simulator.report.plan.words import answer_lines, trust_line, worst_lines
+from simulator.report.plan.words import answer_lines, worst_lines
 from simulator.report.render import SORT_SCRIPT, script_hash
+from simulator.report.trusted import short_line, trust_line, trusted_lines
 from simulator.text import bounded
 
 EVIL = '<script>alert(1)</script> | `x` & "y"'
@@ -246,3 +247,11 @@ def test_cost_is_drawn_against_the_level_that_decides(breaks: str, drawn: str, w
     svg, caption = _front(data)
     assert f"{drawn} [ms]" in svg and caption.startswith(f"Cost against {drawn}, {why}: ")
     assert "limit</text>" in svg
+
+
+def test_the_words_of_trust_say_all_that_is_known_of_a_prediction() -> None:
+    known = {"mark": "scaled", "step_time_error": 0.0735, "not_measured": ["a", "b", "c"]}
+    assert trusted_lines(known)[1:] == ["Not measured: a.", "Not measured: b.", "Not measured: c."]
+    assert "scaled" in short_line(known) and "7.3 %" in short_line(known) and "3 notes" in short_line(known)
+    assert "note" not in short_line(known | {"not_measured": []})
+    assert trusted_lines(None) == []

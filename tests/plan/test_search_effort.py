@@ -14,6 +14,7 @@ from simulator.planning.edge import Edge, find_edge
 from simulator.planning.passing import by_mean, clear, early, possibly, surely
 from simulator.planning.plan import plan
 from simulator.planning.points import Bench, Point
+from simulator.planning.slo_words import slo_of_words
 from simulator.planning.spec import load_plan, plan_from
 from simulator.planning.statistics import Judged, Judgement, against
 from simulator.planning.traffic import at_rate, mean_rate
@@ -22,7 +23,8 @@ from simulator.run import simulate
 
 def judged(*values: float, limit: float = 1.0, overloaded: bool = False) -> Judgement:
     got = interval(values)
-    return Judgement((Judged("level", limit, got, against(got, limit)),), overloaded, ())
+    target = slo_of_words(["p99 ttft < 1 s"]).targets[0]
+    return Judgement((Judged("level", limit, got, against(got, limit), target),), overloaded, ())
 
 
 def test_one_replication_speaks_for_all_where_the_others_cannot_change_it() -> None:

@@ -12,7 +12,15 @@ from simulator.config import Document
 from simulator.errors import ConfigError
 from simulator.planning.whatif import _cell, _run, asked_for, compare, load_overlays, transformed
 from simulator.report.plan.forest import Bar, forest
-from simulator.report.plan.whatif import amount, change_text, pictures, render_whatif, verdict_lines, whatif_tables
+from simulator.report.plan.whatif import (
+    _within_lines,
+    amount,
+    change_text,
+    pictures,
+    render_whatif,
+    verdict_lines,
+    whatif_tables,
+)
 from simulator.scenario.spec import Scenario, scenario_from
 from simulator.workload.build import build_trace
 
@@ -203,7 +211,7 @@ def test_the_page_begins_with_the_answer_and_draws_what_can_be_compared() -> Non
     lines = verdict_lines(data)
     assert lines[0] == "The base keeps up: TTFT p99 100 ms, TPOT p99 100 ms."
     assert lines[1].startswith("TTFT p99: best with half, -50.0 %") and "worst with thrice, 3.00x " in lines[1]
-    assert lines[-1] == "Overloaded: flooded."
+    assert lines[-1] == "Overloaded, and so not among the best and worst latencies: flooded."
     page = render_whatif(data)["report.html"]
     assert page.index("The base keeps up") < page.index("<svg") < page.index("<table")
     drawn = [picture["svg"] for picture in pictures(data)]
@@ -236,3 +244,12 @@ def test_fixed_or_autoscaled_says_what_each_costs() -> None:
     assert "USD/M output: best with" in " ".join(verdict_lines(data))
     plain = run("overlays: [{name: one, set: {cluster.replicas: 1}}]")
     assert "USD/M output" not in plain["metrics"] and not any("USD" in line for line in verdict_lines(plain))
+
+
+def test_a_falling_share_within_the_slo_is_said_first_whether_its_case_is_overloaded_or_not() -> None:
+    """97.6 % in the base and 14.6 % in a flood: the fall is named, with the case."""
+    rows = [{"name": name, "error": None, "overloaded": flood, "cells": {"within SLO": {"value": value}}}
+            for name, value, flood in (("base", 0.976, False), ("flood", 0.146, True), ("idle", 0.976, False))]
+    said = _within_lines({"rows": rows})
+    assert said == ["The share within the SLO, 97.6 % in the base, falls to 14.6 % with flood (overloaded)."]
+    assert _within_lines({"rows": [rows[0], rows[2]]}) == []

@@ -39,7 +39,7 @@ def test_names_and_aliases_are_unique_and_found() -> None:
 
 
 def test_unknown_name_lists_the_known() -> None:
-    with pytest.raises(UnknownNameError, match=r"unknown GPU 'h1000'; known: .*h100-sxm.*unit"):
+    with pytest.raises(UnknownNameError, match=r"unknown GPU 'h1000' \(did you mean h100-sxm .*\); known: .*unit"):
         load_gpu("h1000")
 
 

@@ -77,8 +77,8 @@ def test_names_and_paths(tmp_path: Path) -> None:
     assert load_model(folder / "config.json") == model
 
 
-def test_unknown_name_lists_the_known() -> None:
-    with pytest.raises(UnknownNameError, match=r"unknown model 'gpt-5'; known: .*llama-3\.1-8b.*opt-13b"):
+def test_unknown_name_says_where_the_known_are_listed() -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown model 'gpt-5'; known: .*servecast models lists them"):
         load_model("gpt-5")
     with pytest.raises(UnknownNameError, match="unknown dtype 'fp7'"):
         load_model("opt-13b").weight_bytes("fp7")

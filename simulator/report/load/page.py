@@ -21,15 +21,18 @@ from simulator.report.load.words import (
     step_rows,
 )
 from simulator.report.render import render
+from simulator.report.sections import not_modelled
 from simulator.report.svg import Picture, to_png, to_svg
+from simulator.report.trusted import trusted_lines
 from simulator.report.write import json_text
 from simulator.text import gain, level_value, number, seconds
 
 Data = Mapping[str, Any]
 CAPTION = (
-    "Latency against throughput: every point is a run; filled ones are stable, hollow ones are not, diamonds are "
-    "measured; blue is the median, orange p99. Where a curve turns up, more traffic buys waiting instead of tokens."
+    "Latency against throughput: every point is a run; filled ones are stable, hollow ones are not; blue is the "
+    "median, orange p99. Where a curve turns up, more traffic buys waiting instead of tokens."
 )
+CAPTION_MEASURED = CAPTION.replace("hollow ones are not;", "hollow ones are not, diamonds are measured;")
 
 
 def write_load(data: Data, out: Path, png: bool = False) -> None:
@@ -60,7 +63,9 @@ def render_load(data: Data) -> str:
         cards=_cards(carries, data) if carries else [],
         pictures=[Markup(to_svg(fig, f"{data['name']}: {title}", f"curve{k}-"))
                   for k, (title, fig) in enumerate(panel_figures(data))],
-        caption=CAPTION,
+        caption=CAPTION_MEASURED if data.get("measured") else CAPTION,
+        trusted=trusted_lines(data.get("trust")),
+        not_modelled=not_modelled(),
     )
 
 

@@ -10,6 +10,7 @@ from simulator.metrics.apart import CLOSE
 from simulator.metrics.stability import FEWEST
 from simulator.planning.edge import TIE
 from simulator.report.tables import COLOURS
+from simulator.report.trusted import short_line
 from simulator.text import MISSING, counted, joined, number, seconds, several, share, stopped_lines, verb
 
 Data = Mapping[str, Any]
@@ -74,6 +75,7 @@ def load_lines(data: Data) -> list[str]:
         else:
             lines.append("No point is beyond what it carries; larger ones would show where that ends.")
     lines += [f"{several(len(data['measured']), 'measured point')} beside it."] if data.get("measured") else []
+    lines += [short_line(data["trust"])] if data.get("trust") else []
     return lines + stopped_lines(data)
 
 

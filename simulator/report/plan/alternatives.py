@@ -124,7 +124,7 @@ def sensitivity_lines(answer: Data) -> list[str]:
     broken = [f"{row['input']} {_signed(row, end)}" for row in rows for end in (row["down"], row["up"])
               if end and not end["does"]]  # fmt: skip
     breaks = f" With {' or '.join(broken)} this fleet is too small." if broken else ""
-    return [f"The cost hangs most on {most}.{breaks}"]
+    return [f"The cost hangs most on {most}; replicas are about those to buy, with the margin on step times.{breaks}"]
 
 
 def _signed(row: Data, end: Data) -> str:

@@ -19,10 +19,12 @@ from simulator.report.load.words import (
     step_rows,
     steps_table,
 )
+from simulator.report.plan.data import NOT_MODELLED
 from simulator.report.plan.forest import Bar, forest
 from simulator.report.plan.limits import limit_lines, limit_rows
-from simulator.report.plan.words import bought_gpus, example_price, fleet_words, gpu_words, replica_words
+from simulator.report.plan.words import bought_gpus, example_price, export_texts, fleet_words, gpu_words, replica_words
 from simulator.report.render import render
+from simulator.report.trusted import short_line, trusted_lines
 from simulator.report.write import json_text
 from simulator.text import counted, gain, level_value, number, rate_words, stopped_lines
 
@@ -45,9 +47,9 @@ def _budget(data: Data, many: str, one: str) -> str:
 
 
 def carries_text(row: Data, unit: str = " requests/s") -> str:
-    """`118 requests/s (101 to 130)`."""
+    """`118 requests/s (101 to 130)`; a dash where a fleet was not simulated at all."""
     if row["carries"] is None:
-        return "nothing"
+        return "nothing" if row["levels"] else "–"
     if not row["wall"]:
         return f"over {number(row['carries'])}{unit}, no limit breaks"
     low = number(row["low"]) if row["low"] else "less"
@@ -76,6 +78,8 @@ def budget_lines(data: Data) -> list[str]:
         most = f"{_budget(data, 'carry', 'carries')} most as {cost}: {carries_text(best)}."
         lines = [f"{cost}, carries {carries_text(best)}." if there else most]
         lines.append(f"At the plan's traffic, {rate_words(data['traffic'], data['asked_per_s'])}: {level_words(best)}.")
+    lines += _static_lines(data)
+    lines += [short_line(data["trust"])] if data.get("trust") else []
     if best["breaks"]:
         lines.append(f"Just above what it carries: {best['breaks']['words']} (seen over {best['span_s']:,.0f} s of "
                      "arrivals).")  # fmt: skip
@@ -89,6 +93,18 @@ def budget_lines(data: Data) -> list[str]:
         when = ", ".join(f"{months_text(count)} months at {g} % a month" for g, count in months)
         lines.append(f"Traffic that grows gets there in {when}.")
     return lines + stopped_lines(data)
+
+
+def _static_lines(data: Data) -> list[str]:
+    """How many times what static batches carry, where the best fleet has continuous ones and both were tried."""
+    best = data["best"]
+    rows = [row for row in data["rows"] if "static" in row["label"].split(", ") and row["carries"]]
+    if not rows or not best["carries"] or "chunked" not in best["label"].split(", "):
+        return []
+    most = max(rows, key=lambda row: float(row["carries"]))
+    factor = best["carries"] / most["carries"]
+    return [f"chunked is continuous batching, with prompts in chunks: it carries {factor:.3g} times what static "
+            f"batches do at best, {number(most['carries'])} requests/s with {most['label']}."]
 
 
 def budget_tables(data: Data) -> Iterator[Any]:
@@ -108,16 +124,19 @@ def budget_tables(data: Data) -> Iterator[Any]:
     yield table
     if data["steps"]:
         yield steps_table(data)
+    yield from export_texts(data.get("export", {}))
 
 
 def write_budget(data: Data, out: Path) -> None:
-    """budget.json, candidates.csv and report.html in `out`, whole or not at all."""
+    """budget.json, candidates.csv, report.html and deploy.yaml in `out`, whole or not at all."""
     page = render_budget(data)
     with new_folder(out) as folder:
         (folder / "budget.json").write_text(json_text(data), encoding="utf-8")
         rows = [{k: v for k, v in row.items() if k not in ("levels", "breaks")} for row in data["rows"]]
         (folder / "candidates.csv").write_text(csv_text(rows), encoding="utf-8")
         (folder / "report.html").write_text(page, encoding="utf-8")
+        if "kubernetes" in data.get("export", {}):
+            (folder / "deploy.yaml").write_text(data["export"]["kubernetes"], encoding="utf-8")
 
 
 def of_best(row: Data, data: Data) -> str:
@@ -176,4 +195,7 @@ def render_budget(data: Data) -> str:
         gain=gain,
         level_words=level_words,
         limits=limit_rows(data["batch_limits"]),
+        export=data.get("export", {}),
+        trusted=trusted_lines(data.get("trust")),
+        not_modelled=[f"{text[0].upper()}{text[1:]}." for text in NOT_MODELLED],
     )

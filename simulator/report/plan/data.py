@@ -15,12 +15,12 @@ from simulator.planning.slo import MEAN
 from simulator.planning.spec import PlanSpec
 from simulator.planning.statistics import Judgement, finite, mean_of
 from simulator.planning.traffic import asked_rate, mean_rate
+from simulator.planning.trusted import trusted
 from simulator.planning.unlike import BESIDE, OWN
 from simulator.report.autoscaler import manifest
 from simulator.report.plan.deploy import VLLM, command, command_notes, export_both, kubernetes, no_command
 from simulator.report.plan.levels import level_rows, refused_requests
 from simulator.report.plan.names import service_name
-from simulator.report.plan.trusted import trusted
 from simulator.scenario.autoscale import AutoscaleSpec
 from simulator.scenario.length import kv_tokens, safe_tokens
 from simulator.scenario.setup import Setup

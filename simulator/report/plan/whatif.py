@@ -13,6 +13,8 @@ from simulator.planning.whatif import REPLICA_HOURS, SHARES, USD_PER_MILLION
 from simulator.report.folder import new_folder
 from simulator.report.plan.forest import Bar, forest
 from simulator.report.render import markdown_cell, render
+from simulator.report.sections import not_modelled
+from simulator.report.trusted import short_line, trusted_lines
 from simulator.text import bounded, several, share, stopped_lines, times
 
 Data = Mapping[str, Any]
@@ -20,6 +22,7 @@ HEADLINE: Final = ("TTFT p99", "TPOT p99", "output tokens/s", "within SLO", USD_
 """Metrics said of the base."""
 DRAWN: Final = ("TTFT p99", "TPOT p99", "E2E mean")
 """Metrics whose changes are said and drawn: times, smaller is better."""
+NO_INTERVAL: Final = "no interval: one replication"
 UNCOMPARED = (
     "A latency of an overloaded case is not compared: it grows for as long as requests come, so it says how long the "
     "trace is."
@@ -98,10 +101,30 @@ def verdict_lines(data: Data) -> list[str]:
         if told and told[-1][0] > 1:
             parts.append(f"worst with {told[-1][1]}, {change_text(told[-1][2])}")
         lines += [f"{metric}: {'; '.join(parts)}."] if parts else []
+    lines[1:1] = _within_lines(data)
     over = [row["name"] for row in data["rows"][1:] if row["overloaded"]]
-    lines += [f"Overloaded: {', '.join(over)}."] if over else []
+    lines += [f"Overloaded, and so not among the best and worst latencies: {', '.join(over)}."] if over else []
     lines += [f"Cannot run: {row['name']} ({row['error']})." for row in data["rows"] if row["error"]]
+    lines += [f"Base: {short_line(data['trust'])}"] if data.get("trust") else []
     return lines + stopped_lines(data)
+
+
+def _within_lines(data: Data) -> list[str]:
+    """How the share within the SLO changes: from the base's to the smallest and, where that is more, the largest."""
+    base, key = data["rows"][0], "within SLO"
+    found = [(row["cells"][key]["value"], row["name"] + (" (overloaded)" if row["overloaded"] else ""))
+             for row in data["rows"][1:] if not row["error"] and row["cells"].get(key, {}).get("value") is not None]
+    if not found or base["cells"].get(key, {}).get("value") is None:
+        return []
+    own, low, high = base["cells"][key]["value"], min(found), max(found)
+    parts = [f"falls to {share(low[0])} with {low[1]}"] if low[0] < own else []
+    parts += [f"rises to {share(high[0])} with {high[1]}"] if high[0] > own else []
+    return [f"The share within the SLO, {share(own)} in the base, {' and '.join(parts)}."] if parts else []
+
+
+def interval_words(data: Data) -> str:
+    """`90 % intervals`, or that one replication has none."""
+    return f"{100 * data['confidence']:.0f} % intervals" if data["replications"] > 1 else NO_INTERVAL
 
 
 def pictures(data: Data) -> list[dict[str, Any]]:
@@ -114,14 +137,19 @@ def pictures(data: Data) -> list[dict[str, Any]]:
             if not cell or cell["change"] is None:
                 continue
             low, high = cell["change_low"] or cell["change"], cell["change_high"] or cell["change"]
-            open_ = cell["told_apart"] is False
+            open_ = cell["told_apart"] is not True
             colour = "var(--muted)" if open_ else "var(--good)" if cell["change"] < 1 else "var(--bad)"
             bars.append(Bar(row["name"], low, high, cell["change"], change_text(cell), colour))
         svg = forest(bars, f"{metric} against the base", f"{metric} against the base")
         if svg:
-            found.append({"svg": Markup(svg), "caption": f"{metric}: change against the base with its interval, on a "
-                          "logarithmic axis. Green is less, red more, grey may be chance."})  # fmt: skip
+            found.append({"svg": Markup(svg), "caption": f"{metric}: change against the base{_drawn_words(data)}"})
     return found
+
+
+def _drawn_words(data: Data) -> str:
+    if data["replications"] == 1:
+        return ", on a logarithmic axis. No interval: one replication, so any change may be chance: grey."
+    return " with its interval, on a logarithmic axis. Green is less, red more, grey may be chance."
 
 
 def whatif_tables(data: Data) -> Iterator[Any]:
@@ -142,13 +170,19 @@ def whatif_tables(data: Data) -> Iterator[Any]:
                           end_section=metric == data["metrics"][-1])  # fmt: skip
     yield table
     yield Text(
-        f"In brackets: {100 * data['confidence']:.0f} % interval of the change over "
-        f"{several(data['replications'], 'replication')}, each with the same requests for base and change; ~: it may "
-        "be chance. Shares change by percentage points, all else by a factor. The error of the step times is in both "
-        "alike and not in the intervals."
+        f"{_interval_text(data)} Shares change by percentage points, all else by a factor. The error of the step times "
+        "is in both alike and not in the intervals."
     )
     if any(row["overloaded"] for row in data["rows"]):
         yield Text(UNCOMPARED)
+
+
+def _interval_text(data: Data) -> str:
+    if data["replications"] == 1:
+        return "No interval: one replication, with the same requests for base and change; any difference may be chance."
+    return (f"In brackets: {100 * data['confidence']:.0f} % interval of the change over "
+            f"{several(data['replications'], 'replication')}, each with the same requests for base and change; ~: it "
+            "may be chance.")
 
 
 def write_whatif(data: Data, out: Path) -> None:
@@ -170,6 +204,7 @@ def render_whatif(data: Data) -> dict[str, str]:
         "amount": amount,
         "span_text": span_text,
         "uncompared": UNCOMPARED,
+        "interval_words": interval_words(data),
         "answer": verdict_lines(data),
         "pictures": pictures(data),
         "verdict": "overloaded" if data["rows"][0]["overloaded"] or data["stopped"] else "stable",
@@ -177,6 +212,8 @@ def render_whatif(data: Data) -> dict[str, str]:
     page = render(
         "whatif.html",
         title=f"{data['name']}: what if",
+        trusted=trusted_lines(data.get("trust")),
+        not_modelled=not_modelled(),
         **shared,
     )
     return {"report.html": page, "report.md": render("whatif.md", cell=markdown_cell, **shared)}

@@ -12,6 +12,7 @@ from simulator.report.plan.hosts import host_lines
 from simulator.report.plan.levels import level_lines
 from simulator.report.plan.limits import limit_lines
 from simulator.report.plan.purchases import purchase_lines
+from simulator.report.trusted import trust_line
 from simulator.text import (
     bounded,
     counted,
@@ -30,10 +31,6 @@ Data = Mapping[str, Any]
 
 WORTH_PCT: Final = 2.0
 """[%] A change that carries less more a dollar is not worth naming."""
-
-
-MOST_BEYOND: Final = 2
-"""So many sentences on what was not measured stand in the answer; the page has them all."""
 
 
 def fleet_words(fleet: Data) -> str:
@@ -113,18 +110,6 @@ def _example_prices(data: Data) -> list[str]:
         if prices
         else []
     )
-
-
-def trust_line(known: Data) -> str:
-    """What step times stand on: the weakest mark, the error, and the first of what was not measured."""
-    if known["mark"] == "textbook":
-        return "Step times are a textbook's: they have no error."
-    margin = f"{100 * known['step_time_error']:.1f} %"
-    line = f"Step times: {known['mark']}, judged with a margin of {margin} for their error."
-    beyond = known["not_measured"]
-    left = len(beyond) - MOST_BEYOND
-    more = f"; the report has {left} more" if left > 0 else ""
-    return f"{line} Not measured: {'; '.join(beyond[:MOST_BEYOND])}{more}." if beyond else line
 
 
 def _smaller(best: Data) -> str:
@@ -283,12 +268,10 @@ def plan_tables(data: Data) -> Iterator[Any]:
             )
         if answer["sensitivity"]:
             yield table("What the cost hangs on, by the highest rate that keeps every limit",
-                        ("input", "cost of the traffic"),
+                        ("input", "cost of the traffic, and about how many replicas to buy for it"),
                         [(row["input"], ends_text(row)) for row in answer["sensitivity"]])  # fmt: skip
-            yield Text(
-                f"Replicas in this table are by the mean prediction ({data['recommended']['replicas']} are bought: a "
-                "purchase keeps a margin for the profile's error)."
-            )
+            yield Text("Replicas with the margin for the profile's error, as the fleet that is bought; for another "
+                       "step time, which that margin is for, as in brackets above.")
         if answer["hourly"]:
             day = answer["hourly"]
             yield Text(
