@@ -37,7 +37,7 @@ from simulator.engines.turns import ACT, END, Mode, behind, next_replica, set_ev
 from simulator.engines.visit import is_visit, visit_under
 from simulator.engines.world import World
 from simulator.jit import compiled, is_interpreted, jitable
-from simulator.records import COMPLETE, CONTROL, SCHEDULE
+from simulator.records import COMPLETE, CONTROL, SCHEDULE, TIMER
 from simulator.state import GAPS, Column, Limits, Prefix, Replica
 from simulator.units import NEVER
 
@@ -137,6 +137,9 @@ def _advance(complete: Callable[..., None], plan: Callable[..., bool]) -> Callab
         while behind(front, limit, mode.until):
             if len(world.log) > 0 and world.clients.ctl.log_rows + lim.schedule_ahead + 2 > len(world.log):
                 return LOG_FULL
+            if front.event_phase == TIMER and world.clients.coupled == 1:
+                front.event_phase = SCHEDULE  # what others do in this tick before that may cause an arrival in it
+                return DONE
             c.now = front.event_tick
             front.bound = 0
             if front.event_phase == COMPLETE:

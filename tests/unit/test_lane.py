@@ -131,3 +131,13 @@ def test_a_block_that_the_lane_gives_back_is_not_for_who_was_admitted_before(eng
     done = run(requests([0, 0], [1, 4], [7, 4], **windows), engine)
     assert times(done) == ([0, 0], [10, 10], [70, 90])
     assert (done.req.preempted.tolist(), done.req.itl_max.tolist()) == ([0, 1], [10, 60])
+
+
+@ENGINES
+def test_a_batch_whose_window_ends_takes_who_comes_in_that_tick(engine: str) -> None:
+    """Two replicas, batches of 2 or after 10, steps of 10. The first and the third fill replica 0; the second waits at
+    replica 1. At 10 two clients have their answers and the fourth request comes, to replica 1, whose window ends: it
+    is in the batch. The output of replica 0 is seen after its look for a step more, in the same tick."""
+    case = requests([0] * 4, [3, 2, 1, 2], [1] * 4, policy="static", cost=cost(10, cpu=10), batch_window=10,
+                    schedule_ahead=1, max_num_seqs=2, more={"replicas": 2, "load": "closed", "width": 3})
+    assert times(run(case, engine)) == ([0, 10, 0, 10], [10, 20, 10, 20], [10, 20, 10, 20])
