@@ -90,7 +90,8 @@ def test_command_line_prints_one_line_and_exits_with_2(
 
 
 def test_unknown_program_lists_the_known(tmp_path: Path) -> None:
-    with pytest.raises(UnknownNameError, match=r"unknown benchmark program 'decod' \(did you mean decode\?\); known: .*decode"):
+    words = r"unknown benchmark program 'decod' \(did you mean decode\?\); known: .*decode"
+    with pytest.raises(UnknownNameError, match=words):
         harness.run_harness(tmp_path / "ops.json", only=["decod"])
 
 

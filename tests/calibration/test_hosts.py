@@ -69,7 +69,8 @@ def test_a_host_has_no_effect_on_the_textbook_gpu() -> None:
 
 
 def test_an_unknown_host_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"host.name: unknown host 'fats' \(did you mean fast\?\); known: fast, measured, slow"):
+    words = r"host.name: unknown host 'fats' \(did you mean fast\?\); known: fast, measured, slow"
+    with pytest.raises(ConfigError, match=words):
         simulate(scenario(host="fats"))
 
 
