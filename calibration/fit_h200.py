@@ -51,8 +51,6 @@ FP8_KV: Final = "llama8b-h200-fp8kv"
 DEEP_GEMM: Final = "qwen3-8b-fp8-h200/batch_*"
 EQUAL_BATCHES: Final = (1, 8, 32, 64, 128)
 """Sequences of those runs."""
-PRODUCTS: Final = 4
-"""Of a layer: queries, keys and values; what joins the heads; gate and up; down."""
 PIPELINE: Final = "llama8b-h200-pp2"
 TILES: Final = (1.0, 16.0, 17.0, 64.0, 65.0, 128.0, 129.0)
 """[rows] ends of the tile classes of vLLM's 8-bit products on Hopper (16, 64, 128 rows and more:
@@ -79,9 +77,8 @@ def calibrate_h200(reference: Calibration, measurements: Path = MEASUREMENTS) ->
     gemm, decode = fit_gemm(harness.gemm), fit_decode(harness.decode, KV_BYTES)
     shipped = load_gpu("h200-sxm")
     base = with_values(shipped, operator_values(gemm, decode, harness) | {"fp8_kv_rate": 1.0})
-    base.measured.pop("fp8_extra", None)
-    base.measured["deep_gemm_scales"] = {"points": [[1, 0.0], [2, 0.0]], "source": "not fitted yet"}
-    base.measured["fp8_extra"] = {"points": [[1, 0.0], [2, 0.0]], "source": "not fitted yet"}
+    for curve in ("fp8_extra", "deep_gemm_scales"):
+        base.measured[curve] = {"points": [[1, 0.0], [2, 0.0]], "source": "not fitted yet"}
     priors = _priors(reference, harness, load_operators(measurements / H100_HARNESS))
     even = [*runs_named(measurements, ONE), *_runs(measurements, (*PLAIN, FP8_KV))]
     found = fit_steps(even, base, priors)
@@ -168,8 +165,9 @@ def _deep_gemm_scales(runs: Sequence[MeasuredRun], gpu: Gpu) -> list[list[float]
     table = table[(table.kind == 0) & table.tokens.isin(EQUAL_BATCHES)].sort_values("weight", kind="stable")
     table = table.groupby("tokens").last().reset_index()
     missing = table.gap_s.to_numpy() - gpu_seconds(step_cost(runs[0], gpu), table)
-    return [[int(m), round(float(s) / setup.model.layers / PRODUCTS * 1e6, 2)]
-            for m, s in zip(table.tokens, missing, strict=True)]
+    model = setup.model
+    products = model.layers * len([*model.attention_gemms(1), *model.mlp_gemms(model.intermediate, 1)])
+    return [[int(m), round(float(s) / products * 1e6, 2)] for m, s in zip(table.tokens, missing, strict=True)]
 
 
 def h200_block(fit: H200Fit) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class UnknownNameError(ConfigError):
     def __init__(self, kind: str, name: str, known: Iterable[str], where: str = "", hint: str = "") -> None:
         prefix = f"{where}: " if where else ""
         names = sorted(known)
-        near = [] if hint else get_close_matches(name, names, 3, 0.6)
+        near = [] if hint else get_close_matches(name.lower(), names, 3)
         hint = f"did you mean {' or '.join(near)}?" if near else hint
         listed = ", ".join(names)
         if len(names) > MOST_NAMES and kind in LISTS:

@@ -20,6 +20,7 @@ from simulator.profiles.uncertainty import load_uncertainty, share_alone
 from simulator.result import Result
 from simulator.scenario.setup import Setup
 from simulator.text import joined
+from simulator.workload.trace import Trace
 
 _PLACES: Final = {
     "output_tokens_per_s": ("throughput", "output_tokens_per_s"),
@@ -143,6 +144,11 @@ def scaled_line(setup: Setup) -> str:
         f"; the others are of {joined(unused)}" if unused else "")
 
 
+def longest_of(trace: Trace) -> int:
+    """[tokens] prompt and output of the longest request."""
+    return int((trace.prompt + trace.output).max())
+
+
 def not_measured(setup: Setup, longest: int) -> list[str]:
     """What lies outside the measurements behind a replica's step times, a sentence each; `longest`: prompt + output of
     the longest request [tokens]."""
@@ -173,5 +179,5 @@ def trust(result: Result, summary: dict[str, Any]) -> dict[str, Any]:
             intervals[f"{section}.{key}"] = list(known.interval(metric, value, mark, setup.host.known, share))
     beyond: list[str] = []
     if mark != "textbook":
-        beyond = not_measured(setup, int((trace.prompt + trace.output).max()))
+        beyond = not_measured(setup, longest_of(trace))
     return {"mark": mark, "interval_90": intervals, "extrapolated": beyond}

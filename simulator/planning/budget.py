@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulator.engine_choice import to_compile
+from simulator.metrics.trust import longest_of
 from simulator.planning.batch_limits import LEADERS, NEAR, Tried, climb, open_limits
 from simulator.planning.bounds import Ready, gains
 from simulator.planning.cache import PointCache
@@ -34,7 +35,7 @@ from simulator.planning.statistics import (
 )
 from simulator.planning.ties import carried_ties, worst_ties
 from simulator.planning.traffic import asked_rate, at_rate, mean_rate
-from simulator.planning.trusted import longest_of, trusted
+from simulator.planning.trusted import trusted
 from simulator.planning.walls import LOWEST_RATE, NEARBY
 from simulator.scenario.setup import Setup
 from simulator.text import replicas_text, several

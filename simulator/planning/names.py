@@ -1,19 +1,18 @@
 """Names in a plan: looked up when it is read, so that a typing error is one and not a GPU that does not fit."""
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from policies.registry import POLICIES, policy_named
+from policies.registry import policy_named
 from policies.routers import ROUTERS
 from simulator.config import Document
 from simulator.errors import ConfigError, ServecastError, UnknownNameError
 from simulator.profiles.beside import model_beside
-from simulator.profiles.engine import list_engines, load_engine
-from simulator.profiles.gpu import list_gpus, load_gpu
-from simulator.profiles.host import list_hosts, load_host
-from simulator.profiles.model import KV_BYTES, WEIGHT_BYTES, dtype_name, list_models, load_model
+from simulator.profiles.engine import load_engine
+from simulator.profiles.gpu import load_gpu
+from simulator.profiles.host import load_host
+from simulator.profiles.model import KV_BYTES, WEIGHT_BYTES, dtype_name, load_model
 
 MOVED: Final = {
     "policy.name": "candidates.policy",
@@ -81,28 +80,25 @@ def check_prices(key: str, prices: Mapping[str, float], known: Sequence[str]) ->
 
 def check_names(document: Document, base: Path, values: Mapping[str, Iterable[Any]]) -> None:
     """Look up every name of the plan. Raises ConfigError: `file:line: key: unknown ... (did you mean ...?)`."""
-    lookups: dict[str, tuple[Callable[[Any], object], Iterable[str]]] = {
-        "candidates.gpu": (load_gpu, [gpu.path.stem for gpu in list_gpus()]),
-        "candidates.policy": (policy_named, POLICIES),
-        "candidates.router": (_router, ROUTERS),
-        "candidates.weight_dtype": (lambda name: dtype_name(name, WEIGHT_BYTES), WEIGHT_BYTES),
-        "candidates.kv_dtype": (lambda name: dtype_name(name, KV_BYTES), KV_BYTES),
-        "engine.name": (load_engine, [engine.path.stem for engine in list_engines()]),
-        "host.name": (load_host, [host.name for host in list_hosts()]),
-        "model": (lambda name: load_model(model_beside(base, name)), list_models()),
-        "candidates.model": (lambda name: load_model(model_beside(base, name)), list_models()),
+    lookups: dict[str, Callable[[Any], object]] = {
+        "candidates.gpu": load_gpu,
+        "candidates.policy": policy_named,
+        "candidates.router": _router,
+        "candidates.weight_dtype": lambda name: dtype_name(name, WEIGHT_BYTES),
+        "candidates.kv_dtype": lambda name: dtype_name(name, KV_BYTES),
+        "engine.name": load_engine,
+        "host.name": load_host,
+        "model": lambda name: load_model(model_beside(base, name)),
+        "candidates.model": lambda name: load_model(model_beside(base, name)),
     }
     lookups |= {f"candidates.beside.{key}": lookups[f"candidates.{key}"] for key in ("gpu", "weight_dtype", "kv_dtype")}
-    for key, (lookup, known) in lookups.items():
+    for key, lookup in lookups.items():
         for name in values[key]:
             try:
                 if name is not None:
                     lookup(name)
             except ConfigError as error:
-                unknown = isinstance(error, UnknownNameError)
-                near = difflib.get_close_matches(str(name).lower(), sorted(known), 1) if unknown else []
-                hint = f" (did you mean {near[0]}?)" if near else ""
-                raise ConfigError(f"{document.where(tuple(key.split('.')))}: {key}: {error}{hint}") from None
+                raise ConfigError(f"{document.where(tuple(key.split('.')))}: {key}: {error}") from None
 
 
 def _router(name: str) -> None:

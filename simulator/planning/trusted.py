@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from simulator.metrics.trust import mark_of, not_measured
+from simulator.metrics.trust import longest_of, mark_of, not_measured
 from simulator.planning.bounds import Ready, step_error
 from simulator.scenario.setup import Setup
 from simulator.workload.trace import Trace
@@ -11,7 +11,7 @@ from simulator.workload.trace import Trace
 def trusted(found: Ready, longest: int) -> dict[str, Any]:
     """{"mark": the weakest of the fleet's, "step_time_error": relative, "not_measured": [sentences]}.
 
-    `longest`: prompt + output of the longest request [tokens].
+    `longest` request [tokens].
     """
     assert found.setup is not None
     errors = [error.relative for error in found.errors.values()] or [found.error.relative]
@@ -22,11 +22,6 @@ def trusted_run(setup: Setup, trace: Trace) -> dict[str, Any]:
     """The same of a scenario that is set up, with the error that its profiles have."""
     pools = list(setup.pools.values()) or [setup]
     return _known(setup, max(step_error(pool).relative for pool in pools), longest_of(trace))
-
-
-def longest_of(trace: Trace) -> int:
-    """[tokens] prompt and output of the longest request."""
-    return int((trace.prompt + trace.output).max())
 
 
 def _known(setup: Setup, error: float, longest: int) -> dict[str, Any]:

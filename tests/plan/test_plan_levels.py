@@ -265,6 +265,7 @@ def test_survive_judges_the_fleet_bought_and_the_loss() -> None:
         (["slo={attainment: {share: 0.9, queue_s: 300}}"], ["slo.attainment.queue_s", "did you mean 0.3"]),
         (["policy.max_num_seqs=64"], ["policy.max_num_seqs", "candidates.max_num_seqs"]),
         (["hardware.gpu=l40s"], ["candidates.gpu"]),
+        (["candidates.gpu=H10O-SXM"], ["--set", "candidates.gpu", "did you mean h100-sxm"]),
         (["candidates.gpu=H1000"], ["--set", "candidates.gpu", "did you mean h100"]),
         (["candidates.router=round_robbin"], ["candidates.router", "did you mean round_robin"]),
         (["candidates.policy=chunkt"], ["candidates.policy", "did you mean chunked"]),
@@ -277,7 +278,7 @@ def test_messages_name_what_would_work(
 ) -> None:
     assert main(["plan", str(PLAN), *(x for change in changes for x in ("--set", change))]) == 2
     text = capsys.readouterr().err
-    assert text.count("\n") == 1
+    assert text.count("\n") == 1 and text.count("did you mean") <= 1
     for word in words:
         assert word in text
 

@@ -25,6 +25,7 @@ from simulator.scenario.autoscale import AutoscaleSpec
 from simulator.scenario.length import kv_tokens, safe_tokens
 from simulator.scenario.setup import Setup
 from simulator.version import schema_of
+from simulator.workload.trace import Trace
 
 NOT_MODELLED = (
     "network and load-balancer latency between client and replica; time to start a replica, but in autoscale and spot",
@@ -105,7 +106,7 @@ def question(plan: Plan) -> dict[str, Any]:
         "span_s": trace.span_ns / 1e9,
         "prompt_mean": float(trace.prompt.mean()),
         "output_mean": float(trace.output.mean()),
-        "longest": int((trace.prompt + trace.max_tokens).max()),
+        "longest": _longest(trace),
         "model": ", ".join(dict.fromkeys(name or spec.model for name in spec.candidates.model)),
         "engine": spec.engine.name,
         "slo": slo(spec),
@@ -113,6 +114,11 @@ def question(plan: Plan) -> dict[str, Any]:
         "objective": spec.objective,
         "confidence": spec.search.confidence,
     }
+
+
+def _longest(trace: Trace) -> int:
+    """[tokens] of the longest request that a replica must have room for, max_tokens for its answer."""
+    return int((trace.prompt + trace.max_tokens).max())
 
 
 def choice(plan: Plan, c: Choice) -> dict[str, Any]:
@@ -138,7 +144,7 @@ def choice(plan: Plan, c: Choice) -> dict[str, Any]:
         "worst_windows": worst(o.judgement, plan.spec),
         "fewer": o.fewer,
         "fewer_replicas": o.smaller + c.fleet.spare if o.smaller else None,
-        "trust": trusted(plan.ready[c.fleet.candidate.label], question(plan)["longest"]),
+        "trust": trusted(plan.ready[c.fleet.candidate.label], _longest(plan.trace)),
     }
 
 

@@ -85,8 +85,8 @@ def chosen_words(best: Data) -> str:
         return f"The fleet was chosen so that {slower}the whole interval is still within every limit."
     steps = f"with steps {100 * error:.1f} % slower " if error else ""
     values = ", ".join(f"{level['name']} {level_value(level, 'decided_on')}" for level in best["levels"])
-    reach = "reaches" if len(open_ends) == 1 else "reach"
-    whose = "the interval" if len(open_ends) == 1 else "the intervals"
+    reach = verb(len(open_ends), "reaches", "reach")
+    whose = verb(len(open_ends), "the interval", "the intervals")
     return (
         "Meets by value, not by its whole interval: a recorded trace has no replications, and the fleet was chosen so "
         f"that on these very requests every level is within its limit {steps}({values}). How far such traffic may "
