@@ -101,6 +101,7 @@ def test_classes_tell_arrivals_gpus_and_what_is_not_plain() -> None:
         "llama8b-h200-pp2/conv_r10": "traffic, 2 x H200, pipeline",
         "qwen3-30b-a3b-h200-tp2ep/batch_b8": "batches, 2 x H200, experts",
         "llama8b-h200-lora/conv_r5_l1": "traffic, H200, LoRA",
+        "gpt-oss-120b-h200-b/conv_r5": "traffic, H200, mxfp4 experts",
     }
     assert {name: class_of(load_run(MEASUREMENTS / name)) for name in expected} == expected
 
