@@ -85,7 +85,7 @@ def spend(
         "traffic": traffic * spec.growth,
         "asked_per_s": (asked_rate(spec) or 0.0) * spec.growth or None,
         "model": spec.model,
-        "asked": [target.name for target in spec.slo.targets],
+        "asked": list(spec.slo.words()),
         "confidence": spec.search.confidence,
         "survive": spec.survive,
         "rows": rows,
