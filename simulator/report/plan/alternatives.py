@@ -125,7 +125,8 @@ def sensitivity_lines(answer: Data) -> list[str]:
     broken = [f"{row['input']} {_signed(row, end)}" for row in rows for end in (row["down"], row["up"])
               if end and not end["does"]]  # fmt: skip
     breaks = f" With {' or '.join(broken)} this fleet is too small." if broken else ""
-    return [f"{price} cost hangs most on {most}; replicas are about those to buy, with the margin on step times.{breaks}"]
+    return [f"{price} cost hangs most on {most}; replicas are about those to buy, with the margin on step times."
+            f"{breaks}"]  # fmt: skip
 
 
 def _signed(row: Data, end: Data) -> str:
