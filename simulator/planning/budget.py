@@ -86,7 +86,7 @@ def spend(
         "trace": trace.meta.facts,
         "asked_per_s": (asked_rate(spec) or 0.0) * spec.growth or None,
         "model": spec.model,
-        "asked": [target.name for target in spec.slo.targets],
+        "asked": list(spec.slo.words()),
         "confidence": spec.search.confidence,
         "survive": spec.survive,
         "rows": rows,

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +198,9 @@ def test_deployment_has_every_replica_and_its_gpus() -> None:
 def test_manifests_have_no_anchors_and_say_who_routes() -> None:
     text = kubernetes(*case({"router": "least_outstanding"}))
     assert not re.search(r"[&*]id\d", text)
-    assert "not by the planned least outstanding router" in text
+    assert "\n# This Service spreads connections" in text and "not by the planned least outstanding router" in text
+    spec, setup, fleet = case({"router": "least_outstanding"})
+    assert "router" not in kubernetes(spec, setup, replace(fleet, serving=1, spare=0))
     assert "not by the planned least outstanding router" in " ".join(
         export_lines(data({"router": "least_outstanding", "gpu": "h100-sxm", "replicas": [2]})["export"]))  # fmt: skip
 

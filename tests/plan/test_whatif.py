@@ -227,6 +227,23 @@ def test_factors_and_their_inverses_stand_as_far_from_the_base() -> None:
         assert same - half == pytest.approx(twice - same, abs=0.11)
 
 
+@pytest.mark.parametrize(("factors", "unit"), [((0.35, 1.05), "x"), ((0.62, 8.2), "x"), ((0.78, 1.3), " %")])
+def test_an_axis_has_ticks_on_both_sides_of_one_kind_and_no_line_through_a_name(
+    factors: tuple[float, float], unit: str
+) -> None:
+    """Beyond each end of the rows, or where there is next to nothing on a side, none."""
+    made = forest([Bar("a row", *factors, None, ""), Bar("another", *factors, None, "")], "t", "l")
+    for svg in made.split("</svg>")[:2]:
+        ticks = re.findall(r'<text x="([0-9.]+)" y="[0-9.]+" text-anchor="middle" fill="var\(--muted\)">([^<]+)<', svg)
+        *ticks, (_, label) = ticks
+        assert label == "l" and all(text.endswith(unit) for _, text in ticks)
+        at = {float(re.sub(r"[^0-9.+-]", "", text)) / (100 if "%" in unit else 1) + ("%" in unit) for _, text in ticks}
+        assert min(at) <= factors[0] and (max(at) >= factors[1] or factors[1] < 1.1)
+    names = [float(y) for y in re.findall(r'<text x="16" y="([0-9.]+)"', svg)]
+    lines = [(float(top), float(end)) for top, end in re.findall(r'y1="([0-9.]+)" y2="([0-9.]+)" stroke="var', svg)]
+    assert len(names) == 2 and lines and not any(top < y - 3 < end for y in names for top, end in lines)
+
+
 def test_fixed_or_autoscaled_says_what_each_costs() -> None:
     """A fixed fleet is paid for from the first arrival to the last token, an autoscaled one as long as it is there: one
     that never looks has one of its two replicas, and costs what one costs."""

@@ -203,7 +203,8 @@ def step_rows(data: Data) -> list[tuple[str, ...]]:
     """(fleet, up to which rate it does, then, months by growth...)."""
     rows = []
     for k, step in enumerate(data["steps"]):
-        then = f"add a replica before {step['rate']:.3g} requests/s" if k + 1 < len(data["steps"]) else "-"
+        last = k + 1 == len(data["steps"])
+        then = "larger ones were not looked at" if last else f"add a replica before {step['rate']:.3g} requests/s"
         months = (months_text(months) for months in list(step["months"].values())[:MOST_GROWTHS])
         rows.append((counted(step), f"{step['rate']:.3g}", then, *months))
     return rows

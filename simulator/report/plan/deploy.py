@@ -147,8 +147,8 @@ def command_notes(setup: Setup, fleet: Fleet) -> list[str]:
     weights = setup.model.weight_format(setup.scenario.hardware.weight_dtype)
     if weights.method == "load":
         notes.append(
-            "fp8 weights: --quantization=fp8 makes them from the 16-bit checkpoint while it loads; a checkpoint in fp8 "
-            "needs no such flag"
+            "weights in fp8: --quantization=fp8 makes them from the 16-bit checkpoint while it loads; a checkpoint in "
+            "fp8 needs no such flag"
         )
     elif weights.quantised:
         notes.append(f"the checkpoint is quantised, {weights.text()}: the engine reads that from its config.json")
@@ -169,8 +169,12 @@ def command_notes(setup: Setup, fleet: Fleet) -> list[str]:
 
 def routing_note(fleet: Fleet) -> str:
     """That a Service does not route as the plan does."""
-    return ("the Service of deploy.yaml (written with --out) spreads connections as the cluster does (kube-proxy: at "
-            f"random), not by the planned {fleet.candidate.router.replace('_', ' ')} router; put a router that does in "
+    return f"the Service of deploy.yaml (written with --out) {_spreads(fleet)}"
+
+
+def _spreads(fleet: Fleet) -> str:
+    return ("spreads connections as the cluster does (kube-proxy: at random), "
+            f"not by the planned {fleet.candidate.router.replace('_', ' ')} router; put a router that does in "
             "front of the pods")
 
 
@@ -222,7 +226,7 @@ def export_both(spec: PlanSpec, setup: Setup, fleet: Fleet) -> dict[str, Any]:
     for pool_name, (pool, count, gpus, kind) in pools.items():
         labels = {"app.kubernetes.io/name": name, "app.kubernetes.io/component": pool_name}
         made = _deployment(spec, pool, service_name(pool_label(name, pool_name)), labels, count, gpus)
-        parts.append(f"# {kind}: {PINNED}\n{made}")
+        parts.append(f"# {kind}: {PINNED}.\n{made}")
     return found | {"vllm": found["command"], "kubernetes": "---\n".join([*parts, _service(name, fleet)])}
 
 
@@ -274,7 +278,8 @@ def _service(name: str, fleet: Fleet) -> str:
         "metadata": {"name": name, "labels": labels},
         "spec": {"selector": labels, "ports": [{"port": PORT, "targetPort": PORT}]},
     }
-    return f"# {routing_note(fleet)}\n{_yaml(service)}"
+    note = f"# This Service {_spreads(fleet)}.\n" if fleet.replicas > 1 else ""
+    return f"{note}{_yaml(service)}"
 
 
 def _yaml(part: dict[str, Any]) -> str:
