@@ -83,6 +83,7 @@ def spend(
         "objective": spec.objective,
         "budget": spec.budget.model_dump(exclude_none=True) if spec.budget else {},
         "traffic": traffic * spec.growth,
+        "trace": trace.meta.facts,
         "asked_per_s": (asked_rate(spec) or 0.0) * spec.growth or None,
         "model": spec.model,
         "asked": list(spec.slo.words()),

@@ -158,6 +158,20 @@ def test_limit_reads_no_further_and_accounts_for_every_row(tmp_path: Path) -> No
     assert options.meta.rows_read == 4 and sum(options.meta.rows_dropped.values()) == 2
 
 
+def test_the_account_names_the_rate_that_copies_make_beside_the_logs_own(tmp_path: Path) -> None:
+    """Requests every 2 s for 10: 0.5 a second."""
+    path = tmp_path / "t.csv"
+    path.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + "".join(f"{2 * k},5,5\n" for k in range(6)))
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"copies": 4}, "; 4 copies: 2 requests/s, where the log has 0.5"),
+        ({"rate_scale": 3.0}, "; 3 times its speed: 1.5 requests/s, where the log has 0.5"), ({}, "")]
+    for options, said in cases:
+        meta = load_trace(path, time_unit="s", **options).meta
+        assert meta.account == "6 rows read" + said and meta.facts["account"] == (meta.account if said else "")
+    saved = load_trace(save_columns(load_trace(path, time_unit="s", copies=4), tmp_path / "saved"))
+    assert saved.meta.account == "6 rows read; 4 copies: 2 requests/s, where the log has 0.5"
+
+
 def test_cap_output_leaves_the_original_alone() -> None:
     trace = small([0, 1])
     assert cap_output(trace, 10).output.tolist() == [10, 10]

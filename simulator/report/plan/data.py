@@ -295,7 +295,7 @@ def assumptions(plan: Plan) -> list[str]:
             f"the trace is superposed {plan.trace.meta.copies} times, each copy turned by a random time; "
             "replications draw other turns"
         )
-    elif plan.trace.meta.source != "generated":
+    elif plan.trace.meta.source not in ("generated", "sessions"):
         texts.append(
             "one recorded trace is answered for this very traffic; its intervals come from within the run and "
             "say how far such traffic may differ, not how another day would"

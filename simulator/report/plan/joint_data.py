@@ -25,6 +25,8 @@ def joint_data(joint: Joint) -> dict[str, Any]:
     """Plans of all deployments, and their sum."""
     plans = {name: plain(found) for name, found in joint.plans.items()}
     rows = [_planned(name, spec.model, plans.get(name)) for name, spec in joint.asked.specs.items()]
+    for name, found in joint.plans.items():
+        next(row for row in rows if row["name"] == name)["trace"] = found.trace.meta.facts
     return {
         **_head(joint.asked, rows),
         "common": None,
@@ -43,7 +45,8 @@ def joint_data(joint: Joint) -> dict[str, Any]:
 def shared_data(shared: Shared) -> dict[str, Any]:
     """A budget over all deployments: the split, and what it carries."""
     specs, found = shared.asked.specs, shared.found
-    rows = [_bought(shared, k) if found else _none(part, shared) for k, part in enumerate(shared.parts)]
+    rows = [(_bought(shared, k) if found else _none(part, shared)) | {"trace": part.trace.meta.facts}
+            for k, part in enumerate(shared.parts)]
     head = _head(shared.asked, rows)
     head["feasible"] = head["feasible"] and found is not None
     growth = next(iter(specs.values())).growth_pct_per_month
