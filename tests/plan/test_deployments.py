@@ -97,6 +97,9 @@ def test_the_best_split_of_a_budget_is_that_of_theory() -> None:
     need = sum(math.ceil(1 / wall(name)) for name in SERVICE)
     assert data["needs"]["gpus"] == need
     assert f"7 GPUs carry {data['common']['carries']:.2f} times" in joint_lines(data)[0]
+    for times in (data["common"]["carries"], 0.9, 1.1):
+        page = render_joint(data | {"common": data["common"] | {"carries": times}})
+        assert ("verdict overloaded" in page, "verdict stable" in page) == (times < 1, times >= 1)
 
 
 def test_what_is_left_over_is_told_from_a_cap_on_replicas() -> None:
