@@ -19,8 +19,8 @@ _DETAILED: Final = 4
 """Runs up to which each gets a table of its own."""
 
 
-def validation_page(result: dict[str, Any], runs: Sequence[MeasuredRun], host: Host | None = None, most_figures: int = 8,
-                    fit: str = "") -> str:
+def validation_page(result: dict[str, Any], runs: Sequence[MeasuredRun], host: Host | None = None,
+                    most_figures: int = 8, fit: str = "") -> str:
     """HTML of a validation of `runs` on `host`; pictures of the first that were not used for fitting. `fit`: that
     the profiles were fitted on these runs (overlay.fit_sentence)."""
     unused = {entry["run"] for entry in result["runs"] if not entry["used_for_fit"]}

@@ -38,7 +38,7 @@ VLLM: Final = "vllm"
 ENGINES: Final = (VLLM, SGLANG, TRTLLM)
 PORT: Final = 8000
 TOKEN_SECRET: Final = "hf-token-secret"
-"""Secret of the cluster with a token of Hugging Face, named as in vLLM's own manifests (docs.vllm.ai, Using Kubernetes);
+"""Secret of the cluster with a token of Hugging Face, named as in vLLM's manifests (docs.vllm.ai, Using Kubernetes);
 optional, for most repositories need none."""
 GATED: Final = ("meta-llama/", "google/", "mistralai/", "CohereForAI/")
 """Owners on Hugging Face whose weights come, in part or all, only to those who have accepted a licence."""
@@ -71,8 +71,8 @@ def no_command(spec: PlanSpec, setup: Setup) -> str:
     if weights.method == "load" and weights.dtype in CHECKPOINTS:
         return f"{weights.dtype} weights need {CHECKPOINTS[weights.dtype]}, and {scenario.model} names none"
     drafts = scenario.engine.speculation
-    key = "model" if spec.model == scenario.model else "candidates.model"
-    for model, key in ((scenario.model, key), (drafts.draft if drafts else None, "engine.speculation.draft")):
+    own = "model" if spec.model == scenario.model else "candidates.model"
+    for model, key in ((scenario.model, own), (drafts.draft if drafts else None, "engine.speculation.draft")):
         if model is not None and _checkpoint(model) is None:
             return (f"{model} is a shape, not the folder of a checkpoint; set {key} to the folder that has its weights "
                     "beside its config.json")
@@ -167,7 +167,7 @@ def command_notes(setup: Setup, fleet: Fleet) -> list[str]:
             "average; vLLM logs that as the mean acceptance length"
         )
     model = _checkpoint(setup.scenario.model) or ""
-    if _repository(model) and model.startswith(GATED):
+    if _gated(model):
         notes.append(_token_note(model, setup.engine.name == VLLM))
     if setup.engine.name != VLLM:
         notes.append(f"arguments as {setup.engine.name} documents them; its step times here are taken over from vLLM, "
@@ -180,6 +180,11 @@ def command_notes(setup: Setup, fleet: Fleet) -> list[str]:
 def _repository(model: str) -> bool:
     """Whether it is fetched from Hugging Face: `owner/name`, no folder."""
     return model.count("/") == 1 and not model.startswith((".", "/")) and not Path(model).is_dir()
+
+
+def _gated(model: str) -> bool:
+    """Whether Hugging Face may ask who fetches it."""
+    return _repository(model) and model.startswith(GATED)
 
 
 def _token_note(model: str, manifest: bool) -> str:
@@ -292,7 +297,8 @@ def _deployment(spec: PlanSpec, setup: Setup, name: str, labels: dict[str, str],
         "metadata": {"name": name, "labels": labels},
         "spec": {"replicas": replicas, "selector": {"matchLabels": labels}, "template": pod},
     }
-    return _yaml(deployment)
+    note = f"# {_token_note(flags[0], True)}.\n" if _gated(flags[0]) else ""
+    return f"{note}{_yaml(deployment)}"
 
 
 def _service(name: str, fleet: Fleet) -> str:

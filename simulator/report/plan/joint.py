@@ -102,7 +102,8 @@ def _trust_lines(data: Data) -> list[str]:
 def _trusted(data: Data) -> list[str]:
     """The same for a section of its own: the mark of each model, then each that was not measured, with whose it is."""
     rows = [row for row in data["deployments"] if row.get("trust")]
-    lines = [f"{row['name']}: {line}" for row in rows for line in [mark_line(row["trust"], data["budget"] is None)]]
+    lines = [mark_line(row["trust"], data["budget"] is None).replace("Step times", f"Step times of {row['name']}", 1)
+             for row in rows]
     notes: dict[str, list[str]] = {}
     for row in rows:
         for text in row["trust"]["not_measured"]:

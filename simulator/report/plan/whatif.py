@@ -24,8 +24,8 @@ DRAWN: Final = ("TTFT p99", "TPOT p99", "E2E mean")
 """Metrics whose changes are said and drawn: times, smaller is better."""
 NO_INTERVAL: Final = "no interval: one replication"
 UNCOMPARED = (
-    "TTFT, E2E and queueing of an overloaded case are not compared: they grow for as long as requests come, so they say "
-    "how long the trace is. Its TPOT does not."
+    "TTFT, E2E and queueing of an overloaded case are not compared: they grow for as long as requests come, so they "
+    "say how long the trace is. Its TPOT does not."
 )
 
 
