@@ -105,7 +105,7 @@ def test_a_latency_that_grows_with_the_trace_is_not_compared() -> None:
     assert row["overloaded"] and flood["E2E p99"]["change"] is None and flood["E2E p99"]["value"] > 0
     assert flood["output tokens/s"]["change"] > 1
     assert cells(data, "more")["E2E p99"]["change"] is not None
-    assert "overloaded case is not compared" in render_whatif(data)["report.html"]
+    assert "of an overloaded case are not compared" in render_whatif(data)["report.html"]
 
 
 @pytest.mark.parametrize(
@@ -206,16 +206,19 @@ def case(name: str, factor: float | None = None, told: bool = True, overloaded: 
 def test_the_page_begins_with_the_answer_and_draws_what_can_be_compared() -> None:
     rows = [case("base", 1.0), case("half", 0.5), case("thrice", 3.0), case("alike", 1.01, told=False),
             case("flooded", overloaded=True)]  # fmt: skip
+    rows[-1]["cells"]["TPOT p99"] = case("", 10.0)["cells"]["TPOT p99"]  # no waiting is in it
     data = {"name": "n", "description": "", "base": "b", "replications": 3, "confidence": 0.9, "stopped": "",
             "metrics": ["TTFT p99", "TPOT p99", "E2E mean"], "rows": rows, "missing": []}  # fmt: skip
     lines = verdict_lines(data)
     assert lines[0] == "The base keeps up: TTFT p99 100 ms, TPOT p99 100 ms."
     assert lines[1].startswith("TTFT p99: best with half, -50.0 %") and "worst with thrice, 3.00x " in lines[1]
-    assert lines[-1] == "Overloaded, and so not among the best and worst latencies: flooded."
+    assert "TPOT p99: best with half" in lines[2] and "worst with flooded (overloaded), 10.0x" in lines[2]
+    assert lines[-1] == "Overloaded, and so not compared by TTFT p99 and E2E mean, which grow with the trace: flooded."
     page = render_whatif(data)["report.html"]
     assert page.index("The base keeps up") < page.index("<svg") < page.index("<table")
     drawn = [picture["svg"] for picture in pictures(data)]
-    assert len(drawn) == 3 and all("flooded" not in svg and svg.count("<circle") == 2 * 3 for svg in drawn)
+    assert ["flooded (overloaded)" in svg for svg in drawn] == [False, True, False]
+    assert [svg.count("<circle") for svg in drawn] == [2 * 3, 2 * 4, 2 * 3]
 
 
 def test_factors_and_their_inverses_stand_as_far_from_the_base() -> None:
