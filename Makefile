@@ -39,7 +39,7 @@ demo: $(RUN_STAMP)
 	@echo "replaying 2,000 requests four times"
 	@echo "1. throughput when there is always more to do (256 requests in flight):"
 	$(BIN)/servecast compare $(DEMO) --set load=closed --set load.width=256 --out out/demo/saturated
-	@echo "2. latency at one request a second, which both carry:"
+	@echo "2. latency at one request a second, which both keep up with:"
 	$(BIN)/servecast compare $(DEMO) --set workload.arrivals.rate=1 --out out/demo/carried
 	@echo "open out/demo/saturated/report.html and out/demo/carried/report.html"
 

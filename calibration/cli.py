@@ -163,6 +163,7 @@ def validate(
     from calibration import validate as validation
     from calibration.harness import write_atomically
     from calibration.inputs import places_of
+    from calibration.overlay import fit_sentence
     from calibration.server import Server
     from simulator.profiles.host import load_host
 
@@ -171,19 +172,20 @@ def validate(
     served_on = load_host(host).scaled(cpu_scale)
     with progress_bar("predicting", len(places_of(inputs)), quiet=False) as advance:
         pairs, refused = validation.predicted(inputs, served_on, server, note, own_launches, advance)
+    fit = fit_sentence((host, hardware), inputs)
     result = validation.report(pairs, served_on, own_launches) | {"refused": refused}
     if json_file is not None:
         write_atomically(json_file, json.dumps(result, indent=1, allow_nan=False) + "\n")
     if report is not None:
         from calibration.report import validation_page
 
-        write_atomically(report, validation_page(result, [run for run, _ in pairs], served_on))
+        write_atomically(report, validation_page(result, [run for run, _ in pairs], served_on, fit=fit))
     inside, width = result["inside_interval_pct"], result["median_width_pct"]
     for entry in refused:
         note(f"{entry['run']} left out: {entry['reason']}")
     held = "every run was used for the fit" if inside is None else (
         f"inside the 90 % interval: {inside} %; median half-width {width} %")
-    show(validation.table(result), held)
+    show(validation.table(result), held, *([fit] if fit else []))
     for path in (json_file, report):
         if path is not None:
             note(f"written: {path}")

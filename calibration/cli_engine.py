@@ -163,7 +163,7 @@ def table(found: "Scales") -> "Table":
 
     from simulator.text import seconds
 
-    grid = Table(title="what the runs tell: measured, predicted before and after the fit")
+    grid = Table(title="what the runs tell, as geometric means: measured, predicted before and after the fit")
     for name in ("run", "metric", "of"):
         grid.add_column(name)
     for name in ("requests", "measured", "before", "after"):

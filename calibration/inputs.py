@@ -18,6 +18,13 @@ def places_of(inputs: Iterable[Path]) -> list[Path]:
     return list({place.resolve(): place for place in places}.values())
 
 
+def requests_bytes(place: Path) -> int:
+    """[bytes] of a file, or of a folder with run.yaml but for step logs, which grow with the time that it takes to
+    predict them."""
+    files = [file for file in place.iterdir() if not file.name.startswith("steps")] if place.is_dir() else [place]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
 def runs_of(path: Path, given: Server, note: Callable[[str], None]) -> list[MeasuredRun]:
     """The runs in a result file, or the one of a folder with run.yaml. `note` is told what a file leaves open.
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from calibration.scales import Factor, Scales
 from simulator.errors import ConfigError
 from simulator.profiles.gpu import Gpu
 from simulator.profiles.host import REFERENCE
+from simulator.reading import ReadError, read_json
 from simulator.report.folder import check_target, new_folder
 from simulator.version import __version__
 
@@ -41,6 +43,20 @@ def write_overlay(out: Path, found: Scales, gpu: Gpu, inputs: Sequence[Path], ab
                {"name": f"{gpu.name}-calibrated", "mark": "fitted" if found.gpu.known else gpu.mark,
                 "scaled_from": _base(gpu, target), "time_scale": _entry(found.gpu, source)})
         (folder / "calibration.json").write_text(json.dumps(told, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def fit_sentence(profiles: Sequence[str | None], inputs: Sequence[Path]) -> str:
+    """That host or GPU were fitted on some of the files, as the calibration.json beside them says; empty where not."""
+    fitted = set[str]()
+    for folder in {Path(name).parent for name in profiles if name and name.endswith(".yaml")}:
+        with suppress(ReadError, KeyError, TypeError):
+            fitted |= {each["sha256"] for each in read_json(folder / "calibration.json")["inputs"]}
+    files = _files(inputs)
+    own = [path for path in files if _digest(path)["sha256"] in fitted]
+    if not own:
+        return ""
+    which = "these very runs" if len(own) == len(files) else f"{len(own)} of the {len(files)} files these runs are from"
+    return f"Host and GPU were fitted on {which}: errors there are what the fit has left, not those of a prediction."
 
 
 def fit_data(found: Scales) -> dict[str, Any]:

@@ -19,9 +19,10 @@ _DETAILED: Final = 4
 """Runs up to which each gets a table of its own."""
 
 
-def validation_page(result: dict[str, Any], runs: Sequence[MeasuredRun], host: Host | None = None, most_figures: int = 8
-                    ) -> str:
-    """HTML of a validation of `runs` on `host`; pictures of the first that were not used for fitting."""
+def validation_page(result: dict[str, Any], runs: Sequence[MeasuredRun], host: Host | None = None,
+                    most_figures: int = 8, fit: str = "") -> str:
+    """HTML of a validation of `runs` on `host`; pictures of the first that were not used for fitting. `fit`: that
+    the profiles were fitted on these runs (overlay.fit_sentence)."""
     unused = {entry["run"] for entry in result["runs"] if not entry["used_for_fit"]}
     shown = [run for run in runs if run.name in unused and len(run.requests) > 1] or list(runs)
     pictures = [_picture(figure, run.name, caption, f"f{k}{place}-")
@@ -30,7 +31,7 @@ def validation_page(result: dict[str, Any], runs: Sequence[MeasuredRun], host: H
     columns = [name for name in METRICS if any(name in entry["metrics"] for entry in result["runs"])]
     return render(
         "validate.html", title="Predicted against measured", result=result, answer=answer(result),
-        columns=[(name, heading(name)) for name in columns], pictures=pictures, value=_value,
+        columns=[(name, heading(name)) for name in columns], pictures=pictures, value=_value, fit=fit,
         counted=any(entry["preemptions"]["measured"] is not None for entry in result["runs"]),
         detailed=result["runs"] if len(result["runs"]) <= _DETAILED else []) + "\n"
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from calibration.accepted import NotModelledError
 from calibration.classes import class_of, served_alone
 from calibration.fit import used_for_fit
-from calibration.inputs import places_of, runs_of
+from calibration.inputs import places_of, requests_bytes, runs_of
 from calibration.launches import own_host
 from calibration.measured import MeasuredRun, measured_metrics
 from calibration.predict import Prediction, predict, setup_of
@@ -53,13 +53,17 @@ def validate(inputs: Iterable[Path], host: Host | None = None, server: Server = 
 
 def predicted(inputs: Iterable[Path], host: Host | None = None, server: Server = _NO_SERVER,
               note: Callable[[str], None] = lambda line: None, own_launches: bool = False,
-              progress: Callable[[int], None] = lambda done: None) -> tuple[list[Pair], list[dict[str, str]]]:
+              progress: Callable[[int, float], None] = lambda done, share: None,
+              ) -> tuple[list[Pair], list[dict[str, str]]]:
     """Runs with their predictions, and those refused with the reason; `note` is told what a file leaves open,
-    `progress` how many files and folders are done."""
+    `progress` how many files and folders are done, and which share of all bytes of requests that is."""
     pairs: list[Pair] = []
     refused: list[tuple[Path, ServecastError]] = []
-    for k, place in enumerate(places_of(inputs)):
-        progress(k)
+    places = places_of(inputs)
+    sizes = [requests_bytes(place) for place in places]
+    for k, place in enumerate(places):
+        if k:
+            progress(k, sum(sizes[:k]) / max(1, sum(sizes)))
         try:
             for run in runs_of(place, server, note):
                 on = own_host(run, host or load_host()) if own_launches else host

@@ -60,9 +60,7 @@ class Result:
         return {
             "servecast": __version__, "python": platform.python_version(), "numpy": np.__version__,
             "seed": self.scenario.seed, "replication": self.replication,
-            "trace": {"source": self.trace.meta.source, "sha256": self.trace.meta.sha256,
-                      "rows_read": self.trace.meta.rows_read, "rows_dropped": dict(self.trace.meta.rows_dropped),
-                      "not_simulated": list(self.trace.meta.not_used)},
+            "trace": self.trace.meta.facts,
             "gpu": {"name": setup.gpu.name, "mark": setup.gpu.mark},
             "engine": {"name": setup.engine.name, "version": setup.engine.version, "mark": setup.engine.mark},
             "host": {"name": setup.host.name, "mark": setup.host.mark, "cpu_scale": setup.host.cpu_scale},

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from simulator.scenario.spec import Scenario
-    from simulator.workload.trace import Trace, TraceMeta
+    from simulator.workload.trace import Trace
 
 SetOption = Annotated[list[str] | None, typer.Option(
     "--set", metavar="KEY=VALUE", help="Override a scenario key, e.g. policy.max_num_seqs=64; repeatable.")]
@@ -201,9 +201,9 @@ def log_as_notes() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def note_traces(metas: Iterable["TraceMeta"], quiet: bool) -> None:
-    """One line on stderr a trace that lost rows, or says what is not simulated."""
-    for line in dict.fromkeys(f"{meta.source}: {meta.account}" for meta in metas if meta.notable):
+def note_traces(traces: Iterable[Mapping[str, Any]], quiet: bool) -> None:
+    """One line on stderr a trace (TraceMeta.facts) that lost rows, says what is not simulated or has another rate."""
+    for line in dict.fromkeys(f"{trace['source']}: {trace['account']}" for trace in traces if trace["account"]):
         note(line, quiet)
 
 

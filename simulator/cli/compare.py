@@ -74,7 +74,7 @@ def compare(scenarios: ScenariosArgument,
     cases = under_policies(read, names, quiet) if names else distinct(read, stems)
     check_out(out)
     results = [simulate_scenario(case, engine, wants_log(log, report, out), quiet) for case in cases]
-    note_traces([result.trace.meta for result in results], quiet)
+    note_traces([result.trace.meta.facts for result in results], quiet)
     if out is not None:
         from simulator.report.write import write_comparison
 

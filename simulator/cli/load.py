@@ -18,6 +18,7 @@ from simulator.cli.common import (
     WhereOption,
     check_out,
     deliver,
+    note_traces,
     read_scenario,
 )
 from simulator.cli.progress import news_of, progress_bar
@@ -67,6 +68,7 @@ def load(scenario: ScenarioArgument, rates: RatesOption = None, concurrency: Con
     points = _measured(measured or [])
     with progress_bar(f"{read.name}: load test", max(1, len(values) or 8) * replications, quiet) as advance:
         data = load_curve(read, axis, values, replications=replications, progress=advance)
+    note_traces([data["trace"]], quiet)
     data = {**data, "measured": points}
     if out is not None:
         from simulator.report.load.page import write_load
@@ -110,6 +112,7 @@ def capacity(scenario: ScenarioArgument, slo: SloOption = None, growth: GrowthOp
     check_out(out)
     with news_of("capacity", quiet) as progress:
         data = search(read, levels, growth=growth or (), explain=not quick, progress=progress)
+    note_traces([data["trace"]], quiet)
     if out is not None:
         from simulator.report.load.page import write_capacity
 

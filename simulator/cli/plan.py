@@ -110,6 +110,7 @@ def _together(
             data = joint_data(plan_each(asked, jobs=jobs, cache=folder, explain=not quick, progress=progress))
         else:
             data = shared_data(share_out(asked, jobs=jobs, cache=folder, explain=not quick, progress=progress))
+    note_traces([row["trace"] for row in data["deployments"] if "trace" in row], quiet)
     if out is not None:
         write_joint(data, out)
     deliver(data, out, joint_tables, as_json, quiet, _effort(data))
@@ -129,6 +130,7 @@ def _spend(
     with news_of("planning", quiet) as progress:
         data = spend(spec, jobs=jobs, cache=default_folder() if cache else None, explain=not quick, progress=progress,
                      export=export_of)
+    note_traces([data["trace"]], quiet)
     if out is not None:
         write_budget(data, out)
     deliver(data, out, budget_tables, as_json, quiet, _effort(data))
@@ -148,7 +150,7 @@ def _tell(found: "Plan", out: Path | None, as_json: bool, quiet: bool) -> None:
     from simulator.report.plan.words import plan_tables
 
     data = plain(found)
-    note_traces([found.trace.meta], quiet)
+    note_traces([found.trace.meta.facts], quiet)
     if out is not None:
         from simulator.report.plan.page import write_plan
 
@@ -182,6 +184,7 @@ def whatif_command(
     check_out(out)
     with news_of("what if", quiet) as progress:
         data = compare(asked, jobs=jobs, progress=progress)
+    note_traces([data["trace"]], quiet)
     if out is not None:
         write_whatif(data, out)
     deliver(data, out, whatif_tables, as_json, quiet)

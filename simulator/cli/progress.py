@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from simulator.cli.common import console, note
 from simulator.planning.news import minutes
@@ -59,26 +59,35 @@ class Watch:
         return f"about {_rough((now - began) * (1 - done) / (done - before))} left{beside and f', and {beside}'}"
 
 
+class Advance(Protocol):
+    """How many are done, and which share of the work that is where they are unlike."""
+
+    def __call__(self, done: int, share: float | None = None) -> None: ...
+
+
 @contextmanager
 def progress_bar(
     title: str, total: int, quiet: bool, before: str = FIRST, engines: Sequence[str] = ()
-) -> Iterator[Callable[[int], None]]:
-    """A function to call with how many of `total` are done; `before` any is, that is said, or the `engines` that are
+) -> Iterator["Advance"]:
+    """A function to call with how many of `total` are done, and which share of the work that is where they are unlike;
+    `before` any is, that is said, or the `engines` that are
     compiled by then ("" = none). Quiet: nothing is shown."""
     compiled = minutes(engines)
     if quiet:
-        yield lambda done: None
+        yield lambda done, share=None: None
     elif sys.stderr.isatty():
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console(stderr=True), transient=True) as bar:
             task = bar.add_task(f"{title}: {compiled}" if compiled else title, total=total)
-            yield lambda done: bar.update(task, completed=done, description=title if done else None)
+            yield lambda done, share=None: bar.update(task, completed=done if share is None else share * total,
+                                                      description=title if done else None)  # fmt: skip
     else:
         watch = Watch()
         with _lines(watch, f"{title}: {f'{compiled} first' if compiled else before}") as say:
-            yield lambda done: say(f"{title}: {done:,} of {total:,} done", watch.left(done / max(1, total)))
+            yield lambda done, share=None: say(f"{title}: {done:,} of {total:,} done",
+                                               watch.left(done / max(1, total) if share is None else share))
 
 
 @contextmanager

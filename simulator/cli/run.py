@@ -79,7 +79,7 @@ def run(scenario: ScenarioArgument,
                            allow_code)
     check_out(out)
     result = simulate_scenario(chosen, engine, wants_log(log, report, out), quiet)
-    note_traces([result.trace.meta], quiet)
+    note_traces([result.trace.meta.facts], quiet)
     if out is not None:
         from simulator.report.write import write_result
 

@@ -119,7 +119,7 @@ def show_sweep(folder: FolderArgument, metric: MetricOption = "ttft_s.p99", keys
         figure = table.heat_map(grid, metric, folded)
         table.save_heat_map(figure, path)
         note(f"heat map in {path}", quiet)
-    page, name = folder / "report.html", folder.resolve().name
+    page, name = folder / "report.html", table.sweep_name(folder)
     write_page(page, name, frame, means, swept, metric, figure, max(top, 20), said, table.trust_of(folder))
     data = plain(name, frame, means, swept, metric, grid, folded, max(top, 20), said)
     write_json(folder / "sweep.json", data)

@@ -161,6 +161,7 @@ def capacity(
         "schema": schema_of("capacity"),
         "name": scenario.name,
         "traffic": rate,
+        "trace": tried.offered.traffic.trace(0).meta.facts,
         "replicas": replicas,
         "gpus": replicas * scenario.hardware.gpus,
         **scaled_fleet(scenario),

@@ -100,11 +100,17 @@ def load_curve(
         "model": scenario.model,
         "policy": setup.policy.name,
         "trust": trusted_run(setup, traffic.trace(0)),
+        "trace": _facts(traffic.trace(0), axis),
         "points": rows,
         "stopped": stopped,
         "carries": _carries(rows, axis),
         "scenario": scenario.model_dump(mode="json"),
     }
+
+
+def _facts(trace: Trace, axis: Axis) -> dict[str, Any]:
+    """The account of the trace; where rates are asked for, the one it has by itself is none of theirs."""
+    return (replace(trace.meta, log_per_s=0.0) if axis == "rate" else trace.meta).facts
 
 
 def _check(axis: Axis, values: Sequence[float]) -> None:

@@ -8,6 +8,7 @@ An autoscaled fleet is simulated whole: its oldest replicas crash, and others ta
 started (a ReplicaSet replaces pods that are gone; the autoscaler decides meanwhile).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -62,7 +63,7 @@ def lost(search: Search, fleet: Fleet, rate: float) -> dict[str, Any]:
     after = seen.arrival - at / NS_PER_S
     rows = ((after >= 0) & (after < AFTER_S)) | seen.restarted
     names = trace.class_names
-    targets = tuple(t for t in spec.slo.targets if t.metric in PER_REQUEST)
+    targets = strictest(spec.slo.targets)
     levels = [(t, _value(seen, rows, t, names)) for t in targets]
     return {
         "modelled": True,
@@ -91,7 +92,7 @@ def lost_of_scaled(
     result = simulate(scenario, trace=trace, setup=replace(setup, scenario=scenario))
     seen = _seen(result, trace, np.arange(len(trace)), None, np.ones(len(trace), dtype=bool))
     after = seen.arrival - at / NS_PER_S
-    targets = tuple(t for t in spec.slo.targets if t.metric in PER_REQUEST)
+    targets = strictest(spec.slo.targets)
     rows = (after >= 0) & (after < AFTER_S)
     levels = [(t, _value(seen, rows, t, trace.class_names)) for t in targets]
     return {
@@ -102,6 +103,16 @@ def lost_of_scaled(
         "holds": all(v <= t.max_s for t, v in levels),
         "recovered_s": recovered(seen, after, targets, trace.class_names),
     }  # fmt: skip
+
+
+def strictest(targets: Iterable[Target]) -> tuple[Target, ...]:
+    """What the time after a loss is held to: of every percentile the lowest limit, be it that of all requests or of a
+    worst window. Gaps between tokens are not known by request."""
+    found: dict[tuple[str, str | None, float], float] = {}
+    for t in (t for t in targets if t.metric in PER_REQUEST):
+        key = t.metric, t.cls, t.percentile
+        found[key] = min(t.max_s, found.get(key, t.max_s))
+    return tuple(Target(metric, percentile, limit, cls) for (metric, cls, percentile), limit in found.items())
 
 
 def busiest(trace: Trace) -> int:

@@ -67,7 +67,7 @@ class Bench:
         """[tokens] of the longest request, prompt and max_tokens, over the replications; 0 where none is asked for."""
         if self.spec.max_model_len is not None:
             return 0
-        count = self.spec.search.replications if self.traffic.random else 1
+        count = self.spec.search.replications if self.traffic.replicable and not self.traffic.turns else 1
         traces = (self.traffic.trace(k) for k in range(count))
         return max(int((trace.prompt + trace.max_tokens).max()) for trace in traces)
 

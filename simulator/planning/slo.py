@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from simulator.config import Section
 from simulator.metrics.samples import needed
 from simulator.scenario.limits import LONGEST_S, RequestLimits
+from simulator.text import joined, seconds
 
 METRICS: Final = ("ttft", "tpot", "itl", "e2e", "queue")
 WINDOWS: Final = {"worst_hour": 3600.0, "worst_5min": 300.0}
@@ -115,6 +116,17 @@ class SloSpec(Section):
             for metric, limit in (asked.limits if asked else {}).items():
                 yield f"{place}.attainment.{metric}_s", metric, limit
 
+    def words(self) -> Iterator[str]:
+        """Every limit as it is said: `p95 TTFT < 2 s`, `95 % of requests with TTFT < 1 s and E2E < 30 s`."""
+        for target in self.targets:
+            yield f"{target.name} < {seconds(target.max_s)}"
+        shares = {"requests": self.attainment} | {f"requests ({k})": v for k, v in self.class_attainment.items()}
+        for which, asked in shares.items():
+            if asked:
+                yield f"{100 * asked.share:g} % of {which} with {_both(asked.limits)}"
+        if self.goodput_per_s:
+            yield f"{self.goodput_per_s:g} requests/s with {_both(self.request_limits())}"
+
     @property
     def counts(self) -> bool:
         """Whether requests within limits are counted: a share of them or so many a second is asked for."""
@@ -139,6 +151,11 @@ class SloSpec(Section):
             if target.cls == cls and target.metric != "itl":
                 limits[target.metric] = min(target.max_s, limits.get(target.metric, target.max_s))
         return limits
+
+
+def _both(limits: Mapping[str, float]) -> str:
+    return joined([f"{'queue time' if metric == 'queue' else metric.upper()} < {seconds(limit)}"
+                   for metric, limit in limits.items()])  # fmt: skip
 
 
 OTHER_KEYS: Final = ("classes", "attainment", "window_s", "goodput_per_s")

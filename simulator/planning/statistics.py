@@ -162,8 +162,15 @@ def check_levels(spec: Asking, trace: Trace) -> None:
             what = "answer of more than one token" if metric == "tpot" else "request"
             raise ConfigError(
                 f"{key}: {found} {what}{'' if found == 1 else 's'} cannot tell {target.name}, it takes {least} at "
-                f"{spec.search.confidence:.0%} confidence; accepted: a longer trace (trace.copies), a lower percentile"
+                f"{spec.search.confidence:.0%} confidence; accepted: {_longer(trace)}, a lower percentile"
             )
+
+
+def _longer(trace: Trace) -> str:
+    """Where more requests come from."""
+    drawn = trace.meta.source in ("generated", "sessions", "requests")
+    return "more requests" if drawn else ("a longer trace, or copies of it (trace.copies: N makes N times the traffic; "
+                                          "rate_scale: 1/N, as a number, with it keeps the rate)")
 
 
 def check_prefixes(asked: Sequence[bool | None], trace: Trace) -> None:

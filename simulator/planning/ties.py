@@ -34,8 +34,8 @@ def cost_ties(fleets: Sequence[Fleet]) -> tuple[str, ...]:
                      f"cheapest: {', '.join(words)}; a small change of prices decides between them")
     if len(fleets) > 1 and not lines:
         following = min(fleets[1:], key=lambda fleet: fleet.usd_per_hour)
-        lines.append(f"{following.candidate.label} comes next in cost, with {following.usd_per_hour:.2f} USD/h: dearer "
-                     f"{_shown(best.candidate, following.candidate)}")
+        lines.append(f"{following.candidate.label} comes next in cost, with {following.usd_per_hour:.2f} USD/h: it is "
+                     f"dearer {_shown(best.candidate, following.candidate)}")
     return tuple(lines)
 
 
@@ -69,7 +69,7 @@ def _shown(best: Candidate, other: Candidate) -> str:
     """How surely the other is behind."""
     if best.kinds != other.kinds:
         return "whatever the profiles' error"
-    return "at both ends of the profile's error, which both share"
+    return "whether steps are slower or faster than predicted"
 
 
 def carried_ties(rows: Sequence[Mapping[str, Any]], known: Mapping[str, Candidate]) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ def carried_ties(rows: Sequence[Mapping[str, Any]], known: Mapping[str, Candidat
                      f"{', '.join(words)}")
     if not lines:
         label, shown = others[0]["label"], number(others[0]["carries"])
-        lines.append(f"{label} comes next, with {shown} requests/s ({_range(others[0])}): less "
+        lines.append(f"{label} comes next, with {shown} requests/s ({_range(others[0])}): it carries less "
                      f"{_shown(known[best['label']], known[label])}")
     return tuple(lines)
 

@@ -17,12 +17,12 @@ import numpy.typing as npt
 from policies.routers import RANDOM, ROUND_ROBIN, ROUTERS
 from simulator.errors import TraceError
 from simulator.units import NS_PER_S, to_ticks
-from simulator.workload.build import build_trace, is_random
+from simulator.workload.build import build_trace, is_random, turns_copies
 from simulator.workload.generate import Generated
 from simulator.workload.spec import TraceFile, parse_workload
 from simulator.workload.streams import stream
 from simulator.workload.trace import Trace, content_sha256, freeze
-from simulator.workload.transform import scale_rate
+from simulator.workload.transform import scale_rate, superpose
 
 SYMMETRIC: Final = (ROUND_ROBIN, RANDOM)
 """Routers that look at no replica: one replica stands for all."""
@@ -51,7 +51,11 @@ class Described(Protocol):
 
 
 class Traffic:
-    """Traces of a plan by replication; built on first use, the latest few kept."""
+    """Traces of a plan by replication; built on first use, the latest few kept.
+
+    replicable  another replication is another trace; a plain file is one sample, whatever is done
+    turns       it is that of one file whose copies are turned by other times
+    """
 
     def __init__(self, spec: Described) -> None:
         self.seed = spec.seed
@@ -59,18 +63,15 @@ class Traffic:
         self._base_folder = spec.base
         load = getattr(spec, "load", None)  # a plan has none: its traffic arrives by the clock
         self._by_clock = load is None or load.kind == "open"
-        self.random = is_random(self._workload)
-        copies = self._workload.copies if isinstance(self._workload, TraceFile) else 1
-        self.rotates = copies > 1 and isinstance(self._workload, TraceFile) and self._workload.copy_shift_s is None
-        self._copies = copies
+        self.turns = turns_copies(self._workload)
+        self.replicable = is_random(self._workload)
         self.trace = functools.lru_cache(maxsize=8)(self._trace)
         self._single = functools.cache(self._read_single)
         self.identity = functools.cache(self._identity)
 
     @property
-    def replicable(self) -> bool:
-        """Whether another replication is another trace; a plain file is one sample, whatever is done."""
-        return self.random or self.rotates
+    def _copies(self) -> int:
+        return self._workload.copies if isinstance(self._workload, TraceFile) else 1
 
     def _read_single(self) -> Trace:
         assert isinstance(self._workload, TraceFile)
@@ -82,14 +83,14 @@ class Traffic:
         return trace
 
     def _trace(self, replication: int) -> Trace:
-        if self.rotates:
-            return rotated_copies(self._single(), self._copies, self.seed, replication)
-        built = build_trace(self._workload, self.seed, replication if self.random else 0, self._base_folder)
+        if self.turns:
+            return superpose(self._single(), self._copies, None, self.seed, replication)
+        built = build_trace(self._workload, self.seed, replication if self.replicable else 0, self._base_folder)
         return self._checked(built)
 
     def _identity(self, replication: int) -> str:
         """Names the content of a replication's trace, for the cache of simulated points."""
-        if self.rotates:
+        if self.turns:
             single = self._single()
             return f"{content_sha256(single)} x{self._copies} seed {self.seed} rotation {replication}"
         return content_sha256(self.trace(replication))
@@ -99,27 +100,6 @@ class Traffic:
         if self.replicable:
             return wanted
         return min(wanted, replicas) if symmetric else 1
-
-
-def rotated_copies(trace: Trace, copies: int, seed: int, replication: int) -> Trace:
-    """`copies` copies at once, each turned by a random time within a period of span + one mean gap.
-
-    Every replication and seed draws other turns, so replications tell how much the answer depends on them.
-    """
-    n, first = len(trace), int(trace.arrival_ns[0])
-    period = trace.span_ns + max(1, trace.span_ns // max(1, n - 1))
-    shifts = stream(seed, "copies", replication).integers(0, period, size=copies)
-    arrival = np.concatenate([first + (trace.arrival_ns - first + shift) % period for shift in shifts])
-    order = np.argsort(arrival, kind="stable")
-    rows = order % n
-    turned = trace.take(rows)
-    return replace(
-        turned,
-        id=freeze(np.arange(n * copies, dtype=np.int64)),
-        arrival_ns=freeze(arrival[order]),
-        meta=replace(trace.meta, copies=copies),
-        extras=trace.extras.copied(order, n),
-    )
 
 
 def share_of_replica(trace: Trace, router: str, replicas: int, index: int, seed: int, replication: int) -> Trace:

@@ -206,7 +206,7 @@ def compare(asked: Asked, *, jobs: int | None = None, progress: Tell | None = No
     base = groups[0]
     if "error" in base[0]:
         raise ConfigError(f"{asked.base.name}: the base cannot run: {base[0]['error']}")
-    level = asked.whatif.confidence
+    level, trace = asked.whatif.confidence, Traffic(asked.base).trace(0)
     rows = [_row("base", base, base, level)]
     rows += [_row(o.name, base, group, level) for o, group in zip(asked.whatif.overlays, groups[1:], strict=False)]
     missing = [overlay.name for overlay in asked.whatif.overlays[len(groups) - 1 :]]
@@ -218,7 +218,8 @@ def compare(asked: Asked, *, jobs: int | None = None, progress: Tell | None = No
         "replications": count,
         "confidence": level,
         "metrics": list(base[0]["values"]),
-        "trust": trusted_run(prepare(asked.base), Traffic(asked.base).trace(0)),
+        "trust": trusted_run(prepare(asked.base), trace),
+        "trace": trace.meta.facts,
         "rows": rows,
         "stopped": stopped,
         "missing": missing,

@@ -14,7 +14,7 @@ from simulator.report.render import render
 from simulator.report.sections import not_modelled
 from simulator.report.svg import Picture
 from simulator.report.trusted import short_line, trusted_lines
-from simulator.sweep.row import higher_is_better
+from simulator.sweep.row import higher_is_better, said_name
 from simulator.sweep.show import best_points, short_keys, titled, value_text, with_unit
 
 if TYPE_CHECKING:
@@ -46,11 +46,11 @@ def render_sweep(name: str, frame: pd.DataFrame, means: pd.DataFrame, keys: Sequ
             for row in best.to_dict("records")]
     said = [*answer(means, keys, metric), *([f"Base: {short_line(trust)}"] if trust else []), *said]
     return render(
-        "sweep.html", title=f"{name}: sweep", metric=titled(metric), rows=rows,
+        "sweep.html", title=f"{name}: sweep", metric=said_name(metric), raw=metric, rows=rows,
         keys=[titled(key, short) for key, short in zip(keys, short_keys(keys), strict=True)],
         points=len(means), replications=int(frame["replication"].nunique()), answer=said,
         verdict="overloaded" if sound_points(means).empty else "stable",
-        picture=Markup(Picture(figure).in_page(f"{metric} over two keys", "heat-")) if figure else "",
+        picture=Markup(Picture(figure).in_page(f"{said_name(metric)} over two keys", "heat-")) if figure else "",
         caption="Dark is good; grey: failed, or without a finite value.",
         errors=[(row["point"], row["replication"], str(row["error"])) for row in failed.head(10).to_dict("records")],
         failed=len(failed), trusted=trusted_lines(trust) + ([OTHERS] if trust else []), not_modelled=not_modelled())
@@ -66,11 +66,11 @@ def answer(means: pd.DataFrame, keys: Sequence[str], metric: str) -> list[str]:
     sound = sound_points(means)
     lines = []
     if sound.empty:
-        lines.append(f"No point has a finite {metric} and keeps up with its load.")
+        lines.append(f"No point has a finite {said_name(metric)} and keeps up with its load.")
     else:
         row = best_points(sound, metric, 1).to_dict("records")[0]
-        lines.append(f"Best {metric} of the points that keep up with their load: {with_unit(metric, row['mean'])} at "
-                     f"{_point(row, keys)}.")
+        lines.append(f"Best {said_name(metric)} of the points that keep up with their load: "
+                     f"{with_unit(metric, row['mean'])} at {_point(row, keys)}.")
         known = means[means["mean"].notna()]
         top = best_points(known, metric, 1).to_dict("records")[0]
         if top["point"] != row["point"] and top["mean"] != row["mean"]:
@@ -109,4 +109,4 @@ def _apart(one: dict[Any, Any], other: dict[Any, Any]) -> bool:
 
 
 def _point(row: dict[Any, Any], keys: Sequence[str]) -> str:
-    return ", ".join(f"{key} {value_text(row[key])}" for key in keys)
+    return ", ".join(f"{name} {value_text(row[key])}" for key, name in zip(keys, short_keys(keys), strict=True))

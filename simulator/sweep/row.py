@@ -14,6 +14,14 @@ NUMBERS: Final = (
     "goodput.attained", "goodput.requests_per_s", "makespan_s", "slot_utilization", "gpu_utilization",
     "kv.mean_use", "kv.peak_use",
 )
+NAMES: Final = {
+    "throughput.requests_per_s": "requests/s", "throughput.output_tokens_per_s": "output tokens/s",
+    "throughput.total_tokens_per_s": "tokens/s with prompts", "goodput.attained": "share within the SLO",
+    "goodput.requests_per_s": "good requests/s", "makespan_s": "makespan", "slot_utilization": "slots used",
+    "gpu_utilization": "GPU busy", "kv.mean_use": "KV blocks used, mean", "kv.peak_use": "KV blocks used, peak",
+    "requests.preemptions": "preemptions",
+}  # fmt: skip
+"""Metrics as they are said, but for latencies and counts."""
 TEXTS: Final = ("stability.verdict", "banner.verdict")
 METRICS: Final = (*COUNTS, *NUMBERS, *TEXTS)
 
@@ -38,6 +46,14 @@ def record_of(point: int, replication: int, result: Result) -> Record:
 def flat_metrics(summary: dict[str, Any]) -> dict[str, Any]:
     """{"ttft_s.p99": ...} for every name in METRICS; what the summary lacks is None."""
     return {name: _at(summary, name) for name in METRICS}
+
+
+def said_name(metric: str) -> str:
+    """A metric as it is said: `TTFT p99` for ttft_s.p99, `output tokens/s`, `preemptions`."""
+    first, _, last = metric.rpartition(".")
+    if first.endswith("_s"):
+        return f"{'queue time' if first == 'queue_s' else first.removesuffix('_s').upper()} {last}"
+    return NAMES.get(metric, metric.replace(".", " "))
 
 
 def higher_is_better(metric: str) -> bool:

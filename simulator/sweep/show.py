@@ -15,7 +15,7 @@ from rich.table import Table
 from simulator.atomic import atomic
 from simulator.errors import ConfigError, UnknownNameError
 from simulator.metrics.readings import VERDICTS
-from simulator.sweep.row import COUNTS, NUMBERS, higher_is_better
+from simulator.sweep.row import COUNTS, NUMBERS, higher_is_better, said_name
 from simulator.sweep.store import part_files, read_manifest, replication_of
 from simulator.text import seconds, several, share, verb
 
@@ -28,10 +28,14 @@ MOST_LABELS: Final = 40
 """Labels along an axis."""
 RATE_KEYS: Final = ("rate", "rate_scale")
 """Last part of the keys that say how fast requests arrive."""
-UNITS: Final = {"rate": "1/s", "rate_scale": "x", "requests_per_s": "requests/s", "output_tokens_per_s": "tokens/s",
-                "total_tokens_per_s": "tokens/s", "max_num_seqs": "", "max_num_batched_tokens": ""}
-"""Unit by the last part of a key or metric whose name does not say it."""
+UNITS: Final = {"rate": "1/s", "rate_scale": "x", "max_num_seqs": "", "max_num_batched_tokens": ""}
+"""Unit by the last part of a key whose name does not say it."""
 SHARES: Final = ("goodput.attained", "slot_utilization", "gpu_utilization", "kv.mean_use", "kv.peak_use")
+
+
+def sweep_name(folder: Path) -> str:
+    """What a sweep is called, in its file."""
+    return str((read_manifest(folder) or {}).get("name") or folder.resolve().name)
 
 
 def sweep_keys(folder: str | Path) -> list[str]:
@@ -103,7 +107,7 @@ def short_keys(keys: Sequence[str]) -> list[str]:
 
 
 def titled(name: str, shown: str = "") -> str:
-    """A key or a metric, or what is `shown` of it, with its unit where its cells have none: `rate [1/s]`."""
+    """A key, or what is `shown` of it, with its unit: `rate [1/s]`."""
     last = name.rpartition(".")[2]
     unit = UNITS.get(last, "s" if last.endswith("_s") and "." in name else "")
     return f"{shown or name} [{unit}]" if unit else shown or name
@@ -124,9 +128,9 @@ def _is_time(metric: str) -> bool:
 
 def best_table(best: pd.DataFrame, keys: list[str], metric: str) -> Table:
     """best_points for the screen."""
-    table = Table(title=f"best points by {metric}", title_justify="left")
+    table = Table(title=f"best points by {said_name(metric)} ({metric})", title_justify="left")
     headed = [titled(key, short) for key, short in zip(keys, short_keys(keys), strict=True)]
-    value = titled(metric).replace(".", ".\n").replace(" [", "\n[")
+    value = said_name(metric).replace(" ", "\n", 1)
     for name in ("point", *headed, value, "standard\nerror", "verdict", "failed"):
         table.add_column(escape(name), justify="left" if name in ("verdict", *headed) else "right", overflow="fold")
     for row in best.to_dict("records"):
@@ -180,9 +184,10 @@ def folded_keys(means: pd.DataFrame, x: str, y: str) -> list[str]:
 
 def grid_table(grid: pd.DataFrame, metric: str, folded: Sequence[str] = ()) -> Table:
     """The heat map as numbers; `folded` are the keys it is the best over."""
-    title = f"{_heading(metric, folded)}: {titled(str(grid.index.name))} down, {titled(str(grid.columns.name))} across"
+    down, across, *best_over = _short(grid, folded)
+    title = f"{_heading(metric, best_over)}: {down} down, {across} across"
     table = Table(title=escape(title), title_justify="left")
-    table.add_column(escape(str(grid.index.name)))
+    table.add_column(escape(down))
     for value in grid.columns:
         table.add_column(escape(value_text(value)), justify="right")
     for value, row in zip(grid.index, grid.to_numpy(), strict=True):
@@ -205,12 +210,13 @@ def heat_map(grid: pd.DataFrame, metric: str, folded: Sequence[str] = ()) -> "Fi
     across, down = range(0, columns, 1 + columns // MOST_LABELS), range(0, rows, 1 + rows // MOST_LABELS)
     axes.set_xticks(across, [value_text(grid.columns[k]) for k in across], rotation=45 if columns > 8 else 0)
     axes.set_yticks(down, [value_text(grid.index[k]) for k in down])
-    axes.set_xlabel(titled(str(grid.columns.name)))
-    axes.set_ylabel(titled(str(grid.index.name)))
-    figure.suptitle(_wrapped(_heading(metric, folded), size[0]), fontsize=10)
-    figure.colorbar(image, ax=axes, label=f"{metric} [s]" if _is_time(metric) else titled(metric))
+    down_key, across_key, *best_over = _short(grid, folded)
+    axes.set_xlabel(across_key)
+    axes.set_ylabel(down_key)
+    figure.suptitle(_wrapped(_heading(metric, best_over), size[0]), fontsize=10)
+    figure.colorbar(image, ax=axes, format=lambda value, _: with_unit(metric, value))
     if rows * columns <= 200:
-        _write_cells(axes, values, image)
+        _write_cells(axes, values, image, metric)
     return figure
 
 
@@ -220,8 +226,15 @@ def save_heat_map(figure: "Figure", path: Path) -> None:
         figure.savefig(temporary, format="png", dpi=130, metadata={"Software": None})
 
 
+def _short(grid: pd.DataFrame, folded: Sequence[str]) -> list[str]:
+    """The key down, the one across and those `folded`, by their last parts, the first two with their units."""
+    keys = [str(grid.index.name), str(grid.columns.name), *folded]
+    short = short_keys(keys)
+    return [titled(key, name) for key, name in zip(keys[:2], short[:2], strict=True)] + short[2:]
+
+
 def _heading(metric: str, folded: Sequence[str]) -> str:
-    said = titled(metric)
+    said = said_name(metric)
     return f"{said}, best over {' and '.join(folded)}" if folded else said
 
 
@@ -236,12 +249,12 @@ def _scale(values: "np.ma.MaskedArray[Any, Any]") -> str:
     return "log" if known.size and known.min() > 0 and known.max() > 20 * known.min() else "linear"
 
 
-def _write_cells(axes: Any, values: "np.ma.MaskedArray[Any, Any]", image: Any) -> None:
+def _write_cells(axes: Any, values: "np.ma.MaskedArray[Any, Any]", image: Any, metric: str) -> None:
     for (row, column), value in np.ndenumerate(values.filled(np.nan)):
         if np.isfinite(value):
             red, green, blue, _ = image.cmap(image.norm(value))
             light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
-            axes.text(column, row, number_text(value), ha="center", va="center", fontsize=7,
+            axes.text(column, row, with_unit(metric, value), ha="center", va="center", fontsize=7,
                       color="black" if light else "white")
 
 
@@ -265,4 +278,6 @@ def value_text(value: Any) -> str:
 
 def number_text(value: Any) -> str:
     """A metric as text; a dash where it is undefined."""
-    return "-" if value is None or np.isnan(value) else f"{value:.4g}"
+    if value is None or np.isnan(value):
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 999.95 else f"{value:.4g}"

@@ -79,9 +79,16 @@ def workload_of(base: dict[str, Any], values: Point) -> tuple[dict[str, Any], An
 def trace_key(base: dict[str, Any], values: Point, replication: int) -> str:
     """Equal for rows that replay the same trace: hash of workload, seed and, where drawn, replication."""
     workload, seed = workload_of(base, values)
-    drawn = isinstance(workload, dict) and "arrivals" in workload
-    text = _text([workload, seed if drawn else 0, replication if drawn else 0])
+    text = _text([workload, *((seed, replication) if _drawn(workload) else (0, 0))])
     return sha256(text.encode()).hexdigest()[:24]
+
+
+def _drawn(workload: Any) -> bool:
+    """Whether seed and replication change the trace: not of written-out requests, nor of a file without copies."""
+    if not isinstance(workload, dict) or "requests" in workload:
+        return False
+    file = workload.get("trace")
+    return "trace" not in workload or (isinstance(file, dict) and file.get("copies", 1) != 1)
 
 
 def scenario_of(work: Work, values: Point) -> Scenario:

@@ -24,26 +24,32 @@ def build_trace(
 ) -> Trace:
     """Read or draw the workload. A mapping is parsed first (spec.parse_workload, paths from `base`).
 
-    A file or written-out workload is the same in every replication. Raises TraceError, ConfigError.
+    A written-out workload is the same in every replication, a file too unless copies of it are turned. Raises
+    TraceError, ConfigError.
     """
     spec = parse_workload(workload, base) if isinstance(workload, Mapping) else workload
     if isinstance(spec, Generated):
         return generate_trace(spec, seed, replication)
     if isinstance(spec, Sessions):
         return generate_sessions(spec, seed, replication)
-    return inline_trace(spec) if isinstance(spec, Inline) else file_trace(spec)
+    return inline_trace(spec) if isinstance(spec, Inline) else file_trace(spec, seed, replication)
 
 
 def is_random(workload: Workload) -> bool:
     """Whether seed and replication change the trace."""
-    return isinstance(workload, Generated | Sessions)
+    return isinstance(workload, Generated | Sessions) or turns_copies(workload)
 
 
-def file_trace(spec: TraceFile) -> Trace:
-    """Read the file of a TraceFile."""
+def turns_copies(workload: Workload) -> bool:
+    """Whether copies of a file are turned by times that are drawn."""
+    return isinstance(workload, TraceFile) and workload.copies > 1 and workload.copy_shift_s is None
+
+
+def file_trace(spec: TraceFile, seed: int = 0, replication: int = 0) -> Trace:
+    """Read the file of a TraceFile; seed and replication turn its copies."""
     from .load import load_trace  # here, because pyarrow takes long to load
 
-    return load_trace(**vars(spec))
+    return load_trace(**vars(spec), seed=seed, replication=replication)
 
 
 def _check_arrivals(arrival_s: npt.NDArray[np.float64]) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from simulator.config import listed, shown
 from simulator.errors import ConfigError, TraceError
 from simulator.text import several
-from simulator.units import MAX_TICKS
+from simulator.units import MAX_TICKS, NS_PER_S
 
 from .files import file_sha256
 from .formats import Layout, resolve_layout
@@ -46,6 +46,8 @@ def load_trace(
     shift_to_zero: bool | None = None,
     max_tokens: int | None = None,
     bad_rows: Literal["error", "drop"] = "error",
+    seed: int = 0,
+    replication: int = 0,
 ) -> Trace:
     """Read a trace file, or a folder written by save_columns.
 
@@ -65,6 +67,7 @@ def load_trace(
     A file without arrival times gives a trace whose arrivals are all 0 and whose meta.untimed says why:
     for closed and grouped loads.
     bad_rows       error: the first row that cannot be used raises; drop: such rows are dropped and counted
+    seed, replication  by how much copies are turned; they change nothing else
 
     Raises TraceError (file, data row, line, column, value, what is accepted) and ConfigError for options.
     """
@@ -89,7 +92,10 @@ def load_trace(
     trace = window(trace, start_s, end_s)
     if limit is not None:
         trace = head(trace, limit, BEYOND_LIMIT)
-    trace = superpose(scale_rate(trace, rate_scale), copies, copy_shift_s)
+    if (rate_scale, copies) != (1, 1) and trace.span_ns:
+        own = trace.meta.log_per_s or (len(trace) - 1) * NS_PER_S / trace.span_ns
+        trace = replace(trace, meta=replace(trace.meta, log_per_s=own))
+    trace = superpose(scale_rate(trace, rate_scale), copies, copy_shift_s, seed, replication)
     return trace if max_tokens is None else cap_output(trace, max_tokens)
 
 

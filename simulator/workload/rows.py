@@ -250,6 +250,12 @@ class Collector:
     def _arrival_at(self, row: int) -> str:
         return f"{self.locate(self.rows + row)}: arrival (column {self.layout.columns['arrival']!r})"
 
+    def _moment(self, at: int) -> str:
+        """A time [ns] as the file has it: `12.500000 s`, or in UTC `2026-11-27T21:40:07.000000Z`."""
+        if self.unit != "iso":
+            return f"{at / 1e9:.6f} s"
+        return f"{np.datetime64(at, 'ns').astype('datetime64[us]')}Z"
+
     def _order(self, arrival: Int64s, keep: Bools) -> None:
         rows = np.flatnonzero(keep)
         if self.sort or rows.size == 0:
@@ -261,8 +267,8 @@ class Collector:
             at = int(back.argmax())
             raise TraceError(
                 f"{self._arrival_at(int(rows[at]))} must not be before the row above, got "
-                f"{arrival[rows[at]] / 1e9:.6f} s after "
-                f"{before[at] / 1e9:.6f} s; sort: true accepts any order (--set workload.trace.sort=true)"
+                f"{self._moment(int(arrival[rows[at]]))} after {self._moment(int(before[at]))}; sort: true accepts any "
+                "order (--set workload.trace.sort=true; trace inspect: --sort)"
             )
         self._last = int(arrival[rows[-1]])
 

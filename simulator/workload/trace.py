@@ -42,7 +42,8 @@ class TraceMeta:
 
     `sha256` is that of the file's bytes, or of the columns for a generated trace. `origin_ns` [ns] is what
     was subtracted from the times in the file (epoch times start at 0 here). `rows_read` = rows kept + rows
-    dropped; `rows_dropped` counts by reason. `copies` > 1 when shifted copies were superposed afterwards.
+    dropped; `rows_dropped` counts by reason. `copies` > 1 when turned copies were superposed afterwards.
+    `log_per_s` [requests/s] is the rate of the file's own arrivals, 0 unless copies or rate_scale make another of it.
     `unit` is that of the times in the file. `untimed`: why there are no arrival times (every arrival is 0,
     for closed and grouped loads only), empty when there are. `not_used`: what the file says that is not simulated.
     """
@@ -58,22 +59,43 @@ class TraceMeta:
     unit: str = ""
     untimed: str = ""
     not_used: tuple[str, ...] = ()
+    log_per_s: float = 0.0
 
     @property
     def notable(self) -> bool:
         """Whether there is more to say than how many rows there are."""
-        return bool(self.rows_dropped or self.not_used or self.untimed)
+        return bool(self.rows_dropped or self.not_used or self.untimed or self.copies > 1 or self.log_per_s)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The account as plain data; `account` is empty where there is nothing notable in it."""
+        return {"source": self.source, "sha256": self.sha256, "rows_read": self.rows_read,
+                "rows_dropped": dict(self.rows_dropped), "not_simulated": list(self.not_used), "copies": self.copies,
+                "log_per_s": self.log_per_s or None, "account": self.account if self.notable else ""}
 
     @property
     def account(self) -> str:
-        """One line for reports: rows read and dropped, and what was read but is not simulated."""
+        """One line for reports: rows read and dropped, what was read but is not simulated, and another rate made of
+        the log's own."""
         dropped = ", ".join(f"{count:,} {reason}" for reason, count in self.rows_dropped.items())
         parts = [f"{several(self.rows_read, 'row')} read" + (f", dropped: {dropped}" if dropped else "")]
         if self.untimed:
             parts.append("no arrival times")
         if self.not_used:
             parts.append(f"read but not simulated: {', '.join(self.not_used)}")
+        if self.copies > 1 or self.log_per_s:
+            parts.append(self._made())
         return "; ".join(parts)
+
+    def _made(self) -> str:
+        """`4 copies: 2.28 requests/s, where the log has 0.57`."""
+        copies = f"{self.copies:,} copies" if self.copies > 1 else ""
+        if not self.log_per_s:
+            return copies
+        scale = f"{'at ' if copies else ''}{self.rate_scale:.3g} times its speed" if self.rate_scale != 1 else ""
+        made = self.log_per_s * self.copies * self.rate_scale
+        what = " ".join(filter(None, (copies, scale)))
+        return f"{what}: {made:.3g} requests/s, where the log has {self.log_per_s:.3g}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """Traces from traces: sort, time window, rate, superposed copies, output limit. Inputs are left unchanged."""
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -9,9 +9,10 @@ from simulator.errors import ConfigError, TraceError
 from simulator.memory import check_requests
 from simulator.units import LONGEST_S, MAX_TICKS, NS_PER_S, to_ticks
 
+from .extras import Extras
+from .streams import stream
 from .trace import MAX_TOKENS, Int64s, Trace, freeze
 
-_GOLDEN: Final = (5**0.5 - 1) / 2
 _MOST: Final = 10**9
 """Most requests of a superposed trace."""
 OUTSIDE_WINDOW: Final = "outside start_s..end_s"
@@ -78,13 +79,13 @@ def scale_rate(trace: Trace, factor: float) -> Trace:
     return replace(slower, meta=replace(slower.meta, rate_scale=slower.meta.rate_scale * factor))
 
 
-def superpose(trace: Trace, copies: int, shift_s: float | None = None) -> Trace:
-    """`copies` copies of the trace at once, for planning at a multiple of its rate with its own burstiness.
+def superpose(trace: Trace, copies: int, shift_s: float | None = None, seed: int = 0, replication: int = 0) -> Trace:
+    """`copies` copies of the trace at once, for `copies` times its rate with its own burstiness.
 
-    Copy k is rotated by k * shift_s [s] within a period of span + one mean gap: nothing falls off the
-    end and the mean rate is `copies` times the trace's. Without shift_s the step is the period divided by the
-    golden ratio; even steps of period / copies would repeat the same arrivals in every step. Copy 0 keeps
-    times and ids; copy k's ids are raised by k * (largest id + 1). Ties are ordered by copy, then row.
+    Each copy is turned within a period of span + one mean gap: nothing falls off the end, and the mean rate is
+    `copies` times the trace's. By how much is drawn, another turn for every copy, seed and replication; with shift_s
+    copy k is turned by k * shift_s [s], the same always. Copy k's ids are raised by k * (largest id + 1). Ties are
+    ordered by copy, then row.
     Raises ConfigError for copies < 1, a negative shift, or shifts that put two copies on top of each other.
     """
     if copies < 1:
@@ -99,36 +100,29 @@ def superpose(trace: Trace, copies: int, shift_s: float | None = None) -> Trace:
     if copies > _MOST // n:
         raise ConfigError(f"{trace.meta.source}: copies must be <= {_MOST // n}, {_MOST} requests, got {copies}")
     check_requests(copies * n, f"{trace.meta.source}: copies")
-    period = trace.span_ns + max(1, trace.span_ns // max(1, n - 1))
-    shifts = _shifts(trace, copies, shift_s, period)
-    arrival = np.concatenate([first + (trace.arrival_ns - first + shift) % period for shift in shifts])
     step = int(trace.id.max()) + 1
     if step * copies >= 2**63:
         raise ConfigError(f"{trace.meta.source}: copies {copies} of ids up to {step - 1} exceed 2^63")
+    period = trace.span_ns + max(1, trace.span_ns // max(1, n - 1))
+    shifts = _shifts(trace, copies, shift_s, period) if shift_s is not None else (
+        stream(seed, "copies", replication).integers(0, period, size=copies).tolist())
+    arrival = np.concatenate([first + (trace.arrival_ns - first + shift) % period for shift in shifts])
     order = np.argsort(arrival, kind="stable")
-    others: dict[str, Any] = {
-        name: freeze(np.tile(column, copies)[order])
-        for name, column in trace.columns()
-        if name not in ("id", "arrival_ns")
-    }
     return replace(
-        trace,
+        replace(trace, extras=Extras()).take(order % n),
         id=freeze(np.concatenate([trace.id + k * step for k in range(copies)])[order]),
         arrival_ns=freeze(arrival[order]),
         meta=replace(trace.meta, copies=trace.meta.copies * copies),
         extras=trace.extras.copied(order, n),
-        asks=trace.asks.take(order % n),
-        **others,
     )
 
 
-def _shifts(trace: Trace, copies: int, shift_s: float | None, period: int) -> list[int]:
-    if shift_s is not None and not 0 <= shift_s <= LONGEST_S:
+def _shifts(trace: Trace, copies: int, shift_s: float, period: int) -> list[int]:
+    """[ns] by which each copy is turned where the step between them is given."""
+    if not 0 <= shift_s <= LONGEST_S:
         raise ConfigError(
             f"{trace.meta.source}: copy_shift_s must be >= 0 and <= {LONGEST_S:.0f}, got {shift_s}"
         )
-    if shift_s is None:
-        return [k * round(period * _GOLDEN) % period for k in range(copies)]
     shifts = [k * to_ticks(shift_s) % period for k in range(copies)]
     if trace.span_ns and len(set(shifts)) < copies:
         raise ConfigError(

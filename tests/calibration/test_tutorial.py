@@ -44,6 +44,8 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path, monkeypatch: pytest.Monk
             for sentence in told.out.strip().splitlines()[-2:]:
                 assert sentence in PAGE.read_text(encoding="utf-8")
     assert "Content-Security-Policy" in Path("after.html").read_text()
+    assert "fitted on these very runs" in Path("after.html").read_text()
+    assert "fitted on these very runs" not in Path("before.html").read_text()
     summary = json.loads(Path("out/calibrated/summary.json").read_text())
     assert summary["provenance"]["host"]["name"] == "calibrated" and summary["trust"]["mark"] == "fitted"
     assert "mine/gpu.yaml" in Path("out/calibrated_plan/report.html").read_text()

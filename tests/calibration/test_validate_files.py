@@ -98,6 +98,18 @@ def test_a_run_named_twice_counts_once(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(observations(given, SERVER)[0]) == once
 
 
+def test_how_much_is_done_goes_by_requests_not_by_runs(tmp_path: Path) -> None:
+    """After the short one of two files, with a hundredth of the requests, next to nothing is done."""
+    files = []
+    for name, requests in (("short.json", 4), ("long.json", 400)):
+        table = traffic(requests=requests)
+        files.append(vllm_bench(tmp_path / name, table, answered(table, 1.0, 1.0)))
+    told: list[tuple[int, float]] = []
+    predicted(files, server=SERVER, progress=lambda done, share: told.append((done, share)))
+    ((done, share),) = told
+    assert done == 1 and 0 < share < 0.05
+
+
 def test_several_inputs_and_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A folder of a run and a file side by side; a file whose GPU nobody named is listed with the reason."""
     table = traffic(requests=10)

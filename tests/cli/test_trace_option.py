@@ -16,7 +16,10 @@ OVERLAYS = "replications: 1\noverlays: [{name: more, set: {policy.max_num_seqs: 
 TRACE = "ts,a,b,kind\n0,7,1,x\n500,x,2,x\n1000,8,2,x\n1500,9,2,y\n"
 OPTIONS = ("--column", "arrival=ts", "--column", "prompt=a", "--column", "output=b", "--time-unit", "ms")
 COMMANDS = {"run": ("run", "in.yaml"), "compare": ("compare", "in.yaml", "--policies", "orca,static"),
-            "whatif": ("whatif", "in.yaml", "over.yaml"), "plan": ("plan", "plan.yaml", "--quick", "--no-cache")}
+            "whatif": ("whatif", "in.yaml", "over.yaml"), "plan": ("plan", "plan.yaml", "--quick", "--no-cache"),
+            "load": ("load", "in.yaml", "--rates", "1"),
+            "capacity": ("capacity", "in.yaml", "--quick", "--slo", "mean e2e < 100 s"),
+            "budget": ("plan", "plan.yaml", "--quick", "--no-cache", "--set", "budget.gpus=1")}
 
 
 @pytest.fixture
@@ -36,7 +39,7 @@ def test_bad_row_is_named_by_its_file_first_and_no_option_of_ours(call, command,
     assert "--set" not in outcome.err
 
 
-@pytest.mark.parametrize("command", ["run", "compare", "plan"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_bad_rows_are_dropped_on_request_and_one_line_counts_them(call, command):
     outcome = call(command, "--trace", "t.csv", *OPTIONS, "--drop-bad-rows", "--where", "kind=x")
     assert outcome.code == 0
@@ -44,11 +47,21 @@ def test_bad_rows_are_dropped_on_request_and_one_line_counts_them(call, command)
     assert line == ["t.csv: 4 rows read, dropped: 1 not selected by where, 1 prompt must be a whole number >= 1"]
 
 
-def test_report_of_a_run_has_the_same_line(call):
-    assert call("run", "--trace", "t.csv", *OPTIONS, "--drop-bad-rows", "--out", "out", "-q").code == 0
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "compare"])
+def test_page_and_json_have_the_same_line_and_the_rate_that_copies_make(call, command):
+    """3 of the rows in 1.5 s are 2 gaps, 1.333 a second; four copies of them at a quarter of the speed are as many.
+    A load test asks for rates of its own."""
+    made = ("--set", "workload.trace.copies=4", "--set", "workload.trace.rate_scale=0.25")
+    outcome = call(command, "--trace", "t.csv", *OPTIONS, "--drop-bad-rows", *made, "--out", "out", "--json")
+    assert outcome.code == 0, outcome.err
+    said = "dropped: 1 prompt must be a whole number >= 1; 4 copies"
+    said += " at 0.25 times its speed: 1.33 requests/s, where the log has 1.33" if command != "load" else ""
     page = Path("out/report.html").read_text()
-    assert "4 rows read, dropped: 1 prompt must be a whole number &gt;= 1" in page or \
-        "4 rows read, dropped: 1 prompt must be a whole number >= 1" in page
+    assert "4 rows read, " + said in page.replace("&gt;", ">") and said in " ".join(outcome.err.split())
+    data = json.loads(outcome.out)
+    trace = data["provenance"].get("traffic") or data["provenance"]["trace"] if "provenance" in data else data["trace"]
+    assert (trace["rows_read"], sum(trace["rows_dropped"].values()), trace["copies"]) == (4, 1, 4)
+    assert trace["account"] == "4 rows read, " + said
 
 
 def test_plan_answers_for_the_trace(call):

@@ -65,7 +65,7 @@ def holds(spec: PlanSpec, candidate: Candidate, replicas: int, error: float, rep
     runs = []
     numbers = range(FIRST, FIRST + replications) if bench.traffic.replicable else [0]
     for k in numbers:
-        trace = bench.traffic.trace(k) if bench.traffic.rotates else build_trace(spec.workload, spec.seed, k, spec.base)
+        trace = build_trace(spec.workload, spec.seed, k, spec.base)
         runs.append(
             simulate(scenario, trace=scale_rate(trace, spec.growth), replication=k, setup=setup, cost=cost)
         )

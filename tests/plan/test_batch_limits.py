@@ -145,5 +145,6 @@ def test_the_sentence_on_limits_is_about_what_is_bought_or_says_that_it_is_not()
                     "rows": [row]} for label in ("mine", "other"))  # fmt: skip
     (line,) = limit_lines([other, mine], "mine")
     assert "of mine keeps" in line and "other" not in line.replace("no other setting", "")
+    assert line.endswith("; 2 were tried, of 2 candidates.") and len(limit_rows([other, mine])) == 2
     (line,) = limit_lines([other], "mine")
     assert line.startswith("Batch limits: other would be the better choice with 2 replicas, but")

@@ -70,6 +70,31 @@ def test_two_servers_carry_twice_the_rate_of_mm1() -> None:
     assert "2 replicas of unit" in budget_lines(data)[0] and "add a replica before" in render_budget(data)
 
 
+@pytest.mark.parametrize("objective", ["max_traffic", "best_slo"])
+def test_a_budget_that_does_not_carry_the_traffic_says_so_first(objective: str) -> None:
+    """Two servers at 2.5 times what one of M/M/1 carries: the limit is missed, in the headline, by its name and value,
+    and the box is that of a miss; at 1.5 times none of that."""
+    theory = mm1_rate(20 * STEP, 0.106)
+    for times, short in ((2.5, True), (1.5, False)):
+        arrivals = {"kind": "poisson", "rate": times * theory, "requests": 12_000}
+        workload = {"arrivals": arrivals, "prompt": 1, "output": {"kind": "exponential", "mean": 20}}
+        data = spend(textbook(workload=workload, objective=objective, budget={"gpus": 2}), jobs=1, explain=False)
+        page, said = render_budget(data), " ".join(budget_lines(data))
+        assert budget_lines(data)[0].startswith("2 GPUs do not carry the plan's") == short
+        assert ("(limit 106 ms: missed)" in said) == short and "limit 106 ms" in said
+        assert ('class="verdict overloaded"' in page, "<td>missed</td>" in page) == (short, short)
+        assert "within p95 queue time &lt; 106" in page and ("; the plan has" in page) == short
+
+
+def test_every_limit_of_a_plan_in_words() -> None:
+    slo = plan_from({"workload": CHAT, "slo": {
+        "ttft_p99_s": 0.5, "worst_5min": {"tpot_p50_s": 0.05}, "attainment": {"share": 0.95, "ttft_s": 1, "e2e_s": 30},
+        "classes": {"default": {"attainment": {"share": 0.9, "queue_s": 2}}}, "goodput_per_s": 4}}).slo  # fmt: skip
+    assert list(slo.words()) == [
+        "p99 TTFT < 500 ms", "p50 TPOT in the worst 300 s < 50 ms", "95 % of requests with TTFT < 1 s and E2E < 30 s",
+        "90 % of requests (default) with queue time < 2 s", "4 requests/s with TTFT < 1 s and E2E < 30 s"]  # fmt: skip
+
+
 def test_the_best_levels_are_those_of_more_servers() -> None:
     """One queue for four slots waits less than one slot at the same traffic (Erlang C)."""
     candidates = {"gpu": "unit", "policy": "orca", "max_num_seqs": [1, 4], "router": "random"}

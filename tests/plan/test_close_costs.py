@@ -28,7 +28,7 @@ def test_one_fleet_has_no_equals() -> None:
 
 def test_the_next_is_named_where_the_order_is_shown() -> None:
     (line,) = cost_ties([fleet("4 H100", 10.0, 0.1), fleet("L40S", 13.0, 0.1, kind="c")])
-    assert line == "L40S comes next in cost, with 13.00 USD/h: dearer whatever the profiles' error"
+    assert line == "L40S comes next in cost, with 13.00 USD/h: it is dearer whatever the profiles' error"
 
 
 def row(label: str, carries: float | None, low: float = 0.0, high: float | None = None) -> dict[str, Any]:
@@ -40,7 +40,8 @@ def test_what_fleets_carry_is_told_apart_as_their_cost_is() -> None:
     known: Any = {name: SimpleNamespace(kinds=name[0]) for name in ("a1", "a2", "b1")}
     best = row("a1", 20.0, 18.0, 22.0)
     assert carried_ties([best, row("a2", 17.0, 15.5, 19.0)], known) == (
-        "a2 comes next, with 17 requests/s (15.5 to 19): less at both ends of the profile's error, which both share",)
+        "a2 comes next, with 17 requests/s (15.5 to 19): it carries less whether steps are slower or faster than "
+        "predicted",)
     assert "cannot be told apart" in carried_ties([best, row("a2", 19.0, 17.0, 22.5)], known)[0]
     assert carried_ties([best, row("b1", 17.0, 15.5, 19.0)], known)[0].startswith(
         "a1 (18 to 22 requests/s) and b1 (15.5 to 19 requests/s) cannot be told apart")

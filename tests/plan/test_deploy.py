@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,22 @@ def test_shipped_models_are_served_from_their_repositories() -> None:
 def test_a_shape_is_no_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "my-shape.json"
     path.write_text((MODEL_DIR / "llama-3.1-8b.json").read_text())
-    assert "not the folder of a checkpoint" in no_command(*case(model=str(path))[:2])
+    assert "not the folder of a checkpoint; set model to the folder" in no_command(*case(model=str(path))[:2])
+    assert "set candidates.model to" in no_command(*case({"model": str(path)})[:2])
+
+
+def test_pods_get_a_token_for_weights_that_are_not_for_everybody(tmp_path: Path) -> None:
+    """The variable is optional, so that pods start without the secret too; a folder of one's own is fetched nowhere."""
+    wanted = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hf-token-secret", "key": "token",
+                                                                "optional": True}}}  # fmt: skip
+    for model, gated in (("llama-3.1-8b", True), ("gemma-3-27b", True), ("qwen3-32b", False)):
+        spec, setup, fleet = case({"gpu": "h200-sxm"}, model=model)
+        text = kubernetes(spec, setup, fleet)
+        assert next(yaml.safe_load_all(text))["spec"]["template"]["spec"]["containers"][0]["env"] == [wanted]
+        said = [note for note in command_notes(setup, fleet) if "HF_TOKEN" in note]
+        assert (len(said), "# " in text and "kubectl create secret generic hf-token-secret" in text) == (gated, gated)
+    (tmp_path / "config.json").write_text((MODEL_DIR / "llama-3.1-8b.json").read_text())
+    assert "HF_TOKEN" not in kubernetes(*case(model=str(tmp_path)))
 
 
 def test_manifests_hold_against_the_schemas_of_kubernetes() -> None:
@@ -197,7 +213,9 @@ def test_deployment_has_every_replica_and_its_gpus() -> None:
 def test_manifests_have_no_anchors_and_say_who_routes() -> None:
     text = kubernetes(*case({"router": "least_outstanding"}))
     assert not re.search(r"[&*]id\d", text)
-    assert "not by the planned least outstanding router" in text
+    assert "\n# This Service spreads connections" in text and "not by the planned least outstanding router" in text
+    spec, setup, fleet = case({"router": "least_outstanding"})
+    assert "router" not in kubernetes(spec, setup, replace(fleet, serving=1, spare=0))
     assert "not by the planned least outstanding router" in " ".join(
         export_lines(data({"router": "least_outstanding", "gpu": "h100-sxm", "replicas": [2]})["export"]))  # fmt: skip
 

@@ -97,6 +97,9 @@ def test_the_best_split_of_a_budget_is_that_of_theory() -> None:
     need = sum(math.ceil(1 / wall(name)) for name in SERVICE)
     assert data["needs"]["gpus"] == need
     assert f"7 GPUs carry {data['common']['carries']:.2f} times" in joint_lines(data)[0]
+    for times in (data["common"]["carries"], 0.9, 1.1):
+        page = render_joint(data | {"common": data["common"] | {"carries": times}})
+        assert ("verdict overloaded" in page, "verdict stable" in page) == (times < 1, times >= 1)
 
 
 def test_what_is_left_over_is_told_from_a_cap_on_replicas() -> None:
@@ -113,7 +116,30 @@ def test_what_is_left_over_is_told_from_a_cap_on_replicas() -> None:
     pairs = textbook(deployments=two, budget={"gpus": 5})
     data = shared_data(share_out(deployments_from(pairs), jobs=1, explain=False))
     assert [row["gpus"] for row in data["deployments"]] == [2, 2] and not data["common"]["capped"]
-    assert "1 GPU is left over: no deployment that is at its wall gets further with it." in joint_lines(data)
+    said = joint_lines(data)
+    assert "1 GPU is left over: no deployment that is at its wall gets further with it." in said
+    assert said[0].startswith("4 of the 5 GPUs carry ")
+    used = {"split": [2, 2], "gpus": 4, "kinds": ["unit", "unit"], "budget": 4.0}
+    more = data | {"needs": used, "common": data["common"] | {"carries": 1.004}}
+    assert "The traffic as it is takes just as many: 4 GPUs." in joint_lines(more)
+
+
+def test_what_the_step_times_of_each_model_stand_on_is_said() -> None:
+    """Two models with marks of their own; what was not measured of both is said once."""
+    two = {name: queue(name, 300) for name in ("short", "middle")}
+    asked = deployments_from(textbook(deployments=two, budget={"gpus": 4}))
+    data = shared_data(share_out(asked, jobs=1, explain=False))
+    assert "Step times are a textbook's: they have no error." in joint_lines(data)
+    for row, mark, error, beyond in zip(data["deployments"], ("fitted", "measured"), (0.08, 0.05),
+                                        (["a", "<b>"], ["a"]), strict=True):
+        row["trust"] = {"mark": mark, "step_time_error": error, "not_measured": beyond}
+    assert joint_lines(data)[-1] == (
+        "Step times, in brackets what they may be off by: short fitted (8.0 %), middle measured (5.0 %). "
+        "2 notes on what was not measured: in the report.")
+    page = render_joint(data).replace("\xa0", " ")
+    assert "<li>Step times of short: fitted, they may be off by 8.0 %.</li>" in page
+    assert "<li>Not measured, short, middle: a.</li>" in page and "<li>Not measured, short: &lt;b&gt;.</li>" in page
+    assert "What was not modelled" in page
 
 
 def test_every_split_as_budgets_of_their_own() -> None:
@@ -247,7 +273,7 @@ def test_replicas_that_are_there_are_paid_from_the_budget() -> None:
     assert f"there {mixed['gpus'] - 2} x h100-sxm and 2 x l40s" in said[0]
     own_count = mixed["replicas"] - 2
     words = "1 replica" if own_count == 1 else f"{own_count} replicas"
-    assert said[-1].startswith(f"there: {words} of h100-sxm, least outstanding, beside 2 replicas of l40s")
+    assert said[-2].startswith(f"there: {words} of h100-sxm, least outstanding, beside 2 replicas of l40s")
     free = [mixed | {"beside": mixed["beside"] | {"price_usd_per_gpu_hour": 0.0}}, alone]
     assert "beside 2 paid for" in joint_lines(shared | {"budget": None, "deployments": free})[0]
     assert not list(Draft202012Validator(schema_for("deployments")).iter_errors(shared))

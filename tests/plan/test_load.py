@@ -104,6 +104,10 @@ def test_the_capacity_of_one_server_is_that_of_mm1_and_of_two_twice_it() -> None
     for step in steps:  # twice as much every month
         assert step["months"]["100"] == pytest.approx(math.log2(step["rate"] / 25))
     assert f"add a replica before {steps[0]['rate']:.3g} requests/s" in render_capacity(found)
+    assert "verdict stable" in render_capacity(found)
+    more = found | {"traffic": found["rate"] / 0.8}
+    assert capacity_lines(more)[1].startswith("It does not carry") and "only 80.0 % of them" in capacity_lines(more)[1]
+    assert "verdict stable" not in render_capacity(more)
 
 
 def test_an_autoscaled_fleet_is_told_as_what_it_is() -> None:

@@ -8,11 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.planning.offered import Offered
 from simulator.planning.plan import Plan, plan
 from simulator.planning.spec import plan_from
+from simulator.planning.traffic import Traffic
+from simulator.replicate import varies
 from simulator.report.plan.data import plain
 from simulator.report.plan.page import render_markdown, render_plan
 from simulator.report.plan.words import answer_lines
+from simulator.run import simulate
+from simulator.scenario.spec import scenario_from
 
 
 def recorded(folder: Path, **changes: Any) -> Plan:
@@ -75,3 +80,25 @@ def test_requests_that_are_refused_are_counted_and_said(tmp_path: Path) -> None:
         assert recorded(tmp_path, outputs=outputs, slo=slo).best is None
     kept = plain(recorded(tmp_path, outputs=outputs, slo={"attainment": {"share": 0.92, "queue_s": 5.0}}))
     assert kept["recommended"]["levels"][0]["value"] == pytest.approx(0.075)
+
+
+def test_copies_are_the_same_to_a_run_a_load_test_and_a_plan(tmp_path: Path) -> None:
+    """Each is turned by a time of the seed and the replication; the plan's replications are those of the run."""
+    at = np.random.default_rng(3).exponential(1.0, 12).cumsum()
+    rows = [f"{time:.6f},1,50" for time in at]
+    (tmp_path / "own.csv").write_text("\n".join(["arrived_at,num_prefill_tokens,num_decode_tokens", *rows]) + "\n")
+    file = {"path": "own.csv", "time_unit": "s", "copies": 10}
+    data = {"name": "copies", "workload": {"trace": file}, "hardware": {"gpu": "unit", "step_s": 0.001},
+            "policy": {"name": "orca", "max_num_seqs": 1}}
+    scenario = scenario_from(data, tmp_path)
+    runs = [simulate(scenario, "reference", replication=k) for k in (0, 1)]
+    runs.append(simulate(scenario.updated({"seed": 1}), "reference"))
+    for k, traffic in ((0, Traffic(scenario)), (1, Offered(scenario).traffic)):
+        assert np.array_equal(runs[k].trace.arrival_ns, traffic.trace(k).arrival_ns)
+        assert np.array_equal(runs[k].trace.id, traffic.trace(k).id)
+    waits_of = [run.summary["queue_s"]["p99"] for run in runs]
+    assert len(set(waits_of)) == 3 and varies(scenario)
+    fixed = scenario.updated({"workload.trace.copy_shift_s": 0.1})
+    assert not varies(fixed) and not Traffic(fixed).replicable
+    assert simulate(fixed, "reference").summary["queue_s"] == simulate(
+        fixed.updated({"seed": 1}), "reference").summary["queue_s"]

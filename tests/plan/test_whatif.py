@@ -105,7 +105,7 @@ def test_a_latency_that_grows_with_the_trace_is_not_compared() -> None:
     assert row["overloaded"] and flood["E2E p99"]["change"] is None and flood["E2E p99"]["value"] > 0
     assert flood["output tokens/s"]["change"] > 1
     assert cells(data, "more")["E2E p99"]["change"] is not None
-    assert "overloaded case is not compared" in render_whatif(data)["report.html"]
+    assert "of an overloaded case are not compared" in render_whatif(data)["report.html"]
 
 
 @pytest.mark.parametrize(
@@ -206,16 +206,19 @@ def case(name: str, factor: float | None = None, told: bool = True, overloaded: 
 def test_the_page_begins_with_the_answer_and_draws_what_can_be_compared() -> None:
     rows = [case("base", 1.0), case("half", 0.5), case("thrice", 3.0), case("alike", 1.01, told=False),
             case("flooded", overloaded=True)]  # fmt: skip
+    rows[-1]["cells"]["TPOT p99"] = case("", 10.0)["cells"]["TPOT p99"]  # no waiting is in it
     data = {"name": "n", "description": "", "base": "b", "replications": 3, "confidence": 0.9, "stopped": "",
             "metrics": ["TTFT p99", "TPOT p99", "E2E mean"], "rows": rows, "missing": []}  # fmt: skip
     lines = verdict_lines(data)
     assert lines[0] == "The base keeps up: TTFT p99 100 ms, TPOT p99 100 ms."
     assert lines[1].startswith("TTFT p99: best with half, -50.0 %") and "worst with thrice, 3.00x " in lines[1]
-    assert lines[-1] == "Overloaded, and so not among the best and worst latencies: flooded."
+    assert "TPOT p99: best with half" in lines[2] and "worst with flooded (overloaded), 10.0x" in lines[2]
+    assert lines[-1] == "Overloaded, and so not compared by TTFT p99 and E2E mean, which grow with the trace: flooded."
     page = render_whatif(data)["report.html"]
     assert page.index("The base keeps up") < page.index("<svg") < page.index("<table")
     drawn = [picture["svg"] for picture in pictures(data)]
-    assert len(drawn) == 3 and all("flooded" not in svg and svg.count("<circle") == 2 * 3 for svg in drawn)
+    assert ["flooded (overloaded)" in svg for svg in drawn] == [False, True, False]
+    assert [svg.count("<circle") for svg in drawn] == [2 * 3, 2 * 4, 2 * 3]
 
 
 def test_factors_and_their_inverses_stand_as_far_from_the_base() -> None:
@@ -225,6 +228,23 @@ def test_factors_and_their_inverses_stand_as_far_from_the_base() -> None:
     for svg in (broad, narrow):
         half, same, twice = (float(x) for x in re.findall(r'<circle cx="([0-9.]+)"', svg))
         assert same - half == pytest.approx(twice - same, abs=0.11)
+
+
+@pytest.mark.parametrize(("factors", "unit"), [((0.35, 1.05), "x"), ((0.62, 8.2), "x"), ((0.78, 1.3), " %")])
+def test_an_axis_has_ticks_on_both_sides_of_one_kind_and_no_line_through_a_name(
+    factors: tuple[float, float], unit: str
+) -> None:
+    """Beyond each end of the rows, or where there is next to nothing on a side, none."""
+    made = forest([Bar("a row", *factors, None, ""), Bar("another", *factors, None, "")], "t", "l")
+    for svg in made.split("</svg>")[:2]:
+        ticks = re.findall(r'<text x="([0-9.]+)" y="[0-9.]+" text-anchor="middle" fill="var\(--muted\)">([^<]+)<', svg)
+        *ticks, (_, label) = ticks
+        assert label == "l" and all(text.endswith(unit) for _, text in ticks)
+        at = {float(re.sub(r"[^0-9.+-]", "", text)) / (100 if "%" in unit else 1) + ("%" in unit) for _, text in ticks}
+        assert min(at) <= factors[0] and (max(at) >= factors[1] or factors[1] < 1.1)
+    names = [float(y) for y in re.findall(r'<text x="16" y="([0-9.]+)"', svg)]
+    lines = [(float(top), float(end)) for top, end in re.findall(r'y1="([0-9.]+)" y2="([0-9.]+)" stroke="var', svg)]
+    assert len(names) == 2 and lines and not any(top < y - 3 < end for y in names for top, end in lines)
 
 
 def test_fixed_or_autoscaled_says_what_each_costs() -> None:

@@ -42,7 +42,7 @@ def test_whether_the_order_is_shown_is_said() -> None:
 
 def test_nothing_sound_is_said() -> None:
     _, means = means_of([(0, "x", np.nan, "stable"), (1, "y", 0.7, "overloaded")])
-    assert answer(means, ["a"], P99)[0] == f"No point has a finite {P99} and keeps up with its load."
+    assert answer(means, ["a"], P99)[0] == "No point has a finite TTFT p99 and keeps up with its load."
 
 
 def test_hostile_names_are_text() -> None:

@@ -93,6 +93,9 @@ def test_only_what_makes_the_trace_makes_its_key() -> None:
     assert len({key, *changed, trace_key(base, {}, 1)}) == 4
     written = {"workload": {"requests": {"output": [3, 4]}}}
     assert trace_key(written, {}, 0) == trace_key(written, {"seed": 1}, 1)
+    for name, drawn in (({"sessions": {}}, True), ({"trace": {"path": "a.csv", "copies": 2}}, True),
+                        ({"trace": {"path": "a.csv"}}, False), ({"trace": "a.csv"}, False)):
+        assert (trace_key({"workload": name}, {}, 0) != trace_key({"workload": name}, {}, 1)) == drawn
 
 
 def test_a_stored_trace_is_used_by_the_next_process(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from sweep_cases import make
 from simulator.cli.main import main
 from simulator.errors import ConfigError, UnknownNameError
 from simulator.report.schemas import schema_for
+from simulator.sweep.row import COUNTS, NUMBERS, said_name
 from simulator.sweep.show import (
     best_points,
     errors_table,
@@ -25,9 +26,11 @@ from simulator.sweep.show import (
     load_table,
     point_means,
     save_heat_map,
+    with_unit,
 )
 
 P99 = "ttft_s.p99"
+TOKENS = "throughput.output_tokens_per_s"
 
 
 def table(*rows: tuple[int, int, int, float | None, str | None]) -> pd.DataFrame:
@@ -77,7 +80,7 @@ def test_the_heat_map_shows_every_finite_cell(tmp_path: Path) -> None:
     grid = grid_of(point_means(table((0, 1, 1, 0.125, None), (1, 2, 1, 0.25, None), (2, 1, 2, None, "x")),
                                ["a", "b"], P99), "a", "b", P99)
     figure = heat_map(grid, P99)
-    assert {text.get_text() for text in figure.axes[0].texts} == {"0.125", "0.25"}
+    assert {text.get_text() for text in figure.axes[0].texts} == {"125 ms", "250 ms"}
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["1", "2"]
     save_heat_map(figure, tmp_path / "a.png")
     save_heat_map(heat_map(grid, P99), tmp_path / "b.png")
@@ -111,10 +114,26 @@ def test_folded_keys_are_named_on_the_screen_and_in_the_picture(
     assert main(["sweep", write(tmp_path, [{"grid": keys}]), "--out", out, "--jobs", "1"]) == 0
     capsys.readouterr()
     assert main(["sweep", "show", out]) == 0
-    says = "ttft_s.p99, best over policy.max_num_seqs"
+    says = "TTFT p99, best over max_num_seqs"
     told = " ".join(capsys.readouterr().out.split())
-    assert f"{says}: policy.max_num_batched_tokens down, workload.arrivals.rate [1/s] across" in told
+    assert f"{says}: max_num_batched_tokens down, rate [1/s] across" in told
     assert drawn == [says]
+
+
+def test_numbers_of_a_heat_map_are_those_of_the_table() -> None:
+    """206 ms is not 0.206 in the one and 206 ms in the other; a thousand has its comma in both."""
+    rows = table((0, 1, 1, 0.206, None), (1, 2, 1, 0.3, None)).assign(**{TOKENS: [1968.2, 96]})
+    for metric, shown in ((P99, "206 ms"), (TOKENS, "1,968")):
+        means = point_means(rows, ["a", "b"], metric)
+        figure = heat_map(grid_of(means, "a", "b", metric), metric)
+        assert shown in [text.get_text() for text in figure.axes[0].texts]
+        assert with_unit(metric, means["mean"][0]) == shown
+
+
+def test_every_metric_has_a_name_to_say() -> None:
+    said = [said_name(metric) for metric in (*COUNTS, *NUMBERS)]
+    assert len(set(said)) == len(said) and not any("_" in name or "." in name for name in said)
+    assert said_name("queue_s.p99") == "queue time p99" and said_name("requests.preemptions") == "preemptions"
 
 
 def test_errors_are_listed() -> None:

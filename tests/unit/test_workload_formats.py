@@ -8,7 +8,6 @@ import pytest
 
 from simulator import scenario_from, simulate
 from simulator.errors import ConfigError, TraceError
-from simulator.planning.traffic import rotated_copies
 from simulator.workload import Trace, load_trace, open_columns, save_columns, superpose
 from simulator.workload.load import load_lengths
 
@@ -117,7 +116,7 @@ class TestConversationsAndPrefixes:
         assert few.extras.hashes(0).tolist() == [3, 4, 5, 9]
 
     def test_copies_are_other_people(self) -> None:
-        for double in (superpose(self.trace(), 2), rotated_copies(self.trace(), 2, 0, 0)):
+        for double in (superpose(self.trace(), 2, 1.0), superpose(self.trace(), 2)):
             session = double.extras.session
             assert session is not None and len(set(session.tolist())) == 4
             first = {int(s): double.extras.hashes(row)[0] for row, s in enumerate(session)}

@@ -105,6 +105,14 @@ def test_empty_trace(tmp_path: Path, text: str) -> None:
     assert "empty trace" in failure(write(tmp_path, text))
 
 
+def test_times_out_of_order_are_named_as_they_are_written(tmp_path: Path) -> None:
+    """Two hours east of Greenwich it is 08:00:05.25 there, and 2.25 s earlier in the row below."""
+    rows = "TIMESTAMP,ContextTokens,GeneratedTokens\n2026-11-27T10:00:05.250+02:00,10,3\n2026-11-27T08:00:03Z,10,3\n"
+    text = failure(write(tmp_path, rows))
+    assert "got 2026-11-27T08:00:03.000000Z after 2026-11-27T08:00:05.250000Z; sort: true" in text
+    assert "trace inspect: --sort" in text
+
+
 def test_all_rows_dropped_is_an_empty_trace(tmp_path: Path) -> None:
     text = "Timestamp,Request tokens,Response tokens\n1,5,0\n"
     assert "empty trace: all of 1 row dropped (1 failed request" in failure(write(tmp_path, text))

@@ -94,8 +94,11 @@ def test_copies_conserve_requests_tokens_and_span(times: list[int], copies: int)
     period = trace.span_ns + max(1, trace.span_ns // (len(trace) - 1))
     assert many.arrival_ns[0] >= trace.arrival_ns[0]
     assert many.arrival_ns[-1] < trace.arrival_ns[0] + period
-    original = many.id < len(trace)
-    assert np.array_equal(many.arrival_ns[original], trace.arrival_ns)
+    for k in range(copies):  # each is the trace, turned as a whole
+        own = many.id // len(trace) == k
+        gaps = np.sort((many.arrival_ns[own] - many.arrival_ns[own][0]) % period)
+        turns = [np.sort((trace.arrival_ns - at) % period) for at in trace.arrival_ns]
+        assert any(np.array_equal(gaps, each) for each in turns)
 
 
 def test_copies_are_rotated_by_the_shift() -> None:
@@ -105,13 +108,17 @@ def test_copies_are_rotated_by_the_shift() -> None:
     assert many.id.tolist() == [0, 5, 1, 3, 2, 4]
 
 
-def test_default_copies_do_not_repeat_themselves() -> None:
-    rng = np.random.default_rng(1)
-    times = np.sort(rng.integers(0, 3_600 * S, 500))
-    many = superpose(make_trace(times, 1, 1), 20)
-    gaps = np.diff(many.arrival_ns)
-    # Equal steps of period / 20 would make the sequence of gaps repeat every 500 arrivals.
-    assert np.mean(gaps[:-500] == gaps[500:]) < 0.01
+def test_turns_of_copies_are_uniform_over_the_period() -> None:
+    """Arrivals 0, 10, 20 s, a period of 30: a copy's first request is anywhere in it with equal chance, so the mean of
+    4,000 is 15 s with a standard error of 30 / sqrt(12 x 4000) = 0.137 s. Seed and replication draw other turns."""
+    many = superpose(small([0, 10, 20]), 4000)
+    first = many.arrival_ns[many.id % 3 == 0] / S
+    assert abs(first.mean() - 15) < 4 * 0.137 and abs((first < 7.5).mean() - 0.25) < 4 * (0.25 * 0.75 / 4000) ** 0.5
+    ways = ((0, 0), (1, 0), (0, 1), (0, 0))
+    drawn = [superpose(small([0, 10, 20]), 5, None, *way).arrival_ns.tolist() for way in ways]
+    assert drawn[0] == drawn[3] and drawn[0] != drawn[1] != drawn[2] != drawn[0]
+    fixed = [superpose(small([0, 10, 20]), 2, 7.0, *way).arrival_ns.tolist() for way in ((0, 0), (1, 1))]
+    assert fixed[0] == fixed[1]
 
 
 @pytest.mark.parametrize(("copies", "shift"), [(0, None), (2, -1.0), (2, 0.0), (2, 30.0), (1, 5.0)])
@@ -149,6 +156,20 @@ def test_limit_reads_no_further_and_accounts_for_every_row(tmp_path: Path) -> No
     assert len(options) == 4
     assert options.output.max() == 11 and set(options.max_tokens.tolist()) == {11}
     assert options.meta.rows_read == 4 and sum(options.meta.rows_dropped.values()) == 2
+
+
+def test_the_account_names_the_rate_that_copies_make_beside_the_logs_own(tmp_path: Path) -> None:
+    """Requests every 2 s for 10: 0.5 a second."""
+    path = tmp_path / "t.csv"
+    path.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + "".join(f"{2 * k},5,5\n" for k in range(6)))
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"copies": 4}, "; 4 copies: 2 requests/s, where the log has 0.5"),
+        ({"rate_scale": 3.0}, "; 3 times its speed: 1.5 requests/s, where the log has 0.5"), ({}, "")]
+    for options, said in cases:
+        meta = load_trace(path, time_unit="s", **options).meta
+        assert meta.account == "6 rows read" + said and meta.facts["account"] == (meta.account if said else "")
+    saved = load_trace(save_columns(load_trace(path, time_unit="s", copies=4), tmp_path / "saved"))
+    assert saved.meta.account == "6 rows read; 4 copies: 2 requests/s, where the log has 0.5"
 
 
 def test_cap_output_leaves_the_original_alone() -> None:

@@ -153,7 +153,10 @@ def capacity_lines(data: Data) -> list[str]:
     if data["relief"]:
         most = first_relief(data["relief"])
         lines.append(most or "No single resource holds it back: 25 % more of any carries at most 2 % more.")
-    return lines + carried_lines(data["hosts"], data["rate"]) + _growth_lines(data) + stopped_lines(data)
+    own = _growth_lines(data)
+    if data["rate"] < data["traffic"]:  # what was not asked, but is not carried, comes before what else there is to say
+        lines, own = [lines[0], *own, *lines[1:]], []
+    return lines + carried_lines(data["hosts"], data["rate"]) + own + stopped_lines(data)
 
 
 def carried_lines(hosts: Sequence[Data], carries: float) -> list[str]:
@@ -191,8 +194,7 @@ def _growth_lines(data: Data) -> list[str]:
     """Where the traffic is, and when it is at the wall."""
     ratio = data["rate"] / data["traffic"]
     if ratio < 1:
-        return [f"The scenario's own {data['traffic']:.3g} requests/s are more than that: it carries {share(ratio)} of "
-                "them."]  # fmt: skip
+        return [f"It does not carry the scenario's own {data['traffic']:.3g} requests/s: only {share(ratio)} of them."]
     text = f"The scenario's own traffic is {data['traffic']:.3g} requests/s, {share(1 / ratio)} of that."
     months = data["steps"][0]["months"] if data["steps"] else {}
     when = [f"{months_text(count)} months at {g} % a month" for g, count in months.items()]
@@ -203,7 +205,8 @@ def step_rows(data: Data) -> list[tuple[str, ...]]:
     """(fleet, up to which rate it does, then, months by growth...)."""
     rows = []
     for k, step in enumerate(data["steps"]):
-        then = f"add a replica before {step['rate']:.3g} requests/s" if k + 1 < len(data["steps"]) else "-"
+        last = k + 1 == len(data["steps"])
+        then = "larger ones were not looked at" if last else f"add a replica before {step['rate']:.3g} requests/s"
         months = (months_text(months) for months in list(step["months"].values())[:MOST_GROWTHS])
         rows.append((counted(step), f"{step['rate']:.3g}", then, *months))
     return rows

@@ -120,11 +120,13 @@ def sensitivity_lines(answer: Data) -> list[str]:
     rows = [row for row in answer["sensitivity"] if row["input"] != "price"]
     if not rows:
         return []
+    price = "The" if len(rows) == len(answer["sensitivity"]) else "Besides the price, the"
     most = " and ".join(f"{row['input']} ({ends_text(row)})" for row in rows[:2])
     broken = [f"{row['input']} {_signed(row, end)}" for row in rows for end in (row["down"], row["up"])
               if end and not end["does"]]  # fmt: skip
     breaks = f" With {' or '.join(broken)} this fleet is too small." if broken else ""
-    return [f"The cost hangs most on {most}; replicas are about those to buy, with the margin on step times.{breaks}"]
+    return [f"{price} cost hangs most on {most}; replicas are about those to buy, with the margin on step times."
+            f"{breaks}"]  # fmt: skip
 
 
 def _signed(row: Data, end: Data) -> str:

@@ -57,8 +57,19 @@ def carries_text(row: Data, unit: str = " requests/s") -> str:
 
 
 def level_words(row: Data) -> str:
-    """Every level at the plan's traffic."""
-    return "; ".join(f"{level['name']} {level_value(level, 'value')}" for level in row["levels"])
+    """Every level at the plan's traffic: `p95 TTFT 3.14 s (limit 2 s: missed); p95 TPOT 21 ms (limit 50 ms)`."""
+    return "; ".join(f"{level['name']} {level_value(level, 'value')} (limit {level_value(level, 'limit')}"
+                     f"{': missed' if _missed(level) else ''})" for level in row["levels"])  # fmt: skip
+
+
+def _missed(level: Data) -> bool:
+    return level["value"] is None or bool(level["value"] > level["limit"])
+
+
+def falls_short(data: Data) -> bool:
+    """Whether the best fleet does not carry the plan's traffic within the limits."""
+    best = data["best"]
+    return bool(best and (not best["meets"] or (best["wall"] and best["carries"] < data["traffic"])))
 
 
 def budget_lines(data: Data) -> list[str]:
@@ -70,14 +81,18 @@ def budget_lines(data: Data) -> list[str]:
         return stopped_lines(data) or [none]
     words = replica_words if data["budget"].get("gpus") == best["gpus"] else fleet_words
     cost = f"{words(best | {'spare': data['survive']})}, {best['usd_per_hour']:.2f} USD/h{example_price(best)}"
+    rate, there = rate_words(data["traffic"], data["asked_per_s"]), "replicas" in data["budget"]
     if data["objective"] == "best_slo":
-        lines = [f"{budget_text(data)} is best spent on {cost}: at {rate_words(data['traffic'], data['asked_per_s'])}, "
-                 f"{level_words(best)}.", f"It carries {carries_text(best)} within the limits."]  # fmt: skip
+        lines = [f"{_budget(data, 'are', 'is')} best spent on {cost}: at {rate}, {level_words(best)}.",
+                 f"It carries {carries_text(best)} within the limits."]  # fmt: skip
     else:
-        there = "replicas" in data["budget"]
         most = f"{_budget(data, 'carry', 'carries')} most as {cost}: {carries_text(best)}."
+        piles = "requests pile up; " if _piles_up(best) else ""
         lines = [f"{cost}, carries {carries_text(best)}." if there else most]
-        lines.append(f"At the plan's traffic, {rate_words(data['traffic'], data['asked_per_s'])}: {level_words(best)}.")
+        lines.append(f"At the plan's traffic, {rate}: {piles}{level_words(best)}.")
+    if falls_short(data):
+        carry = _budget(data, "do not carry", "does not carry")
+        lines[0] = f"{carry} the plan's {number(data['traffic'])} requests/s within the limits. {lines[0]}"
     lines += _static_lines(data)
     lines += [short_line(data["trust"])] if data.get("trust") else []
     if best["breaks"]:
@@ -86,13 +101,16 @@ def budget_lines(data: Data) -> list[str]:
     lines += [first_relief(data["relief"])] if first_relief(data["relief"]) else []
     lines += carried_lines(data["hosts"], best["carries"]) + [f"{text}." for text in data["cannot_be_told_apart"]]
     lines += limit_lines(data["batch_limits"], best["label"])
-    if best["wall"] and best["carries"] < data["traffic"]:
-        lines.append(f"That is less than the plan's {number(data['traffic'])} requests/s.")
-    elif data["steps"]:
+    if data["steps"] and not falls_short(data):
         months = data["steps"][0]["months"].items()
         when = ", ".join(f"{months_text(count)} months at {g} % a month" for g, count in months)
         lines.append(f"Traffic that grows gets there in {when}.")
     return lines + stopped_lines(data)
+
+
+def _piles_up(row: Data) -> bool:
+    """Whether the traffic of the plan is more than a fleet keeps up with, though every level is within its limit."""
+    return row["meets"] is False and not any(map(_missed, row["levels"]))
 
 
 def _static_lines(data: Data) -> list[str]:
@@ -155,7 +173,8 @@ def _cards(data: Data) -> list[tuple[str, str, str]]:
              ("cost", f"{cost:,.2f} USD/h", f"{month:,.0f} USD a month{example_price(best)}"),
              ("carries", f"{number(best['carries'])} requests/s", "and more: no limit breaks")]
     if best["wall"]:
-        cards[-1] = (*cards[-1][:2], f"{number(best['low'], 'less')} to {number(best['high'], 'more')}")
+        planned = f"; the plan has {number(data['traffic'])}" if falls_short(data) else ""
+        cards[-1] = (*cards[-1][:2], f"{number(best['low'], 'less')} to {number(best['high'], 'more')}{planned}")
     if best["breaks"]:
         cards.append(("breaks first", best["breaks"]["level"], "just above what it carries"))
     if first_relief(data["relief"]):
@@ -194,6 +213,9 @@ def render_budget(data: Data) -> str:
         of_best=of_best,
         gain=gain,
         level_words=level_words,
+        level_value=level_value,
+        missed=_missed,
+        short=falls_short(data),
         limits=limit_rows(data["batch_limits"]),
         export=data.get("export", {}),
         trusted=trusted_lines(data.get("trust")),

@@ -201,16 +201,22 @@ def answer(a: Answer) -> dict[str, Any]:
 
 
 def worst(judged: Judgement, spec: PlanSpec) -> list[dict[str, Any]]:
-    """Each level in the worst windows of the recommended fleet (first replication); windows of too few left out. A
-    window's own limit comes before that of all requests."""
+    """Each level in the worst windows of the recommended fleet, the mean over replications as the level itself is, and
+    where the worst of them begins; windows of too few left out. A window's own limit comes before that of all
+    requests."""
     rows = []
-    record = judged.records[0]
+    busy = [record for record in judged.records if not record["idle"]]
     for target in sorted(spec.slo.targets, key=lambda each: each.window_s is not None):
-        for window, found in record["worst"][key_of(target.metric, target.cls, target.percentile)].items():
+        worsts = [record["worst"][key_of(target.metric, target.cls, target.percentile)] for record in busy]
+        for window in worsts[0]:
             own = target.window_s is None or target.window_s == float(window)
-            if own and found is not None and record["span_s"] >= 2 * float(window):
-                row = {"name": replace(target, window_s=None).name, "window_s": float(window), "value": found[0]}
-                rows.append(row | {"start_s": found[1], "requests": found[2], "limit": target.max_s})
+            found = [each[window] for each in worsts if each[window] is not None]
+            if own and found and busy[0]["span_s"] >= 2 * float(window):
+                value, start_s, requests = max(found, key=lambda each: float(each[0]))
+                value = sum(each[0] for each in found) / len(found)
+                row = {"name": replace(target, window_s=None).name, "window_s": float(window), "value": value}
+                rows.append(row | {"start_s": start_s, "requests": requests, "limit": target.max_s,
+                                   "replications": len(found)})  # fmt: skip
     return list({(row["name"], row["window_s"]): row for row in rows}.values())
 
 
@@ -289,7 +295,7 @@ def assumptions(plan: Plan) -> list[str]:
             f"the trace is superposed {plan.trace.meta.copies} times, each copy turned by a random time; "
             "replications draw other turns"
         )
-    elif plan.trace.meta.source != "generated":
+    elif plan.trace.meta.source not in ("generated", "sessions"):
         texts.append(
             "one recorded trace is answered for this very traffic; its intervals come from within the run and "
             "say how far such traffic may differ, not how another day would"

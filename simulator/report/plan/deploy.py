@@ -37,6 +37,11 @@ CHECKPOINTS: Final = {
 VLLM: Final = "vllm"
 ENGINES: Final = (VLLM, SGLANG, TRTLLM)
 PORT: Final = 8000
+TOKEN_SECRET: Final = "hf-token-secret"
+"""Secret of the cluster with a token of Hugging Face, named as in vLLM's manifests (docs.vllm.ai, Using Kubernetes);
+optional, for most repositories need none."""
+GATED: Final = ("meta-llama/", "google/", "mistralai/", "CohereForAI/")
+"""Owners on Hugging Face whose weights come, in part or all, only to those who have accepted a licence."""
 PINNED: Final = ("pods have to be pinned to nodes with their own GPU, by a nodeSelector of the label that your nodes "
                  "have for it (nvidia.com/gpu.product where GPU feature discovery sets it)")
 """What only the cluster knows of unlike replicas (github.com/NVIDIA/k8s-device-plugin, docs/gpu-feature-discovery)."""
@@ -66,9 +71,11 @@ def no_command(spec: PlanSpec, setup: Setup) -> str:
     if weights.method == "load" and weights.dtype in CHECKPOINTS:
         return f"{weights.dtype} weights need {CHECKPOINTS[weights.dtype]}, and {scenario.model} names none"
     drafts = scenario.engine.speculation
-    for model in (scenario.model, drafts.draft if drafts else None):
+    own = "model" if spec.model == scenario.model else "candidates.model"
+    for model, key in ((scenario.model, own), (drafts.draft if drafts else None, "engine.speculation.draft")):
         if model is not None and _checkpoint(model) is None:
-            return f"{model} is a shape, not the folder of a checkpoint"
+            return (f"{model} is a shape, not the folder of a checkpoint; set {key} to the folder that has its weights "
+                    "beside its config.json")
     return "" if setup.engine.name == VLLM else no_other_command(setup)
 
 
@@ -147,8 +154,8 @@ def command_notes(setup: Setup, fleet: Fleet) -> list[str]:
     weights = setup.model.weight_format(setup.scenario.hardware.weight_dtype)
     if weights.method == "load":
         notes.append(
-            "fp8 weights: --quantization=fp8 makes them from the 16-bit checkpoint while it loads; a checkpoint in fp8 "
-            "needs no such flag"
+            "weights in fp8: --quantization=fp8 makes them from the 16-bit checkpoint while it loads; a checkpoint in "
+            "fp8 needs no such flag"
         )
     elif weights.quantised:
         notes.append(f"the checkpoint is quantised, {weights.text()}: the engine reads that from its config.json")
@@ -159,6 +166,9 @@ def command_notes(setup: Setup, fleet: Fleet) -> list[str]:
             f"the plan holds where a step with drafts yields {setup.speculation.tokens_per_step:.3g} tokens on "
             "average; vLLM logs that as the mean acceptance length"
         )
+    model = _checkpoint(setup.scenario.model) or ""
+    if _gated(model):
+        notes.append(_token_note(model, setup.engine.name == VLLM))
     if setup.engine.name != VLLM:
         notes.append(f"arguments as {setup.engine.name} documents them; its step times here are taken over from vLLM, "
                      "and no manifest is written for it")
@@ -167,10 +177,32 @@ def command_notes(setup: Setup, fleet: Fleet) -> list[str]:
     return notes
 
 
+def _repository(model: str) -> bool:
+    """Whether it is fetched from Hugging Face: `owner/name`, no folder."""
+    return model.count("/") == 1 and not model.startswith((".", "/")) and not Path(model).is_dir()
+
+
+def _gated(model: str) -> bool:
+    """Whether Hugging Face may ask who fetches it."""
+    return _repository(model) and model.startswith(GATED)
+
+
+def _token_note(model: str, manifest: bool) -> str:
+    """How an engine gets weights that are not for everybody."""
+    pods = (f"; the pods take it from the secret {TOKEN_SECRET}: kubectl create secret generic {TOKEN_SECRET} "
+            "--from-literal=token=$HF_TOKEN") if manifest else ""
+    return (f"{model} may be open only to those who have accepted its licence on huggingface.co: the engine then needs "
+            f"an access token in HF_TOKEN{pods}")
+
+
 def routing_note(fleet: Fleet) -> str:
     """That a Service does not route as the plan does."""
-    return ("the Service of deploy.yaml (written with --out) spreads connections as the cluster does (kube-proxy: at "
-            f"random), not by the planned {fleet.candidate.router.replace('_', ' ')} router; put a router that does in "
+    return f"the Service of deploy.yaml (written with --out) {_spreads(fleet)}"
+
+
+def _spreads(fleet: Fleet) -> str:
+    return ("spreads connections as the cluster does (kube-proxy: at random), "
+            f"not by the planned {fleet.candidate.router.replace('_', ' ')} router; put a router that does in "
             "front of the pods")
 
 
@@ -222,7 +254,7 @@ def export_both(spec: PlanSpec, setup: Setup, fleet: Fleet) -> dict[str, Any]:
     for pool_name, (pool, count, gpus, kind) in pools.items():
         labels = {"app.kubernetes.io/name": name, "app.kubernetes.io/component": pool_name}
         made = _deployment(spec, pool, service_name(pool_label(name, pool_name)), labels, count, gpus)
-        parts.append(f"# {kind}: {PINNED}\n{made}")
+        parts.append(f"# {kind}: {PINNED}.\n{made}")
     return found | {"vllm": found["command"], "kubernetes": "---\n".join([*parts, _service(name, fleet)])}
 
 
@@ -249,6 +281,9 @@ def _deployment(spec: PlanSpec, setup: Setup, name: str, labels: dict[str, str],
         "readinessProbe": {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": 5},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }
+    if _repository(flags[0]):
+        secret = {"name": TOKEN_SECRET, "key": "token", "optional": True}
+        container["env"] = [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": secret}}]
     pod = {
         "metadata": {"labels": labels},
         "spec": {
@@ -262,7 +297,8 @@ def _deployment(spec: PlanSpec, setup: Setup, name: str, labels: dict[str, str],
         "metadata": {"name": name, "labels": labels},
         "spec": {"replicas": replicas, "selector": {"matchLabels": labels}, "template": pod},
     }
-    return _yaml(deployment)
+    note = f"# {_token_note(flags[0], True)}.\n" if _gated(flags[0]) else ""
+    return f"{note}{_yaml(deployment)}"
 
 
 def _service(name: str, fleet: Fleet) -> str:
@@ -274,7 +310,8 @@ def _service(name: str, fleet: Fleet) -> str:
         "metadata": {"name": name, "labels": labels},
         "spec": {"selector": labels, "ports": [{"port": PORT, "targetPort": PORT}]},
     }
-    return f"# {routing_note(fleet)}\n{_yaml(service)}"
+    note = f"# This Service {_spreads(fleet)}.\n" if fleet.replicas > 1 else ""
+    return f"{note}{_yaml(service)}"
 
 
 def _yaml(part: dict[str, Any]) -> str:

@@ -19,6 +19,8 @@ TICKS: Final = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 0.7, 0.8, 0.9, 0.95, 1.0, 1
                 8.0, 16.0, 32.0)  # fmt: skip
 APART: Final = 46
 """[px] between tick labels, at least."""
+SEEN: Final = 12
+"""[px] from no change at which a side of the axis has something to be seen."""
 
 
 @dataclass(frozen=True)
@@ -63,15 +65,17 @@ def forest(rows: Sequence[Bar], title: str, label: str) -> str:
 
 def _drawn(rows: Sequence[Bar], title: str, label: str, at: Layout) -> str:
     ends = [_log(v) for row in rows for v in (row.low, row.high)] + [0.0]
-    low, high = min(ends), max(ends)
+    low, high = _range(min(ends), max(ends), at.width - at.left - RIGHT)
     room = max(0.04 * (high - low), 0.02)
-    low, high = low - room, high + room
+    edges, low, high = (low, high), low - room, high + room
     bottom = TOP + at.row * len(rows)
 
     def place(value: float) -> float:
         return at.left + (value - low) / (high - low) * (at.width - at.left - RIGHT)
 
-    parts = [_ticks(low, high, place, bottom)]
+    lines = [(TOP + at.row * k + at.above, TOP + at.row * (k + 1)) for k in range(len(rows))] if at.above else [
+        (TOP, bottom)]  # no line through a name
+    parts = [_ticks(edges, place, lines, bottom)]
     for k, row in enumerate(rows):
         top = TOP + at.row * k
         middle = top + (at.above + at.row) / 2
@@ -101,26 +105,45 @@ def _log(factor: float) -> float:
     return math.log(min(max(factor, 1 / MOST), MOST))
 
 
-def _ticks(low: float, high: float, place: Callable[[float], float], bottom: float) -> str:
-    """Grid lines with factors as per cent near one, as multiples beyond; none closer than APART to its neighbour."""
+def _range(least: float, most: float, width: float) -> tuple[float, float]:
+    """Ends of an axis of `width` px for logarithms from `least` <= 0 to `most` >= 0: a side on which something is to be
+    seen ends at a tick beyond it, where that has room for its label."""
+    low = _end(-least, most, width, [-math.log(t) for t in reversed(TICKS) if t < 1])
+    return -low, _end(most, low, width, [math.log(t) for t in TICKS if t > 1])
+
+
+def _end(far: float, other: float, width: float, ticks: Sequence[float]) -> float:
+    """How far one side reaches: `far`, or the tick beyond it; `other` is how far the other side does."""
+    if far * width < SEEN * (far + other):
+        return far
+    fits = (t for t in ticks if t >= far - 1e-9 and t * width >= APART * (t + other))
+    return next(fits, far)
+
+
+def _ticks(edges: tuple[float, float], place: Callable[[float], float], lines: Sequence[tuple[float, float]],
+           bottom: float) -> str:
+    """Grid lines with their factors, all as per cent or all as multiples; none closer than APART to its neighbour."""
+    low, high = edges
+    words = _percent if math.log(0.5) <= low + 1e-9 and high - 1e-9 <= math.log(2) else _multiple
     shown = [0.0]
-    for tick in sorted((math.log(t) for t in TICKS), key=abs):
-        if low <= tick <= high and all(abs(place(tick) - place(other)) >= APART for other in shown):
+    for tick in sorted((math.log(t) for t in TICKS), key=lambda t: (min(abs(t - low), abs(t - high)) > 1e-9, abs(t))):
+        if low - 1e-9 <= tick <= high + 1e-9 and all(abs(place(tick) - place(other)) >= APART for other in shown):
             shown.append(tick)
     parts = []
     for tick in shown:
         at, one = place(tick), tick == 0.0
-        parts.append(f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{bottom}" '
-                     f'stroke="var(--{"muted" if one else "grid"})"/>'
-                     f'<text x="{at:.1f}" y="{bottom + 14}" text-anchor="middle" fill="var(--muted)">'
-                     f"{_words(math.exp(tick))}</text>")  # fmt: skip
+        parts += [f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{top}" y2="{end}" '
+                  f'stroke="var(--{"muted" if one else "grid"})"/>' for top, end in lines]  # fmt: skip
+        parts.append(f'<text x="{at:.1f}" y="{bottom + 14}" text-anchor="middle" fill="var(--muted)">'
+                     f"{words(math.exp(tick))}</text>")  # fmt: skip
     return "".join(parts)
 
 
-def _words(factor: float) -> str:
-    """same, +20 %, 4x, 0.25x."""
-    if abs(factor - 1) < 1e-9:
-        return "same"
-    if 0.5 < factor < 2:
-        return f"{100 * (factor - 1):+.0f} %"
+def _percent(factor: float) -> str:
+    """0 %, +20 %, -30 %."""
+    return "0 %" if abs(factor - 1) < 1e-9 else f"{100 * (factor - 1):+.0f} %"
+
+
+def _multiple(factor: float) -> str:
+    """1x, 4x, 0.25x."""
     return f"{factor:,.3g}x"

@@ -12,12 +12,14 @@ from simulator.planning.price import HOURS_PER_MONTH
 from simulator.report.folder import new_folder
 from simulator.report.load.words import first_relief, months_text
 from simulator.report.plan.budget import budget_text
+from simulator.report.plan.data import NOT_MODELLED
 from simulator.report.plan.forest import Bar, forest
 from simulator.report.plan.page import plan_files
 from simulator.report.plan.words import bought_gpus, gpu_words, paid_for, replica_words
 from simulator.report.render import render
+from simulator.report.trusted import mark_line
 from simulator.report.write import json_text
-from simulator.text import counted, gain, level_value, number, stopped_lines, times
+from simulator.text import counted, gain, level_value, number, several, stopped_lines, times
 
 Data = Mapping[str, Any]
 
@@ -82,7 +84,31 @@ def _plan_lines(data: Data) -> list[str]:
         range_ = f"{_percent(least['low'])} to {_percent(least['high'], 'more')}"
         lines.append(f"Nearest to its wall is {least['name']}: {_percent(least['carries'])} more traffic ({range_}) "
                      f"until {_broken(least)}.")  # fmt: skip
-    return lines + [_deployment_line(row) for row in rows]
+    return lines + [_deployment_line(row) for row in rows] + _trust_lines(data)
+
+
+def _trust_lines(data: Data) -> list[str]:
+    """What the step times of each model stand on, and how much more the report says."""
+    known = [(row["name"], row["trust"]) for row in data["deployments"] if row.get("trust")]
+    if not known or all(trust["mark"] == "textbook" for _, trust in known):
+        return ["Step times are a textbook's: they have no error."] if known else []
+    how = "they may be off by" if data["budget"] else "judged with a margin for their error of"
+    marks = ", ".join(f"{name} {trust['mark']} ({100 * trust['step_time_error']:.1f} %)" for name, trust in known)
+    beyond = len({text for _, trust in known for text in trust["not_measured"]})
+    more = f" {several(beyond, 'note')} on what was not measured: in the report." if beyond else ""
+    return [f"Step times, in brackets what {how}: {marks}.{more}"]
+
+
+def _trusted(data: Data) -> list[str]:
+    """The same for a section of its own: the mark of each model, then each that was not measured, with whose it is."""
+    rows = [row for row in data["deployments"] if row.get("trust")]
+    lines = [mark_line(row["trust"], data["budget"] is None).replace("Step times", f"Step times of {row['name']}", 1)
+             for row in rows]
+    notes: dict[str, list[str]] = {}
+    for row in rows:
+        for text in row["trust"]["not_measured"]:
+            notes.setdefault(text, []).append(row["name"])
+    return lines + [f"Not measured, {', '.join(names)}: {text}." for text, names in notes.items()]
 
 
 def _spare_line(data: Data) -> str:
@@ -138,7 +164,8 @@ def _split_lines(data: Data) -> list[str]:
     if common["first"] and not common["low"] and not common["high"]:
         range_ = ""
     carry = "carry" if budget_text(data).endswith("s") else "carries"
-    lines = [f"{budget_text(data)} {carry} {times_text(common['carries'])} the traffic of all {count}{range_}: "
+    used = f"{data['gpus']} of the " if "gpus" in data["budget"] and common["left"] >= 0.5 else ""
+    lines = [f"{used}{budget_text(data)} {carry} {times_text(common['carries'])} the traffic of all {count}{range_}: "
              f"{_shares(data)}; {_cost(data)}."]  # fmt: skip
     lines += [_spare_line(data)] if data["spare_gpus"] else []
     if common["first"]:
@@ -155,7 +182,7 @@ def _split_lines(data: Data) -> list[str]:
     if common["months"] and common["carries"] and common["carries"] > 1:
         when = ", ".join(f"{months_text(count)} months at {g} % a month" for g, count in common["months"].items())
         lines.append(f"Traffic that grows gets there in {when}.")
-    return lines + [_deployment_line(row) for row in data["deployments"]]
+    return lines + [_deployment_line(row) for row in data["deployments"]] + _trust_lines(data)
 
 
 def _left_lines(data: Data) -> list[str]:
@@ -180,7 +207,7 @@ def _needs_line(data: Data) -> str:
     if carries < 1:
         return f"The traffic as it is takes {amount}: {shares}."
     if needs["split"] == [row["gpus"] for row in data["deployments"]]:
-        return "The traffic as it is takes all of them."
+        return f"The traffic as it is takes just as {'many' if 'gpus' in data['budget'] else 'much'}: {amount}."
     return f"The traffic as it is takes {amount} of it: {shares}."
 
 
@@ -304,6 +331,8 @@ def render_joint(data: Data) -> str:
         cards=_cards(data),
         picture=Markup(_picture(data)),
         manifest=manifests(data),
+        trusted=_trusted(data),
+        not_modelled=NOT_MODELLED,
         room_text=room_text,
         level_value=level_value,
         times_text=times_text,

@@ -7,6 +7,7 @@ limit breaks at any rate.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from simulator.metrics.trust import longest_of
 from simulator.planning.capacity import months_to
 from simulator.planning.deployments import Deployments
 from simulator.planning.joint import Joint
@@ -15,6 +16,7 @@ from simulator.planning.plan import token_rates
 from simulator.planning.price import Fleet, fleet_of, watts_of
 from simulator.planning.search import Outcome
 from simulator.planning.split import Shared, Split
+from simulator.planning.trusted import trusted
 from simulator.report.plan.data import export_of, plain
 from simulator.version import schema_of
 
@@ -25,6 +27,8 @@ def joint_data(joint: Joint) -> dict[str, Any]:
     """Plans of all deployments, and their sum."""
     plans = {name: plain(found) for name, found in joint.plans.items()}
     rows = [_planned(name, spec.model, plans.get(name)) for name, spec in joint.asked.specs.items()]
+    for name, found in joint.plans.items():
+        next(row for row in rows if row["name"] == name)["trace"] = found.trace.meta.facts
     return {
         **_head(joint.asked, rows),
         "common": None,
@@ -43,7 +47,8 @@ def joint_data(joint: Joint) -> dict[str, Any]:
 def shared_data(shared: Shared) -> dict[str, Any]:
     """A budget over all deployments: the split, and what it carries."""
     specs, found = shared.asked.specs, shared.found
-    rows = [_bought(shared, k) if found else _none(part, shared) for k, part in enumerate(shared.parts)]
+    rows = [(_bought(shared, k) if found else _none(part, shared)) | {"trace": part.trace.meta.facts}
+            for k, part in enumerate(shared.parts)]
     head = _head(shared.asked, rows)
     head["feasible"] = head["feasible"] and found is not None
     growth = next(iter(specs.values())).growth_pct_per_month
@@ -92,7 +97,7 @@ def _blank(name: str, model: str, traffic: float | None, status: str, reason: st
         "gpu": None, "replicas": None, "spare": None, "gpus": None, "usd_per_hour": None, "spare_gpus": None,
         "spare_usd_per_hour": None, "price_assumed": False, "watts_estimate": None, "levels": [], "carries": None,
         "low": None, "high": None, "wall": False, "explained": False, "breaks": None, "bottleneck": None,
-        "words": "", "span_s": None, "export": {},
+        "words": "", "span_s": None, "trust": None, "export": {},
     }  # fmt: skip
 
 
@@ -115,6 +120,7 @@ def _planned(name: str, model: str, data: Data | None) -> dict[str, Any]:
         "spare_gpus": best["spare"] * best["gpus"] // best["replicas"],
         "spare_usd_per_hour": best["spare"] * each,
         "levels": [{key: level[key] for key in ("name", "value", "limit")} for level in best["levels"]],
+        "trust": best["trust"],
         "export": data["export"],
         **({"beside": best["beside"]} if beside else {}),
     }
@@ -157,6 +163,7 @@ def _bought(shared: Shared, k: int) -> dict[str, Any]:
         "spare_usd_per_hour": spare * own["usd_per_hour"] / own["replicas"],
         "watts_estimate": watts_of(candidate, own["replicas"]),
         "explained": True,
+        "trust": trusted(option.found, longest_of(part.trace)),
         "export": export_of(part.spec, option.found.setup, fleet) if option.found.setup else {},
     }
     if own["wall"]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from simulator.text import number
+from simulator.text import number, several, verb
 
 Data = Mapping[str, Any]
 
@@ -21,13 +21,20 @@ def limit_lines(notes: list[dict[str, Any]], bought: str) -> list[str]:
     if not gained and last is not None and last["rows"]:
         count = len(last["rows"])
         others = f"none of {count} other settings" if count > 1 else "no other setting"
+        tried = tried_words(notes) if len(notes) > 1 else ""
         if last["label"] == bought:
             lines.append(f"Batch limits as the engine sets them ({_default(last)}): {others} of {bought} keeps "
-                         f"every limit {last['fleet']}{_nearest(last)}.")  # fmt: skip
+                         f"every limit {last['fleet']}{_nearest(last)}{tried}.")  # fmt: skip
         else:
             lines.append(f"Batch limits: {last['label']} would be the better choice {last['fleet']}, but {others} than "
-                         f"the engine's ({_default(last)}) keeps every limit then{_nearest(last)}.")  # fmt: skip
+                         f"the engine's ({_default(last)}) keeps every limit then{_nearest(last)}{tried}.")  # fmt: skip
     return lines
+
+
+def tried_words(notes: list[dict[str, Any]]) -> str:
+    """`; 7 were tried, of 3 candidates`: how many settings stand in limit_rows."""
+    count, of = sum(len(note["rows"]) for note in notes), len({note["label"] for note in notes if note["rows"]})
+    return f"; {count} {verb(count, 'was', 'were')} tried, of {several(of, 'candidate')}"
 
 
 def _default(note: Data) -> str:

@@ -24,8 +24,8 @@ DRAWN: Final = ("TTFT p99", "TPOT p99", "E2E mean")
 """Metrics whose changes are said and drawn: times, smaller is better."""
 NO_INTERVAL: Final = "no interval: one replication"
 UNCOMPARED = (
-    "A latency of an overloaded case is not compared: it grows for as long as requests come, so it says how long the "
-    "trace is."
+    "TTFT, E2E and queueing of an overloaded case are not compared: they grow for as long as requests come, so they "
+    "say how long the trace is. Its TPOT does not."
 )
 
 
@@ -92,7 +92,7 @@ def verdict_lines(data: Data) -> list[str]:
     said = ", ".join(f"{m} {value_text(m, base['cells'][m])}" for m in HEADLINE if m in base["cells"])
     lines = [f"The base {'is overloaded' if base['overloaded'] else 'keeps up'}: {said}."]
     for metric in drawn(data):
-        found = [(row["cells"][metric], row["name"]) for row in data["rows"][1:] if not row["error"]]
+        found = [(row["cells"][metric], _named(row)) for row in data["rows"][1:] if not row["error"]]
         told = sorted(((cell["change"], name, cell) for cell, name in found
                        if cell["change"] is not None and cell["told_apart"] is not False), key=lambda each: each[0])
         parts = []
@@ -102,17 +102,26 @@ def verdict_lines(data: Data) -> list[str]:
             parts.append(f"worst with {told[-1][1]}, {change_text(told[-1][2])}")
         lines += [f"{metric}: {'; '.join(parts)}."] if parts else []
     lines[1:1] = _within_lines(data)
-    over = [row["name"] for row in data["rows"][1:] if row["overloaded"]]
-    lines += [f"Overloaded, and so not among the best and worst latencies: {', '.join(over)}."] if over else []
+    rows = data["rows"]
+    over = [row["name"] for row in rows if row["overloaded"]]
+    waited = [metric for metric in drawn(data) if any(row["cells"].get(metric, {}).get("grows") for row in rows)]
+    if over and waited:
+        lines.append(f"Overloaded, and so not compared by {' and '.join(waited)}, which grow with the trace: "
+                     f"{', '.join(over)}.")  # fmt: skip
     lines += [f"Cannot run: {row['name']} ({row['error']})." for row in data["rows"] if row["error"]]
     lines += [f"Base: {short_line(data['trust'])}"] if data.get("trust") else []
     return lines + stopped_lines(data)
 
 
+def _named(row: Data) -> str:
+    """A case by its name, and that it is overloaded."""
+    return f"{row['name']}{' (overloaded)' if row['overloaded'] else ''}"
+
+
 def _within_lines(data: Data) -> list[str]:
     """How the share within the SLO changes: from the base's to the smallest and, where that is more, the largest."""
     base, key = data["rows"][0], "within SLO"
-    found = [(row["cells"][key]["value"], row["name"] + (" (overloaded)" if row["overloaded"] else ""))
+    found = [(row["cells"][key]["value"], _named(row))
              for row in data["rows"][1:] if not row["error"] and row["cells"].get(key, {}).get("value") is not None]
     if not found or base["cells"].get(key, {}).get("value") is None:
         return []
@@ -139,7 +148,7 @@ def pictures(data: Data) -> list[dict[str, Any]]:
             low, high = cell["change_low"] or cell["change"], cell["change_high"] or cell["change"]
             open_ = cell["told_apart"] is not True
             colour = "var(--muted)" if open_ else "var(--good)" if cell["change"] < 1 else "var(--bad)"
-            bars.append(Bar(row["name"], low, high, cell["change"], change_text(cell), colour))
+            bars.append(Bar(_named(row), low, high, cell["change"], change_text(cell), colour))
         svg = forest(bars, f"{metric} against the base", f"{metric} against the base")
         if svg:
             found.append({"svg": Markup(svg), "caption": f"{metric}: change against the base{_drawn_words(data)}"})
@@ -159,7 +168,7 @@ def whatif_tables(data: Data) -> Iterator[Any]:
     for column, side in (("", "left"), ("metric", "left"), ("value", "right"), ("change", "right")):
         table.add_column(column, justify=side, overflow="fold")  # type: ignore[arg-type]
     for row in data["rows"]:
-        name = row["name"] + (" (overloaded)" if row["overloaded"] else "")
+        name = _named(row)
         if row["error"]:
             table.add_row(name, row["error"], end_section=True)
             continue

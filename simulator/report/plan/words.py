@@ -270,8 +270,8 @@ def plan_tables(data: Data) -> Iterator[Any]:
             yield table("What the cost hangs on, by the highest rate that keeps every limit",
                         ("input", "cost of the traffic, and about how many replicas to buy for it"),
                         [(row["input"], ends_text(row)) for row in answer["sensitivity"]])  # fmt: skip
-            yield Text("Replicas with the margin for the profile's error, as the fleet that is bought; for another "
-                       "step time, which that margin is for, as in brackets above.")
+            yield Text("Replica counts include the margin for the profile's error. For step time itself, see the range "
+                       "in brackets above.")
         if answer["hourly"]:
             day = answer["hourly"]
             yield Text(
@@ -292,7 +292,7 @@ def export_lines(export: Data) -> list[str]:
     """The command and what to know of it, or why there is none."""
     if "reason" in export:
         return [f"No command to start it with: {export['reason']}."]
-    return [export["command"], *(f"{note}." for note in export["notes"])] if export else []
+    return [export["command"], *(f"{note[0].upper()}{note[1:]}." for note in export["notes"])] if export else []
 
 
 def _candidates(data: Data) -> Table:
