@@ -23,10 +23,10 @@ from calibration.fit import (
     runs_named,
     used_for_fit,
 )
-from calibration.fit_formats import format_entries
+from calibration.fit_formats import format_entries, quantise_entries
 from calibration.fit_host import WorkerFit, fit_workers
 from calibration.fit_operators import fit_decode, fit_gemm
-from calibration.fit_quantised import kernel_rows, quantised_entries
+from calibration.fit_quantised import quantised_entries
 from calibration.fit_stages import StageFit, fit_stages
 from calibration.fit_steps import StepFit, fit_steps, gaps_of, gpu_seconds, step_cost, with_values
 from calibration.measured import MeasuredRun, find_runs, load_run
@@ -74,6 +74,8 @@ def calibrate_h200(reference: Calibration, measurements: Path = MEASUREMENTS) ->
     gemm, decode = fit_gemm(harness.gemm), fit_decode(harness.decode, KV_BYTES)
     shipped = load_gpu("h200-sxm")
     base = with_values(shipped, operator_values(gemm, decode, harness) | {"fp8_kv_rate": 1.0})
+    alone = quantised_entries(measurements) | quantise_entries(measurements)
+    base.measured.update(alone)
     base.measured["fp8_extra"] = {"points": [[1, 0.0], [2, 0.0]], "source": "not fitted yet"}
     priors = _priors(reference, harness, load_operators(measurements / H100_HARNESS))
     even = [*runs_named(measurements, ONE), *_runs(measurements, (*PLAIN, FP8_KV))]
@@ -81,9 +83,7 @@ def calibrate_h200(reference: Calibration, measurements: Path = MEASUREMENTS) ->
     plain = with_values(base, found.values)
     uneven = _mixed_lengths(runs_named(measurements, UNEVEN), plain)
     extra = _fp8_extra(_runs(measurements, (FP8,)), plain)
-    kernels, source = kernel_rows(measurements)
-    blocks = [row for row in kernels["quantise"] if row["format"] == "fp8_block"]
-    formats = quantised_entries(measurements) | format_entries(measurements, plain, blocks, source)
+    formats = alone | format_entries(measurements, plain)
     times = load_host().times
     workers = fit_workers(
         _runs(measurements, PLAIN[:1]), _runs(measurements, (SYNC,)), _runs(measurements, PLAIN[1:]), plain,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from calibration.fit import MEASUREMENTS, runs_named
-from calibration.fit_formats import LAYERS, format_entries
-from calibration.fit_quantised import BETWEEN, KERNELS, kernel_rows, quantised_entries
+from calibration.fit_formats import LAYERS, format_entries, quantise_entries
+from calibration.fit_quantised import BETWEEN, KERNELS, quantised_entries
 from calibration.fit_steps import gaps_of, gpu_seconds, step_cost
 from calibration.launches import launch_scale, mean_launch, median_launch
 from calibration.validate import validate
@@ -251,10 +251,8 @@ def test_shipped_entries_are_those_that_the_kernels_give() -> None:
 
 
 def test_shipped_entries_of_formats_are_the_fit() -> None:
-    rows, source = kernel_rows(MEASUREMENTS)
-    blocks = [row for row in rows["quantise"] if row["format"] == "fp8_block"]
     shipped = load_gpu("h200-sxm").measured
-    entries = format_entries(MEASUREMENTS, load_gpu("h200-sxm"), blocks, source)
+    entries = quantise_entries(MEASUREMENTS) | format_entries(MEASUREMENTS, load_gpu("h200-sxm"))
     assert "deep_gemm_gain" in entries and "expert_mxfp4_read" in entries
     for key, found in entries.items():
         if "value" in found:
