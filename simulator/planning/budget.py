@@ -15,8 +15,9 @@ from simulator.planning.batch_limits import LEADERS, NEAR, Tried, climb, open_li
 from simulator.planning.bounds import Ready, gains
 from simulator.planning.cache import PointCache
 from simulator.planning.candidate import Candidate, candidates_of
-from simulator.planning.capacity import GROWTHS, STEPS, months_to
+from simulator.planning.capacity import GROWTHS
 from simulator.planning.edge import RATE_STEP
+from simulator.planning.growing import steps_of
 from simulator.planning.hosts import carried_on_hosts
 from simulator.planning.news import INTERRUPTED, Tell, Teller, first_times
 from simulator.planning.plan import token_rates
@@ -36,7 +37,7 @@ from simulator.planning.statistics import (
 from simulator.planning.ties import carried_ties, worst_ties
 from simulator.planning.traffic import asked_rate, at_rate, mean_rate
 from simulator.planning.trusted import trusted
-from simulator.planning.walls import LOWEST_RATE, NEARBY
+from simulator.planning.walls import LOWEST_RATE
 from simulator.scenario.setup import Setup
 from simulator.text import replicas_text, several
 from simulator.units import NS_PER_S
@@ -107,7 +108,7 @@ def spend(
             data["hosts"] = _on_hosts(search, chosen, best["serving"], best["carries"] / traffic)
             teller.begin(f"{best['label']}, larger fleets")
             if spec.growth_pct_per_month or "replicas" in data["budget"]:
-                data["steps"] = _steps(search, chosen, best, traffic)
+                data["steps"] = steps_of(search, chosen, best, traffic)
         except KeyboardInterrupt:
             stopped = INTERRUPTED
     return {**data, "stopped": stopped, "simulated": runner.simulated, "requests": runner.requests}
@@ -308,18 +309,3 @@ def _on_hosts(search: Search, candidate: Candidate, serving: int, wall: float) -
     """What the fleet carries on other hosts."""
     setup = search.runner.bench.setup(candidate)
     return carried_on_hosts(setup, lambda way: search.moved(candidate, serving, wall, way=way))
-
-
-def _steps(search: Search, candidate: Candidate, best: dict[str, Any], traffic: float) -> list[dict[str, Any]]:
-    """Up to which rate the fleet and larger ones do, and in how many months growing traffic is there."""
-    now, carries = traffic * search.spec.growth, best["carries"]
-    rows = []
-    for n in range(best["serving"], best["serving"] + STEPS):
-        if n > best["serving"]:
-            carries = search.wall(candidate, n, carries / traffic * n / (n - 1), first=NEARBY) * traffic
-        if not math.isfinite(carries) or carries <= 0:
-            break
-        months = months_to(now, carries, search.spec.growth_pct_per_month or GROWTHS)
-        rows.append({"replicas": n + search.spec.survive, "rate": carries, "months": months,
-                     **pools_of(search.spec, candidate, n + search.spec.survive)})  # fmt: skip
-    return rows

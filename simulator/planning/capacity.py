@@ -260,7 +260,8 @@ def _steps(tried: Tried, rate: float, replicas: int, growth: Sequence[float]) ->
             if math.isinf(found.fails) or not found.passes:
                 break
             carried, per = found.passes, found.passes / n
-        rows.append({"replicas": n, "rate": carried, "months": months_to(now, carried, growth)})
+        span_s = tried.offered.at(carried, 0, n / replicas).span_ns / NS_PER_S
+        rows.append({"replicas": n, "rate": carried, "span_s": span_s, "months": months_to(now, carried, growth)})
     return rows
 
 

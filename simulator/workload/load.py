@@ -14,7 +14,7 @@ import pyarrow as pa
 from simulator.config import listed, shown
 from simulator.errors import ConfigError, TraceError
 from simulator.text import several
-from simulator.units import MAX_TICKS, NS_PER_S
+from simulator.units import MAX_TICKS
 
 from .files import file_sha256
 from .formats import Layout, resolve_layout
@@ -24,7 +24,7 @@ from .rows import BEYOND_LIMIT, EPOCH_NS, Collector, classes_of
 from .sources import Source, open_source
 from .store import open_columns
 from .trace import Trace, TraceMeta, first_repeat, make_trace
-from .transform import cap_output, head, scale_rate, superpose, window
+from .transform import cap_output, head, scale_rate, superpose, window, with_own_rate
 
 UNREADABLE = "unreadable row"
 
@@ -92,9 +92,8 @@ def load_trace(
     trace = window(trace, start_s, end_s)
     if limit is not None:
         trace = head(trace, limit, BEYOND_LIMIT)
-    if (rate_scale, copies) != (1, 1) and trace.span_ns:
-        own = trace.meta.log_per_s or (len(trace) - 1) * NS_PER_S / trace.span_ns
-        trace = replace(trace, meta=replace(trace.meta, log_per_s=own))
+    if rate_scale != 1:
+        trace = with_own_rate(trace)
     trace = superpose(scale_rate(trace, rate_scale), copies, copy_shift_s, seed, replication)
     return trace if max_tokens is None else cap_output(trace, max_tokens)
 

@@ -79,6 +79,13 @@ def scale_rate(trace: Trace, factor: float) -> Trace:
     return replace(slower, meta=replace(slower.meta, rate_scale=slower.meta.rate_scale * factor))
 
 
+def with_own_rate(trace: Trace) -> Trace:
+    """The trace with its mean rate in `meta.log_per_s`, before another is made of it; one that stands there stays."""
+    if trace.meta.log_per_s or not trace.span_ns:
+        return trace
+    return replace(trace, meta=replace(trace.meta, log_per_s=(len(trace) - 1) * NS_PER_S / trace.span_ns))
+
+
 def superpose(trace: Trace, copies: int, shift_s: float | None = None, seed: int = 0, replication: int = 0) -> Trace:
     """`copies` copies of the trace at once, for `copies` times its rate with its own burstiness.
 
@@ -112,7 +119,7 @@ def superpose(trace: Trace, copies: int, shift_s: float | None = None, seed: int
         replace(trace, extras=Extras()).take(order % n),
         id=freeze(np.concatenate([trace.id + k * step for k in range(copies)])[order]),
         arrival_ns=freeze(arrival[order]),
-        meta=replace(trace.meta, copies=trace.meta.copies * copies),
+        meta=replace(with_own_rate(trace).meta, copies=trace.meta.copies * copies),
         extras=trace.extras.copied(order, n),
     )
 

@@ -51,8 +51,11 @@ def test_bad_rows_are_dropped_on_request_and_one_line_counts_them(call, command)
 def test_page_and_json_have_the_same_line_and_the_rate_that_copies_make(call, command):
     """3 of the rows in 1.5 s are 2 gaps, 1.333 a second; four copies of them at a quarter of the speed are as many.
     A load test asks for rates of its own."""
-    made = ("--set", "workload.trace.copies=4", "--set", "workload.trace.rate_scale=0.25")
-    outcome = call(command, "--trace", "t.csv", *OPTIONS, "--drop-bad-rows", *made, "--out", "out", "--json")
+    copies, slower = ("--set", "workload.trace.copies=4"), ("--set", "workload.trace.rate_scale=0.25")
+    asked = (command, "--trace", "t.csv", *OPTIONS, "--drop-bad-rows", *copies)
+    told = " ".join(call(*asked).err.split())
+    assert command == "load" or "4 copies: 5.33 requests/s, where the log has 1.33" in told
+    outcome = call(*asked, *slower, "--out", "out", "--json")
     assert outcome.code == 0, outcome.err
     said = "dropped: 1 prompt must be a whole number >= 1; 4 copies"
     said += " at 0.25 times its speed: 1.33 requests/s, where the log has 1.33" if command != "load" else ""

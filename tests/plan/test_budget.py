@@ -11,6 +11,7 @@ import pytest
 from simulator.errors import ConfigError
 from simulator.planning.budget import affordable, spend
 from simulator.planning.candidate import candidates_of
+from simulator.planning.growing import more_requests
 from simulator.planning.measure import Wanted, key_of, measure
 from simulator.planning.news import News
 from simulator.planning.plan import plan
@@ -18,6 +19,7 @@ from simulator.planning.points import Bench, Point
 from simulator.planning.slo import Target
 from simulator.planning.spec import PlanSpec, plan_from
 from simulator.planning.statistics import judge
+from simulator.report.load.words import span_line
 from simulator.report.plan.budget import _static_lines, budget_lines, carries_text, render_budget, write_budget
 from simulator.report.plan.data import plain
 from simulator.report.plan.page import render_plan
@@ -67,7 +69,35 @@ def test_two_servers_carry_twice_the_rate_of_mm1() -> None:
     assert best["breaks"]["level"] == "p95 queue time"
     assert [step["replicas"] for step in data["steps"]] == [2, 3, 4, 5, 6]
     assert data["steps"][0]["months"]["100"] == pytest.approx(math.log2(best["carries"] / data["traffic"]))
+    for step in data["steps"]:  # and more servers as many times that, each seen over as much time
+        assert step["replicas"] / 2 * best["low"] <= step["rate"] <= step["replicas"] / 2 * best["high"]
+        assert step["span_s"] == pytest.approx(data["steps"][0]["span_s"], rel=0.1)
     assert "2 replicas of unit" in budget_lines(data)[0] and "add a replica before" in render_budget(data)
+
+
+def test_larger_fleets_get_more_requests_where_there_are_more(tmp_path: Path) -> None:
+    """Drawn ones for longer, copies more at once; a recorded trace and a day's curve are what they are."""
+    (tmp_path / "own.csv").write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,5,5\n1,5,5\n")
+
+    def more(workload: dict[str, Any], factor: float = 2.5) -> dict[str, Any]:
+        spec = plan_from({"workload": workload, "slo": {"ttft_p50_s": 1}, "budget": {"replicas": 1}}, tmp_path)
+        wider = more_requests(spec, factor)
+        assert (wider is spec) == (wider.workload == spec.workload) and wider.base == spec.base
+        return wider.workload
+
+    assert more(CHAT) == CHAT | {"arrivals": {"kind": "poisson", "rate": 10, "requests": 500}}
+    assert more(CHAT, 1.0) == CHAT
+    timed = CHAT | {"arrivals": {"kind": "gamma", "cv": 2, "rate": 10, "duration_s": 20.0}}
+    assert more(timed)["arrivals"]["duration_s"] == 50
+    file = {"path": "own.csv", "time_unit": "s"}
+    assert more({"trace": file | {"copies": 4}}) == {"trace": file | {"copies": 10}}
+    day = CHAT | {"arrivals": {"kind": "diurnal", "rate": 10, "requests": 200, "amplitude": 0.5}}
+    even = file | {"copies": 4, "copy_shift_s": 0.3}
+    for fixed in ({"trace": file}, {"trace": even}, {"requests": {"output": [1]}}, day):
+        assert more(fixed) == fixed
+    steps = [{"replicas": n, "span_s": 172 / n, "rate": n, "months": {}} for n in (1, 2, 5)]
+    assert span_line({"steps": steps}).startswith("Seen over 172 s of arrivals with 1 replica, over 34 s with 5: ")
+    assert span_line({"steps": [step | {"span_s": 170 + step["replicas"]} for step in steps]}) == ""
 
 
 @pytest.mark.parametrize("objective", ["max_traffic", "best_slo"])

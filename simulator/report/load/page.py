@@ -18,6 +18,7 @@ from simulator.report.load.words import (
     load_lines,
     offered_text,
     served_line,
+    span_line,
     step_rows,
 )
 from simulator.report.render import render
@@ -100,6 +101,7 @@ def render_capacity(data: Data) -> str:
         data=data,
         answer=capacity_lines(data),
         steps=step_rows(data),
+        spans=span_line(data),
         growths=growths_shown(data),
         gain=gain,
         level_value=level_value,

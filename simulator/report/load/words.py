@@ -28,6 +28,9 @@ MORE: Final = (
 MOST_GROWTHS: Final = 5
 """Columns of months that fit a terminal."""
 
+ALIKE: Final = 0.7
+"""A larger fleet that was seen over less of the time than this share of the first's is told from it."""
+
 
 def fleet_text(data: Data) -> str:
     """`4 x h100-sxm`, `1 to 4 x h100-sxm` where it is autoscaled."""
@@ -212,6 +215,16 @@ def step_rows(data: Data) -> list[tuple[str, ...]]:
     return rows
 
 
+def span_line(data: Data) -> str:
+    """That larger fleets were seen over less time than the first; empty where all were alike."""
+    spans = [step["span_s"] for step in data["steps"] if step.get("span_s")]
+    if not spans or min(spans) > ALIKE * spans[0]:
+        return ""
+    most, least = (step["replicas"] for step in (data["steps"][0], data["steps"][-1]))
+    return (f"Seen over {spans[0]:,.0f} s of arrivals with {several(most, 'replica')}, over {spans[-1]:,.0f} s with "
+            f"{least}: what a larger fleet does for so short a time it may not do for longer. A longer trace shows it.")
+
+
 def growths_shown(data: Data) -> list[str]:
     """[% a month] the growths of the step table; none without one."""
     return list(data["steps"][0]["months"])[:MOST_GROWTHS] if data["steps"] else []
@@ -235,6 +248,7 @@ def capacity_tables(data: Data) -> Iterator[Any]:
         yield Text(line)
     if data["steps"]:
         yield steps_table(data)
+        yield from (Text(line) for line in [span_line(data)] if line)
 
 
 def csv_text(rows: Sequence[Data]) -> str:

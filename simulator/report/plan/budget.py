@@ -16,6 +16,7 @@ from simulator.report.load.words import (
     first_relief,
     growths_shown,
     months_text,
+    span_line,
     step_rows,
     steps_table,
 )
@@ -142,6 +143,7 @@ def budget_tables(data: Data) -> Iterator[Any]:
     yield table
     if data["steps"]:
         yield steps_table(data)
+        yield from (Text(line) for line in [span_line(data)] if line)
     yield from export_texts(data.get("export", {}))
 
 
@@ -207,6 +209,7 @@ def render_budget(data: Data) -> str:
         cards=_cards(data),
         picture=Markup(_picture(data)),
         steps=step_rows(data),
+        spans=span_line(data),
         growths=growths_shown(data),
         carries_text=carries_text,
         counted=counted,

@@ -191,8 +191,8 @@ def _token_note(model: str, manifest: bool) -> str:
     """How an engine gets weights that are not for everybody."""
     pods = (f"; the pods take it from the secret {TOKEN_SECRET}: kubectl create secret generic {TOKEN_SECRET} "
             "--from-literal=token=$HF_TOKEN") if manifest else ""
-    return (f"{model} may be open only to those who have accepted its licence on huggingface.co: the engine then needs "
-            f"an access token in HF_TOKEN{pods}")
+    return (f"the weights of {model} may be open only to those who have accepted its licence on huggingface.co: the "
+            f"engine then needs an access token in HF_TOKEN{pods}")
 
 
 def routing_note(fleet: Fleet) -> str:
