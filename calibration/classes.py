@@ -24,15 +24,17 @@ def class_of(run: MeasuredRun) -> str:
     if engine.async_scheduling is False and not engine.speculative:
         parts.append("synchronous")
     model = setup_of(run).model
-    if any(model.windows):
+    stored = model.weight_format()
+    if stored.mxfp4:
+        parts.append("mxfp4 experts")
+    elif any(model.windows):
         parts.append("windows")
     if model.latent:
         parts.append("latent attention")
-    if model.experts:
+    if model.experts and not stored.mxfp4:
         parts.append("experts")
-    stored = model.weight_format()
     weights = engine.quantization or (stored.dtype if stored.quantised else "")
-    if weights:
+    if weights and not stored.mxfp4:
         parts.append(f"{weights} {'blocks' if stored.in_blocks else 'weights'}")
     if engine.kv_cache_dtype not in ("auto", engine.dtype):
         parts.append(f"{engine.kv_cache_dtype} KV")
@@ -40,7 +42,7 @@ def class_of(run: MeasuredRun) -> str:
         parts.append(f"{engine.speculative['method']} drafts")
     if engine.lora:
         parts.append("LoRA")
-    if engine.sampling:
+    if set(engine.sampling or ()) - {"temperature"}:  # a draw from all tokens takes as long as the likeliest
         parts.append("sampling")
     if engine.scheduling_policy == "priority":
         parts.append("priority")

@@ -61,7 +61,8 @@ FEATURE_RUNS: Final = ("llama8b-h200-sampling/batch_*", "llama8b-h200-lora/batch
                        "llama8b-h200-pp2/batch_*", "llama8b-h200-pp2/pre*", "qwen3-30b-a3b-h200-b/batch_*",
                        "qwen3-30b-a3b-h200-b/pre_*", "deepseek-v2-lite-h200/batch_*", "deepseek-v2-lite-h200/ctx_*",
                        "deepseek-v2-lite-h200/pre*", "gpt-oss-20b-h200/*", "qwen3-30b-a3b-fp8-h200/batch_*",
-                       "qwen3-30b-a3b-fp8-h200/pre*", "qwen3-8b-fp8-h200/batch_*", *DEEP_LAUNCHES)
+                       "qwen3-30b-a3b-fp8-h200/pre*", "qwen3-8b-fp8-h200/batch_*", "qwen3-14b-fp8-h200/batch_*",
+                       "gpt-oss-120b-h200/batch_*", *DEEP_LAUNCHES)
 """Behind what sampling, adapters, pipeline stages, latent attention, mxfp4, DeepGEMM, the launch of experts and of more
 layers add to a step; the intervals are those of the plain engine."""
 SIXTEEN_BIT_LAUNCHES: Final = tuple(f"llama8b-h200-{runs}_*" for runs in ("c/conv", "c/code", "d/conv", "e/conv",

@@ -23,6 +23,7 @@ from calibration.fit import (
     runs_named,
     used_for_fit,
 )
+from calibration.fit_formats import format_entries, quantise_entries
 from calibration.fit_host import WorkerFit, fit_workers
 from calibration.fit_operators import fit_decode, fit_gemm
 from calibration.fit_quantised import quantised_entries
@@ -48,9 +49,6 @@ PLAIN: Final = ("llama8b-h200-tp2-b", "qwen14b-h200-tp2-b")
 SYNC: Final = "llama8b-h200-tp2-sync"
 FP8: Final = "llama8b-h200-fp8"
 FP8_KV: Final = "llama8b-h200-fp8kv"
-DEEP_GEMM: Final = "qwen3-8b-fp8-h200/batch_*"
-EQUAL_BATCHES: Final = (1, 8, 32, 64, 128)
-"""Sequences of those runs."""
 PIPELINE: Final = "llama8b-h200-pp2"
 TILES: Final = (1.0, 16.0, 17.0, 64.0, 65.0, 128.0, 129.0)
 """[rows] ends of the tile classes of vLLM's 8-bit products on Hopper (16, 64, 128 rows and more:
@@ -64,11 +62,10 @@ class H200Fit:
     gpu: Gpu
     steps: StepFit
     fp8_extra: list[list[float]]  # [rows, us per layer]
-    deep_gemm_scales: list[list[float]]  # [rows, us per product]
     workers: WorkerFit
     stages: StageFit
     harness: Operators
-    quantised: dict[str, Any]  # entries of the profile: 4-bit products, experts
+    formats: dict[str, Any]  # entries of the profile: quantised products, experts
 
 
 def calibrate_h200(reference: Calibration, measurements: Path = MEASUREMENTS) -> H200Fit:
@@ -77,23 +74,23 @@ def calibrate_h200(reference: Calibration, measurements: Path = MEASUREMENTS) ->
     gemm, decode = fit_gemm(harness.gemm), fit_decode(harness.decode, KV_BYTES)
     shipped = load_gpu("h200-sxm")
     base = with_values(shipped, operator_values(gemm, decode, harness) | {"fp8_kv_rate": 1.0})
-    for curve in ("fp8_extra", "deep_gemm_scales"):
-        base.measured[curve] = {"points": [[1, 0.0], [2, 0.0]], "source": "not fitted yet"}
+    alone = quantised_entries(measurements) | quantise_entries(measurements)
+    base.measured.update(alone)
+    base.measured["fp8_extra"] = {"points": [[1, 0.0], [2, 0.0]], "source": "not fitted yet"}
     priors = _priors(reference, harness, load_operators(measurements / H100_HARNESS))
     even = [*runs_named(measurements, ONE), *_runs(measurements, (*PLAIN, FP8_KV))]
     found = fit_steps(even, base, priors)
     plain = with_values(base, found.values)
     uneven = _mixed_lengths(runs_named(measurements, UNEVEN), plain)
     extra = _fp8_extra(_runs(measurements, (FP8,)), plain)
-    blocks = _deep_gemm_scales(runs_named(measurements, (DEEP_GEMM,)), plain)
+    formats = alone | format_entries(measurements, plain)
     times = load_host().times
     workers = fit_workers(
         _runs(measurements, PLAIN[:1]), _runs(measurements, (SYNC,)), _runs(measurements, PLAIN[1:]), plain,
         times.collective_launch_s, times.eager_layer_s,
     )  # fmt: skip
     stages = fit_stages(_runs(measurements, (PIPELINE,)))
-    return H200Fit(with_values(plain, {"mixed_lengths": uneven}), found, extra, blocks, workers, stages, harness,
-                   quantised_entries(measurements))
+    return H200Fit(with_values(plain, {"mixed_lengths": uneven}), found, extra, workers, stages, harness, formats)
 
 
 def _runs(measurements: Path, series: Sequence[str]) -> list[MeasuredRun]:
@@ -157,19 +154,6 @@ def _fp8_extra(runs: Sequence[MeasuredRun], gpu: Gpu) -> list[list[float]]:
     return [[int(m), round(float(max(us, 0.0)), 2)] for m, us in zip(TILES, solution, strict=True)]
 
 
-def _deep_gemm_scales(runs: Sequence[MeasuredRun], gpu: Gpu) -> list[list[float]]:
-    """[rows, us per product]: what decode steps of equal sequences last beyond the formula where DeepGEMM computes
-    products of fp8 weights in blocks. Its kernels alone are as in the formula; before each of the four of a layer the
-    scales of the activations are brought into the order in which it reads them."""
-    setup, table = setup_of(runs[0]), gaps_of(runs)
-    table = table[(table.kind == 0) & table.tokens.isin(EQUAL_BATCHES)].sort_values("weight", kind="stable")
-    table = table.groupby("tokens").last().reset_index()
-    missing = table.gap_s.to_numpy() - gpu_seconds(step_cost(runs[0], gpu), table)
-    model = setup.model
-    products = model.layers * len([*model.attention_gemms(1), *model.mlp_gemms(model.intermediate, 1)])
-    return [[int(m), round(float(s) / products * 1e6, 2)] for m, s in zip(table.tokens, missing, strict=True)]
-
-
 def h200_block(fit: H200Fit) -> dict[str, Any]:
     """The `measured:` block of the H200's profile; all-reduce curves are kept."""
     logs = "output gaps of vLLM 0.24.0 step logs, one and two H200 (calibration/measurements/*-h200-*: batch, ctx, pre)"
@@ -202,10 +186,6 @@ def h200_block(fit: H200Fit) -> dict[str, Any]:
         "source": "output gaps of calibration/measurements/llama8b-h200-fp8 beyond the formula; tile classes of 16, "
         "64, 128 rows: vLLM csrc/quantization, scaled_mm_sm90_fp8_dispatch",
     }  # fmt: skip
-    block["deep_gemm_scales"] = {
-        "points": fit.deep_gemm_scales, "unit": "[rows, us per product]", "mark": "fitted",
-        "source": "decode steps of calibration/measurements/qwen3-8b-fp8-h200/batch_* beyond the formula",
-    }  # fmt: skip
     curves = {key: value for key, value in load_gpu("h200-sxm").measured.items()
               if key.startswith(("all_reduce_", "sampler", "lora")) and key not in block}
-    return block | fit.quantised | curves
+    return block | fit.formats | curves

@@ -34,15 +34,21 @@ BETWEEN: Final = (17, 65)
 """Rows that no graph has: steps of so few tokens run padded to the next of its sizes."""
 
 
-def quantised_entries(measurements: Path) -> dict[str, Any]:
-    """Entries of the H200's `measured:` block. Raises CalibrationError where the file or rows of it are missing."""
+def kernel_rows(measurements: Path) -> tuple[dict[str, Rows], str]:
+    """(rows by section, what to name as their source). Raises CalibrationError where the file or rows are missing."""
     path = measurements / KERNELS
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        products, experts, quantise = content["products"], content["experts"], content["quantise"]
+        rows = {section: content[section] for section in ("products", "experts", "quantise")}
     except (OSError, ValueError, KeyError, TypeError) as failure:
         raise CalibrationError(f"{path}: not a readable result of engine_kernels.py: {failure}") from failure
-    source = f"vLLM {content['vllm']}'s own kernels on one H200 (calibration/measurements/{KERNELS})"
+    return rows, f"vLLM {content['vllm']}'s own kernels on one H200 (calibration/measurements/{KERNELS})"
+
+
+def quantised_entries(measurements: Path) -> dict[str, Any]:
+    """Entries of the H200's `measured:` block. Raises as `kernel_rows`."""
+    rows, source = kernel_rows(measurements)
+    products = rows["products"]
     plain = fit_gemm([row for row in products if row["format"] == "bf16"]).gemm
     entries: dict[str, Any] = {}
     for kernel, formats in FOUR_BITS.items():
@@ -56,14 +62,14 @@ def quantised_entries(measurements: Path) -> dict[str, Any]:
         entries[f"{kernel}_rows"] = {
             "points": [[int(m), round(float(ratio), 3)] for m, ratio in left], "unit": "[rows, 1]", "mark": "fitted",
             "source": f"{source}: measured over formula, mean over products"}
-    entries |= _block_entries([row for row in products if row["format"] == "fp8_block" and row["m"] not in BETWEEN],
-                              [row for row in quantise if row["format"] == "fp8_block"], source)
-    return entries | _expert_entries(experts, f"{source}, experts of Qwen3-30B-A3B and of DeepSeek-V3 split over eight")
+    blocks = [row for row in products if row["format"] == "fp8_block" and row["m"] not in BETWEEN]
+    entries |= _block_entries(blocks, source)
+    return entries | _expert_entries(rows["experts"],
+                                     f"{source}, experts of Qwen3-30B-A3B and of DeepSeek-V3 split over eight")
 
 
-def _block_entries(rows: Rows, quantise: Rows, source: str) -> dict[str, Any]:
-    """Products of fp8 weights in blocks over the formula for those with one scale a tensor, by rows; the kernel that
-    quantises activations, of up to 64 rows: larger ones are read from memory as by other elementwise kernels."""
+def _block_entries(rows: Rows, source: str) -> dict[str, Any]:
+    """Products of fp8 weights in blocks by CUTLASS over the formula for those with one scale a tensor, by rows."""
     times = gpu_times(load_gpu("h200-sxm"))
     m, n, k, us = (column(rows, key) for key in ("m", "n", "k", "us"))
     one_scale = replace(times.gemm, rate=times.gemm.rate * times.fp8_gain)
@@ -71,10 +77,7 @@ def _block_entries(rows: Rows, quantise: Rows, source: str) -> dict[str, Any]:
     logs, levels = np.log(us * 1e-6 / plain), np.unique(m)
     ratio = np.exp([logs[m == level].mean() for level in levels])
     error = float(np.mean(np.abs(np.exp(logs) / np.interp(m, levels, ratio) - 1)))
-    short = np.array([row["quantise_us"] for row in quantise if row["m"] <= 64])
     return {
-        "fp8_block_quantise": entry(float(short.mean()), "fp8_block_quantise", source, "fitted",
-                                    float(np.abs(short / short.mean() - 1).mean()), "1..64 rows"),
         "fp8_block_rows": {
             "points": [[int(level), round(float(each), 3)] for level, each in zip(levels, ratio, strict=True)],
             "unit": "[rows, 1]", "mark": "fitted", "error_pct": round(100 * error, 2),

@@ -18,7 +18,7 @@ import pandas as pd
 from calibration.fit_operators import least_squares
 from calibration.measured import MeasuredRun
 from calibration.predict import Profiles, cost_of, setup_of
-from simulator.cost.gpu_times import UNITS
+from simulator.cost.gpu_times import ALL_UNITS
 from simulator.cost.step import FP_BITS, Cost
 from simulator.errors import CalibrationError
 from simulator.profiles.gpu import Gpu
@@ -137,7 +137,7 @@ def with_values(gpu: Gpu, values: Mapping[str, float]) -> Gpu:
     """A copy of the profile with components set, in profile units."""
     measured = dict(gpu.measured)
     for key, value in values.items():
-        measured[key] = {"value": float(value), "unit": UNITS[key][0], "source": "fit", "mark": "fitted"}
+        measured[key] = {"value": float(value), "unit": ALL_UNITS[key][0], "source": "fit", "mark": "fitted"}
     return dataclasses.replace(gpu, measured=measured)
 
 

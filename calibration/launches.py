@@ -52,6 +52,11 @@ def mean_launch(runs: Iterable[MeasuredRun]) -> float:
     return float(np.mean([_launches(run)[0].mean() for run in runs]))
 
 
+def median_launch(run: MeasuredRun) -> float:
+    """[s] launch above the largest graph: median of a run."""
+    return float(np.median(_launches(run)[0]))
+
+
 def quiet_launch(runs: Iterable[MeasuredRun]) -> float:
     """[s] launch above the largest graph right behind a step in a graph, when nothing disturbs the host: the first of a
     hundred by length (QUIET), mean of series. Other work on the host's cores only adds to a launch."""

@@ -27,10 +27,11 @@ model_executor/layers/mla.py), each as long as a product takes to start. DeepSee
 USUAL_NORMS: Final = 2
 """Norms of a layer whose time is in its fixed time; each further one (Gemma: behind attention and the MLP too) is a
 kernel that takes as long as a product to start."""
-MXFP4_KERNELS: Final = 8
+MXFP4_KERNELS: Final = 6
 """Small kernels that a layer of experts in mxfp4 has beside those of the other formats (vLLM 0.24, fused_moe/experts/
 gpt_oss_triton_kernels_moe.py: tokens sorted by bit matrices), each as long as a product takes to start: a decode step
 of one sequence of gpt-oss-20b lasts 0.74 ms longer than its reads (measurements/gpt-oss-20b-h200/batch_b1)."""
+FP8_BYTES: Final = 1
 HOPPER: Final = 9.0
 CLUSTER_ROWS: Final = 256
 DEEP_GEMM: Final = HOPPER
@@ -128,22 +129,36 @@ class Device:
         """Products one after another of a part of the model (profiles.quantisation), in that part's format."""
         kept = self.weights.kept_share(part)
         total = np.zeros_like(rows)
-        for gemm in gemms:
+        for place, gemm in enumerate(gemms):
             if kept > 0.0:
                 total = total + kept * self.times.gemm.seconds(rows, gemm.n, gemm.k)
             if kept < 1.0:
                 size = self.weights.bytes_per_weight
                 computed = self.computed_rows(rows)
                 product, factor = (self.times.four_bits, 1.0) if self.four_bits else (self.times.gemm, self.rate_factor)
+                if self.in_blocks and not self.cutlass_blocks:
+                    factor = factor * self.times.deep_gemm_gain
                 seconds = product.seconds(computed, gemm.n, gemm.k, size, factor)
                 if self.in_blocks:
                     if self.cutlass_blocks:
                         seconds = seconds * np.interp(rows, *self.times.block_rows)
                     else:
                         seconds = seconds + np.interp(rows, *self.times.deep_gemm_scales)
-                    seconds = seconds + self.times.block_quantise_s
-                total = total + (1.0 - kept) * seconds
+                total = total + (1.0 - kept) * (seconds + self.quantise_s(rows, gemm, place == 0))
         return total
+
+    def quantise_s(self, rows: Array, gemm: Gemm, first: bool) -> Array:
+        """[s] that a product's activations take to be quantised to 8 bits, read in 16. With one scale a row the norm
+        before the `first` product of a part does it besides (vLLM 0.24, compilation/passes/fusion/rms_quant_fusion.py),
+        and other products have a kernel of their own; with blocks each product is taken to have one, whose time is in
+        kernels-h200.json."""
+        if not self.eight_bit or (self.one_scale and first):
+            return np.zeros_like(rows)
+        moved = rows * float(gemm.k * (ACTIVATION_BYTES + FP8_BYTES))
+        if self.one_scale:
+            return np.maximum(0.0, moved / self.times.row_quantise_bandwidth - self.times.block_quantise_s)
+        result: Array = self.times.block_quantise_s + moved / self.times.block_quantise_bandwidth
+        return result
 
     def computed_rows(self, rows: Array) -> Array:
         """Rows that products with one scale a tensor or row compute on Hopper: beyond 128 in tiles of 128, two to a
@@ -167,7 +182,8 @@ class Device:
         model, times = self.model, self.times
         attention = self.products_s(rows, model.attention_gemms(self.tp), "attention")
         total = attention + times.layer_fixed_s + 2.0 * self.reduce_s(rows)
-        small = max(0, model.layer_norms - USUAL_NORMS) + (LATENT_KERNELS if model.latent else 0)
+        small = (max(0, model.layer_norms - USUAL_NORMS) + 1) // 2 + int(model.qk_norm)
+        small += LATENT_KERNELS if model.latent else 0
         total = total + small * times.gemm.start_s
         if self.one_scale:
             total = total + times.fp8_extra[1][0] + self.tiles_s(rows, model.attention_gemms(self.tp), "attention")
@@ -189,7 +205,8 @@ class Device:
             return np.zeros_like(rows)
         matrices = 3 if model.gated_mlp else 2
         size, fp8 = self.weights.part_bytes("experts"), self.eight_bit and self.weights.kept_share("experts") < 0.5
-        routed = times.experts.seconds(rows, experts, model.hidden, self.tp, matrices, size, fp8, self.routing)
+        routed = times.experts.seconds(rows, experts, model.hidden, self.tp, matrices, size, fp8,
+                                       self.weights.mxfp4, self.routing)
         router = times.gemm.seconds(rows, experts.routed, model.hidden)
         if self.weights.mxfp4:
             router = router + MXFP4_KERNELS * times.gemm.start_s

@@ -63,9 +63,15 @@ FOUR_BIT_UNITS: Final[Mapping[str, tuple[str, float]]] = {
     for key, unit in (("start", ("us", 1e-6)), ("read", ("1", 1.0)), ("gain", ("1", 1.0)), ("exponent", ("1", 1.0)))}
 """Components of products with 4-bit weights, of the GPU or of EXTRAS: how much later they start than 16-bit products,
 and their bandwidth and rate relative to those."""
-BLOCK_UNITS: Final[Mapping[str, tuple[str, float]]] = {"fp8_block_quantise": ("us", 1e-6)}
-"""Of products of fp8 weights in blocks, of the GPU or of EXTRAS: the kernel that quantises their activations."""
-ALL_UNITS: Final = {**UNITS, **FOUR_BIT_UNITS, **BLOCK_UNITS}
+BLOCK_UNITS: Final[Mapping[str, tuple[str, float]]] = {
+    "fp8_block_quantise": ("us", 1e-6), "fp8_block_bandwidth": ("TB/s", 1e12), "deep_gemm_gain": ("1", 1.0),
+    "fp8_row_bandwidth": ("TB/s", 1e12)}
+"""Of products of fp8 weights, of the GPU or of EXTRAS: kernels that quantise their activations, in blocks and row by
+row (bandwidth: 2 bytes read and 1 written a number), and DeepGEMM's rate relative to products of one scale."""
+FOUR_BIT_EXPERT_UNITS: Final[Mapping[str, tuple[str, float]]] = {
+    "expert_mxfp4_read": ("1", 1.0), "expert_mxfp4_gain": ("1", 1.0)}
+"""Of experts in mxfp4, of the GPU or of EXTRAS."""
+ALL_UNITS: Final = {**UNITS, **FOUR_BIT_UNITS, **BLOCK_UNITS, **FOUR_BIT_EXPERT_UNITS}
 MACHETE: Final = 9.0
 """Compute capability (Hopper) that vLLM's Machete kernel runs on; other GPUs run Marlin (vLLM 0.24,
 model_executor/kernels/linear/mixed_precision/machete.py)."""
@@ -93,6 +99,9 @@ class GpuTimes:
     block_rows: tuple[Curve, Curve]  # (rows, ratio): products of fp8 weights in blocks to those with a scale a tensor
     deep_gemm_scales: tuple[Curve, Curve]  # (rows, [s]): scales of activations brought into the order DeepGEMM reads
     block_quantise_s: float  # per such product: activations quantised by a kernel of its own
+    block_quantise_bandwidth: float  # [B/s] that it reads and writes
+    row_quantise_bandwidth: float  # [B/s] of activations quantised row by row, for one scale a tensor or row
+    deep_gemm_gain: float  # rate of DeepGEMM relative to fp8 products of one scale
     experts: ExpertTime  # a layer's mixture of experts
     layer_fixed_s: float  # kernels of a layer besides its products: start and drain
     step_fixed_s: float  # per step, whatever is in it
@@ -150,7 +159,11 @@ def gpu_times(gpu: Gpu) -> GpuTimes:
         block_rows=_by_rows(blocks, "fp8_block_rows"),
         deep_gemm_scales=_curve(gpu, "deep_gemm_scales"),
         block_quantise_s=_component(blocks, "fp8_block_quantise")[0] * gpu.time_scale,
-        experts=ExpertTime(*(values[f"expert_{key}"] for key in _EXPERT)),
+        block_quantise_bandwidth=_extra(gpu, "fp8_block_bandwidth"),
+        row_quantise_bandwidth=_extra(gpu, "fp8_row_bandwidth"),
+        deep_gemm_gain=_extra(gpu, "deep_gemm_gain"),
+        experts=ExpertTime(*(values[f"expert_{key}"] for key in _EXPERT),
+                           *(_extra(gpu, key) for key in FOUR_BIT_EXPERT_UNITS)),
         layer_fixed_s=values["layer_fixed"],
         step_fixed_s=values["step_fixed"],
         elementwise_bandwidth=values["elementwise_bandwidth"],
@@ -229,6 +242,14 @@ def _component(gpu: Gpu, key: str) -> tuple[float, str]:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
         raise ConfigError(f"{gpu.path}: measured.{key}.value must be a number >= 0, got {value!r}")
     return float(value) * factor, str(entry["mark"])
+
+
+def _extra(gpu: Gpu, key: str) -> float:
+    """A component of the GPU, else of EXTRAS: a bandwidth by the datasheets', a ratio as it is."""
+    unit = ALL_UNITS[key][0]
+    source = gpu if key in gpu.measured else load_gpu(EXTRAS)
+    moved = gpu.memory_gbps / source.memory_gbps if unit == "TB/s" else 1.0
+    return _component(source, key)[0] * moved * gpu.time_scale ** _POWER[unit]
 
 
 def _points(gpu: Gpu, key: str) -> Curve | None:

@@ -103,9 +103,11 @@ class ExpertTime:
     fp8_read: float       # of `bandwidth`
     fp8_gain: float       # of `rate` with 8-bit weights
     wide_fp8_gain: float  # of `wide_rate`
+    mxfp4_read: float     # of `bandwidth` with weights in mxfp4
+    mxfp4_gain: float     # of `rate`, weights made 16 bits on the way
 
     def seconds(self, rows: Array, experts: Experts, hidden: int, tp: int, matrices: int, weight_bytes: float,
-                fp8: bool = False, routing: Routing = NO_PREFERENCE) -> Array:
+                fp8: bool = False, mxfp4: bool = False, routing: Routing = NO_PREFERENCE) -> Array:
         """[s] for `rows` tokens through one layer's routed experts, each split over `tp` GPUs or, with expert
         parallelism, dealt out whole: `matrices` products (3 with a gate, 2 without), weights of `weight_bytes`."""
         width = experts.width if routing.ranks > 1 else experts.width / tp
@@ -120,6 +122,9 @@ class ExpertTime:
             start *= self.fp8_start
             rate *= self.wide_fp8_gain if wide else self.fp8_gain
             bandwidth *= self.fp8_read
+        elif mxfp4:
+            rate *= self.mxfp4_gain
+            bandwidth *= self.mxfp4_read
         read = touched_most * weights * weight_bytes / bandwidth
         computed = 2.0 * pairs * weights / rate
         between = 2.0 * rows * experts.active * (2 * hidden + 2 * matrices * width) / self.elementwise

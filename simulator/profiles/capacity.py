@@ -145,7 +145,8 @@ def kv_capacity(
     layers = model.layers + (draft.layers if draft else 0)
     older = engine.older_runner(model.architectures, NGRAM if draft_tokens and draft is None else "")
     parts = {
-        "weight_bytes": model.weight_bytes(weight_dtype, tp) + beside_weights(model, weight_dtype, tp)
+        "weight_bytes": model.weight_bytes(weight_dtype, tp)
+        + beside_weights(model, weight_dtype, tp, gpu.compute_capability)
         + (draft.weight_bytes("auto", tp) if draft else 0) + (lora.memory_bytes(model) if lora else 0),
         "activation_bytes": peak_bytes(model, engine, limits.seqs, limits.budget, tp, older, not compile_cache),
         "graph_bytes": graph_bytes(model, engine, limits.seqs, limits.budget, layers, draft_tokens, older),

@@ -17,20 +17,34 @@ from simulator.profiles.shape import ModelShape
 
 MARLIN: Final = (256, 128)
 """Multiples that hidden size and expert width are filled up to in mxfp4 (vLLM 0.24, fused_moe/oracle/mxfp4.py,
-mxfp4_round_up_hidden_size_and_intermediate_size, Marlin: what cards without products in fp4 run)."""
+mxfp4_round_up_hidden_size_and_intermediate_size, Marlin: what cards before Hopper run, and Hopper did before vLLM's
+wheel had Triton's kernels)."""
+
+HOPPER: Final = 9.0
+TRITON_ROWS: Final = 256
+MXFP4_GROUP: Final = 32
+BIAS_BYTES: Final = 4
+"""On Hopper Triton's kernel runs experts in mxfp4 (oracle/mxfp4.py): it has a byte of scale for 32 weights in an order
+of its own, rows filled up to a multiple of 256 (third_party/triton_kernels, hopper_scale.py), beside the checkpoint's
+scales, which stay, and copies of the biases in 32 bits."""
 
 
-def beside_weights(model: ModelShape, dtype: str, tp: int) -> int:
+def beside_weights(model: ModelShape, dtype: str, tp: int, capability: float = 0.0) -> int:
     """[bytes] loaded with the weights: tables of rotary positions in 16 bits, whole on every GPU (vLLM 0.24,
-    rotary_embedding/base.py), and what experts in mxfp4 are filled up with."""
+    rotary_embedding/base.py), and what experts in mxfp4 have besides on a GPU of that compute `capability`."""
     tables = model.rotary * ACTIVATION_BYTES
     experts, weights = model.experts, model.weight_format(dtype)
     if not weights.mxfp4 or experts is None:
         return tables
-    hidden, width = _filled(model.hidden, MARLIN[0]), _filled(experts.width // tp, MARLIN[1])
-    matrices = 3 if model.gated_mlp else 2
-    more = model.expert_layers * experts.routed * matrices * (hidden * width - model.hidden * (experts.width // tp))
-    return tables + round(more * weights.part_bytes("experts"))
+    width, matrices = experts.width // tp, 3 if model.gated_mlp else 2
+    if capability == HOPPER:
+        first = (matrices - 1) * width  # rows of the first product's weights; of the second's: the hidden size
+        scales = _filled(first, TRITON_ROWS) * model.hidden + _filled(model.hidden, TRITON_ROWS) * width
+        more = scales / MXFP4_GROUP + (first + model.hidden) * BIAS_BYTES
+    else:
+        hidden = _filled(model.hidden, MARLIN[0])
+        more = matrices * (hidden * _filled(width, MARLIN[1]) - model.hidden * width) * weights.part_bytes("experts")
+    return tables + round(model.expert_layers * experts.routed * more)
 
 
 def peak_bytes(model: ModelShape, engine: EngineProfile, seqs: int, budget: int, tp: int, older: bool,

@@ -1,4 +1,5 @@
-"""KV block counts that real engines printed: within 0.5 % on our own, 3 % in public logs, 5 % on 24 GB cards.
+"""KV block counts that real engines printed: within 0.5 % on our own (1 % of gpt-oss-120b, whose experts are converted
+when they are loaded, into blocks of the allocator that they do not fill), 3 % in public logs, 5 % on 24 GB cards.
 
 Own runs: run.yaml of calibration/measurements; own starts: what vLLM 0.24.0 printed on the same machines. Rows marked
 `fit` gave three numbers, all others judge them: models of other sizes and kinds, other formats, later starts. Public
@@ -47,14 +48,23 @@ def test_own_rows_are_the_run_files() -> None:
         assert ("compile_cache: true" in text) == (row.start == "later")
 
 
-@pytest.mark.parametrize("series", sorted(path.name for path in MEASUREMENTS.iterdir() if any(path.glob("*/run.yaml"))))
+SERIES = {path.name: load_run(next(path.glob("*/run.yaml")).parent)
+          for path in sorted(MEASUREMENTS.iterdir()) if any(path.glob("*/run.yaml"))}
+COUNTED = [name for name, run in SERIES.items() if run.engine.num_gpu_blocks and not run.engine.num_gpu_blocks_override]
+
+
+@pytest.mark.parametrize("series", COUNTED)
 def test_every_measured_series_has_its_blocks(series: str) -> None:
-    """As `servecast validate` predicts them: 0.5 %, adapters and pipeline stages included."""
-    run = load_run(next(MEASUREMENTS.joinpath(series).glob("*/run.yaml")).parent)
-    if run.engine.num_gpu_blocks_override or not run.engine.num_gpu_blocks:
-        pytest.skip("its blocks were set")
-    found = capacity_of(run, setup_of(run)).num_gpu_blocks
-    assert found == pytest.approx(run.engine.num_gpu_blocks, rel=0.005)
+    """As `servecast validate` predicts them: 0.5 %, adapters and pipeline stages included; 1 % with mxfp4."""
+    run = SERIES[series]
+    setup = setup_of(run)
+    found = capacity_of(run, setup).num_gpu_blocks
+    assert found == pytest.approx(run.engine.num_gpu_blocks, rel=0.01 if setup.model.weights.mxfp4 else 0.005)
+
+
+def test_series_without_a_count_had_their_blocks_set() -> None:
+    assert set(SERIES) - set(COUNTED) == {
+        name for name, run in SERIES.items() if run.engine.num_gpu_blocks_override} and len(SERIES) - len(COUNTED) == 4
 
 
 def test_later_starts_of_measured_series() -> None:
@@ -107,6 +117,15 @@ def test_activations_of_a_7b_with_256_sequences() -> None:
     found = kv_capacity(load_gpu("rtx-4090"), load_engine("vllm-0.24"), load_model("qwen2.5-7b-awq"))
     assert found.activation_bytes == 152_064 * 3584 * 2 + 2 * 2048 * 3584 * 2
     assert found.activation_bytes / 2**30 == pytest.approx(1.04, abs=0.005)
+
+
+@pytest.mark.parametrize(("name", "loaded"), [("gpt-oss-120b", 64.67), ("gpt-oss-20b", 13.58)])
+def test_experts_in_mxfp4_on_hopper(name: str, loaded: float) -> None:
+    """vLLM 0.24.0's log on the H200s of the series: what loading took. Triton's scales stay beside the checkpoint's;
+    what is left (0.3 and 0.1 GiB) are blocks of the allocator that converted tensors do not fill."""
+    model = load_model(name)
+    found = (model.weight_bytes("auto") + beside_weights(model, "auto", 1, 9.0)) / 2**30
+    assert loaded - 0.35 < found < loaded
 
 
 def test_experts_in_mxfp4_are_filled_up() -> None:

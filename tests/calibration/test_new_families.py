@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from calibration.fit import MEASUREMENTS, runs_named
+from calibration.fit_formats import LAYERS, format_entries, quantise_entries
 from calibration.fit_quantised import BETWEEN, KERNELS, quantised_entries
 from calibration.fit_steps import gaps_of, gpu_seconds, step_cost
-from calibration.launches import launch_scale, mean_launch
+from calibration.launches import launch_scale, mean_launch, median_launch
 from calibration.validate import validate
 from simulator.cost.calibrated import calibrated_cost
+from simulator.cost.device import Device
 from simulator.cost.gpu_times import gpu_times
 from simulator.cost.launch import Launch
 from simulator.cost.step import Cost
@@ -39,12 +41,66 @@ def decode_errors(series: str, sequences: tuple[int, ...], kind: str = "batch") 
 
 
 def test_decode_steps_under_traffic_of_products_by_deep_gemm() -> None:
-    """Chat at 5 and 10/s of Qwen3-8B in fp8 blocks: fitted on steps of equal sequences, these are of unequal ones. The
-    kernels alone, without what brings scales into DeepGEMM's order, would make single sequences 14 % short."""
-    errors = decode_errors("qwen3-8b-fp8-h200", (1, 2, 4, 8, 12, 16, 20, 24), "conv")
-    assert max(map(abs, errors.values())) < 0.05, errors
+    """Chat of Qwen3-8B and 14B in fp8 blocks: fitted on steps of equal sequences of both, these are of unequal ones;
+    the goal of number formats, 4 % in the mean. The kernels alone, without what brings scales into DeepGEMM's order,
+    would make single sequences of the 8B 14 % short."""
+    for series in ("qwen3-8b-fp8-h200", "qwen3-14b-fp8-h200"):
+        errors = decode_errors(series, (1, 2, 4, 8, 12, 16, 20, 24), "conv")
+        assert np.mean(list(map(abs, errors.values()))) < 0.04, errors
     times = gpu_times(load_gpu("h200-sxm"))
     assert 0.10 < 4 * 36 * times.deep_gemm_scales[1][0] / 4.52e-3 < 0.16
+
+
+@pytest.mark.parametrize(("runs", "bars"), [
+    ("qwen3-32b-fp8-h200/conv_*", (4.0, 4.0, 8.0)), ("qwen3-14b-fp8-h200/conv_burst*", (4.0, 4.0, 8.0)),
+    ("llama70b-h200-tp2/co*", (5.0, 5.0, 8.0)), ("gpt-oss-120b-h200-b/conv_*", (6.0, 6.0, 12.0))])
+def test_traffic_of_models_that_people_run(runs: str, bars: tuple[float, float, float]) -> None:
+    """Goals of their classes on the shipped host. Of Qwen3-32B in fp8 and of Llama-3.3-70B over two GPUs nothing was
+    fitted, of the two others batches."""
+    means = validate(sorted(MEASUREMENTS.glob(runs)))["mean_abs_error_pct"]
+    assert all(means[name] < bar for name, bar in zip(("tpot_mean_s", "e2e_mean_s", "ttft_mean_s"), bars, strict=True))
+
+
+def test_activations_are_quantised_by_kernels_of_their_own() -> None:
+    """Each of the twelve times measured, of 1 to 2,048 rows of 4,096 to 14,336."""
+    times = gpu_times(load_gpu("h200-sxm"))
+    rows = [row for row in KERNEL_TIMES["quantise"] if row["format"] == "fp8_block"]
+    found = [times.block_quantise_s + 3 * row["m"] * row["k"] / times.block_quantise_bandwidth for row in rows]
+    errors = np.array(found) * 1e6 / np.array([row["quantise_us"] for row in rows]) - 1
+    assert len(rows) == 12 and np.mean(np.abs(errors)) < 0.05, errors
+
+
+def test_norms_quantise_for_the_products_behind_them() -> None:
+    """Llama-3.1-70B with one scale a row, 2,048 rows: of what its four products last longer with the quantising kernels
+    (96 us, alone) those of the two that stand behind no norm have their columns' share, 8,192 and 28,672 of 53,248."""
+    content = json.loads((MEASUREMENTS / LAYERS).read_text())
+    us = {row["quantise"]: row["alone_us"] for row in content["layers"]
+          if (row["model"], row["format"]) == ("llama-3.1-70b", "fp8")}
+    model = load_model("llama-3.1-70b")
+    device = Device(load_gpu("h200-sxm"), gpu_times(load_gpu("h200-sxm")), model, 1, model.weight_format("fp8"))
+    rows = np.array([2048.0])
+    attention, mlp = model.attention_gemms(), model.mlp_gemms(model.intermediate)
+    found = [float(device.quantise_s(rows, gemm, place == 0)[0]) for part in (attention, mlp)
+             for place, gemm in enumerate(part)]
+    assert found[0] == found[2] == 0.0
+    assert sum(found) * 1e6 == pytest.approx((us[True] - us[False]) * (8192 + 28672) / 53_248, rel=0.15)
+    without = sum(float(device.times.gemm.seconds(rows, gemm.n, gemm.k, 1.0, device.rate_factor)[0]) for gemm in mlp)
+    assert float(device.products_s(rows, mlp, "mlp")[0]) == pytest.approx(without + found[3], rel=1e-6)
+
+
+def test_products_of_a_layer_under_sustained_load() -> None:
+    """2,048 rows through the four products of three models: 16 bits and one scale, fitted elsewhere, within 10 % (the
+    harness alone gives their gain, an engine's gaps their rate); in an engine DeepGEMM is no faster than here."""
+    content = json.loads((MEASUREMENTS / LAYERS).read_text())
+    us = {(row["model"], row["format"]): row["sustained_us"] for row in content["layers"] if not row["quantise"]}
+    times = gpu_times(load_gpu("h200-sxm"))
+    for name, form in (("qwen3-14b", "bf16"), ("qwen3-8b", "bf16"), ("qwen3-14b", "fp8"), ("qwen3-8b", "fp8"),
+                       ("llama-3.1-70b", "fp8")):
+        factor = times.fp8_gain if form == "fp8" else 1.0
+        found = sum(float(times.gemm.seconds(np.array([2048.0]), each.n, each.k, 2.0 if form == "bf16" else 1.0,
+                                             factor)[0]) for each in load_model(name).gemm_shapes())
+        assert found * 1e6 == pytest.approx(us[name, form], rel=0.1), (name, form)
+    assert times.deep_gemm_gain < us["qwen3-14b", "fp8"] / us["qwen3-14b", "fp8_block_deep_gemm"] < 1.0
 
 
 def test_decode_steps_of_a_model_nine_times_as_large() -> None:
@@ -82,7 +138,7 @@ def test_8_bit_products_of_hopper_compute_two_tiles_of_rows_at_a_time() -> None:
     hopper, ada = (calibrated_cost(load_gpu(gpu), ENGINE, load_model("llama-3.3-70b-fp8"), 1, "auto", "bf16", 128, 2048)
                    for gpu in ("h200-sxm", "l40s"))
     ms = {tokens: int(hopper.dense_ns[1, tokens]) * 1e-6 for tokens in (257, 391, 512, 513, 1263, 1280)}
-    assert ms[512] < 1.04 * ms[257] and ms[1280] < 1.01 * ms[1263]  # elementwise kernels go by tokens
+    assert ms[512] < 1.06 * ms[257] and ms[1280] < 1.01 * ms[1263]  # elementwise and quantising kernels go by tokens
     assert ms[513] > 1.3 * ms[512]
     attention = 6.0  # ms of the four steps, by their contexts
     assert 2 * int(hopper.dense_ns[0, 8]) * 1e-6 + ms[391] + ms[1263] + attention == pytest.approx(286, rel=0.1)
@@ -104,7 +160,7 @@ def test_launches_of_deeper_models_under_traffic() -> None:
 
 def test_graphs_of_gpt_oss_reach_1024_tokens_whatever_the_batch_limit() -> None:
     """vLLM 0.24's log: 83 piecewise graphs, the largest of 1,024 tokens, with max_num_seqs 128; 256 for others. Steps
-    of 512 and 1,024 tokens are then not launched kernel by kernel: 14.7 and 20.3 ms to the first token."""
+    of 512 and 1,024 tokens are then not launched kernel by kernel."""
     found, other = cost("gpt-oss-20b"), cost("qwen3-30b-a3b")
     assert [int(found.eager[1, tokens]) for tokens in (256, 512, 1024, 1025)] == [0, 0, 0, 1]
     assert [int(other.eager[1, tokens]) for tokens in (256, 257)] == [0, 1]
@@ -114,19 +170,21 @@ def test_graphs_of_gpt_oss_reach_1024_tokens_whatever_the_batch_limit() -> None:
 
 @pytest.mark.parametrize(("run", "tolerance"), [("pre_p512", 0.1), ("pre_p1024", 0.1)])
 def test_a_lone_prompt_of_gpt_oss_in_a_graph(run: str, tolerance: float) -> None:
-    """Nothing was fitted on these steps; launched kernel by kernel they would take three times as long."""
-    (found,) = validate([MEASUREMENTS / "gpt-oss-20b-h200" / run])["runs"]
+    """Nothing was fitted on these steps of the 120B: 45 and 57 ms to the first token; launched kernel by kernel 78."""
+    (found,) = validate([MEASUREMENTS / "gpt-oss-120b-h200" / run])["runs"]
     assert abs(found["metrics"]["ttft_mean_s"]["error_pct"]) < 100 * tolerance
 
 
 def test_kernels_of_mxfp4_experts_beside_their_reads() -> None:
-    """One sequence of gpt-oss-20b: 2.97 ms a step, measured; without those kernels 2.2."""
+    """One sequence of gpt-oss-20b: 2.97 ms a step, measured; without those kernels 2.4. Of the 120B 1 to 128
+    sequences, which use 4 to 126 of its 128 experts: 4.1, 8.5, 17.9, 23.6 and 28.0 ms."""
     assert abs(decode_errors("gpt-oss-20b-h200", (1,))[1]) < 0.02
+    errors = decode_errors("gpt-oss-120b-h200", (1, 8, 32, 64, 128))
+    assert max(map(abs, errors.values())) < 0.05, errors
 
 
 @pytest.mark.parametrize(("series", "runs", "model", "kind"), [
-    ("deepseek-v2-lite-h200", ("batch_*", "ctx_*", "pre*"), "deepseek-v2-lite", {"latent": True}),
-    ("gpt-oss-20b-h200", ("pre_p2048", "prefill_b8_p2k", "ctx_*"), "gpt-oss-20b", {"mxfp4": True})])
+    ("deepseek-v2-lite-h200", ("batch_*", "ctx_*", "pre*"), "deepseek-v2-lite", {"latent": True})])
 def test_launches_of_further_kinds_are_the_mean_of_their_runs(series: str, runs: tuple[str, ...], model: str,
                                                               kind: dict[str, bool]) -> None:
     """Steps above the largest graph, outputs of the step before being waited for."""
@@ -136,6 +194,22 @@ def test_launches_of_further_kinds_are_the_mean_of_their_runs(series: str, runs:
     plain = Launch(load_host().times, shape.layers, 1, True, False, expert_layers=shape.expert_layers)
     assert launch.eager_s() == pytest.approx(measured, rel=0.02)
     assert plain.eager_s() < 0.8 * measured
+
+
+def test_launches_of_experts_in_mxfp4_are_those_of_busy_engines() -> None:
+    """Medians of four runs of two models, a layer of experts each way beyond a dense launch; lone prompts take longer
+    (76 ms for 24 layers, 88 to 129 for 36), chat of the 120B 74 to 77."""
+    times, each = load_host().times, []
+    for run in runs_named(MEASUREMENTS, ("gpt-oss-20b-h200/ctx_*", "gpt-oss-20b-h200/prefill_b8*",
+                                         "gpt-oss-120b-h200/batch_b64*", "gpt-oss-120b-h200/batch_b128*")):
+        layers = load_model(run.name.split("-h200")[0]).layers
+        dense = Launch(times, layers, 1, True, False).eager_s()
+        each.append((median_launch(run) - dense) / layers)
+    assert len(each) == 4
+    assert times.eager_mxfp4_layer_s == pytest.approx(np.mean(each), rel=0.02)
+    whole = Launch(times, 36, 1, True, False, expert_layers=36, mxfp4=True).eager_s()
+    chat = [median_launch(run) for run in runs_named(MEASUREMENTS, ("gpt-oss-120b-h200-b/conv_r*",))]
+    assert whole == pytest.approx(np.mean(chat), rel=0.05)
 
 
 def test_launches_of_fp8_blocks_are_no_shorter_than_those_of_16_bits() -> None:
@@ -190,9 +264,20 @@ def test_deep_gemm_needs_hopper_and_may_be_turned_off(gpu: str, slower: bool) ->
 
 def test_shipped_entries_are_those_that_the_kernels_give() -> None:
     entries, shipped = quantised_entries(MEASUREMENTS), load_gpu("h200-sxm").measured
-    for key in ("fp8_block_quantise", "expert_fp8_start", "expert_fp8_read", "expert_fp8_gain"):
+    for key in ("expert_fp8_start", "expert_fp8_read", "expert_fp8_gain"):
         assert shipped[key]["value"] == pytest.approx(entries[key]["value"], rel=1e-3)
     assert shipped["fp8_block_rows"]["points"] == entries["fp8_block_rows"]["points"]
+
+
+def test_shipped_entries_of_formats_are_the_fit() -> None:
+    shipped = load_gpu("h200-sxm").measured
+    entries = quantise_entries(MEASUREMENTS) | format_entries(MEASUREMENTS, load_gpu("h200-sxm"))
+    assert "deep_gemm_gain" in entries and "expert_mxfp4_read" in entries
+    for key, found in entries.items():
+        if "value" in found:
+            assert shipped[key]["value"] == pytest.approx(found["value"], rel=0.01), key
+        else:
+            assert np.allclose(shipped[key]["points"], found["points"], atol=0.1), key
 
 
 def test_experts_in_blocks_are_the_engines_own_kernel() -> None:
