@@ -60,7 +60,7 @@ class Result:
         return {
             "servecast": __version__, "python": platform.python_version(), "numpy": np.__version__,
             "seed": self.scenario.seed, "replication": self.replication,
-            "trace": self.trace.meta.facts,
+            "trace": {key: value for key, value in self.trace.meta.facts.items() if key != "account" or value},
             "gpu": {"name": setup.gpu.name, "mark": setup.gpu.mark},
             "engine": {"name": setup.engine.name, "version": setup.engine.version, "mark": setup.engine.mark},
             "host": {"name": setup.host.name, "mark": setup.host.mark, "cpu_scale": setup.host.cpu_scale},

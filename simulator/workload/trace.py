@@ -71,7 +71,8 @@ class TraceMeta:
         """The account as plain data; `account` is empty where there is nothing notable in it."""
         return {"source": self.source, "sha256": self.sha256, "rows_read": self.rows_read,
                 "rows_dropped": dict(self.rows_dropped), "not_simulated": list(self.not_used), "copies": self.copies,
-                "log_per_s": self.log_per_s or None, "account": self.account if self.notable else ""}
+                "account": self.account if self.notable else "",
+                **({"log_per_s": self.log_per_s} if self.log_per_s else {})}
 
     @property
     def account(self) -> str:
