@@ -156,11 +156,16 @@ def _work(pipe: Connection, current: Any, first: int, step: int, count: int | No
 
 
 def finding(seed: int, wrong: list[str]) -> Finding:
-    """The smallest case found that fails like this seed."""
+    """The smallest case found that fails as this seed does: in the same engine, by the same invariant or error. What
+    else may be wrong with a smaller case is another finding's."""
+    kinds = _kinds(wrong)
+
+    def fails(case: Case) -> bool:
+        return bool(kinds & _kinds(faults(case)))
+
     small = shrunk(case_of(seed), fails)
     return Finding(seed, faults(small) or wrong, case_text(small))
 
 
-def fails(case: Case) -> bool:
-    """Whether anything is wrong with the case."""
-    return bool(faults(case))
+def _kinds(wrong: list[str]) -> set[str]:
+    return {fault.partition(":")[0] for fault in wrong}

@@ -292,6 +292,8 @@ BUGS = (
         ("tests/calibration/test_kv_counts.py", "-k", "later_starts_of")),
     Bug("a scenario's cache is not looked at", SETUP, "hardware.pipeline_parallel, hardware.compile_cache)",
         "hardware.pipeline_parallel)", ("tests/unit/test_serving.py", "-k", "later_start")),
+    Bug("made smaller until anything fails", "simulator/selftest/soak.py", "return bool(kinds & _kinds(faults(case)))",
+        "return bool(faults(case))", ("tests/selftest/test_selftest.py", "-k", "fails_as_before")),
     # calibration
     Bug("stalls of early steps", FIT, "float((-late.error * late.gap_s).mean())",
         "float((late.error * late.gap_s).mean())", FITTED),

@@ -57,7 +57,7 @@ def test_a_planted_bug_is_found_and_shrunk(interpreted: None, monkeypatch: pytes
     right = reference.output_tick
     monkeypatch.setattr(reference, "output_tick", lambda rep: right(rep) + 1)
     seed = next(seed for seed in range(0, 100, 10) if faults(case_of(seed)))
-    found = soaking.finding(seed, ["differs"])
+    found = soaking.finding(seed, faults(case_of(seed)))
     path = tmp_path / "f.yaml"
     path.write_text(found.text)
     small = load_case(path)
@@ -66,6 +66,19 @@ def test_a_planted_bug_is_found_and_shrunk(interpreted: None, monkeypatch: pytes
     assert "reference: last" in capsys.readouterr().out
     monkeypatch.setattr(reference, "output_tick", right)
     assert main(["selftest", "--replay", str(path)]) == 0
+
+
+def test_what_is_made_smaller_fails_as_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An invariant is broken where an answer has 5 tokens or more; whatever is smaller differs in an engine, which is
+    another fault."""
+    def both(case: Case, simpy: bool = True) -> list[str]:
+        return ["3 blocks are conserved"] if max(case.output) >= 5 else ["reference: last", "reference: first"]
+
+    monkeypatch.setattr(soaking, "faults", both)
+    seed = next(seed for seed in SEEDS if max(case_of(seed).output) >= 5)
+    found = soaking.finding(seed, both(case_of(seed)))
+    (tmp_path / "f.yaml").write_text(found.text)
+    assert found.faults == ["3 blocks are conserved"] and load_case(tmp_path / "f.yaml").output == (5,)
 
 
 def test_the_command_counts_what_it_ran(capsys: Any) -> None:
