@@ -134,7 +134,7 @@ def test_what_the_step_times_of_each_model_stand_on_is_said() -> None:
                                         (["a", "<b>"], ["a"]), strict=True):
         row["trust"] = {"mark": mark, "step_time_error": error, "not_measured": beyond}
     assert joint_lines(data)[-1] == (
-        "Step times, in brackets what they may be off by: short fitted (8.0 %), middle measured (5.0 %). "
+        "Step times, in brackets how far they may be off: short fitted (8.0 %), middle measured (5.0 %). "
         "2 notes on what was not measured: in the report.")
     page = render_joint(data).replace("\xa0", " ")
     assert "<li>Step times of short: fitted, they may be off by 8.0 %.</li>" in page

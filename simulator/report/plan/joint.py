@@ -92,11 +92,11 @@ def _trust_lines(data: Data) -> list[str]:
     known = [(row["name"], row["trust"]) for row in data["deployments"] if row.get("trust")]
     if not known or all(trust["mark"] == "textbook" for _, trust in known):
         return ["Step times are a textbook's: they have no error."] if known else []
-    how = "they may be off by" if data["budget"] else "judged with a margin for their error of"
+    how = "how far they may be off" if data["budget"] else "the margin they are judged with"
     marks = ", ".join(f"{name} {trust['mark']} ({100 * trust['step_time_error']:.1f} %)" for name, trust in known)
     beyond = len({text for _, trust in known for text in trust["not_measured"]})
     more = f" {several(beyond, 'note')} on what was not measured: in the report." if beyond else ""
-    return [f"Step times, in brackets what {how}: {marks}.{more}"]
+    return [f"Step times, in brackets {how}: {marks}.{more}"]
 
 
 def _trusted(data: Data) -> list[str]:
