@@ -23,6 +23,7 @@ from simulator.engines.fast import code_name, run_fast
 from simulator.errors import ConfigError
 from simulator.jit import code_cache
 from simulator.scenario.job import build_job
+from simulator.scenario.own import is_own
 from simulator.scenario.setup import Setup, prepare
 from simulator.scenario.spec import scenario_from
 from simulator.state import Limits
@@ -81,8 +82,12 @@ def to_compile(setup: Setup) -> str:
 
 def uncompiled(policies: Iterable[Policy]) -> list[str]:
     """The same of the engines of policies, in order."""
-    cache, names = code_cache(), [code_name(policy) for policy in policies]
-    return ["" if jit.is_interpreted() or cache.has(name) else name.removeprefix("engine-") for name in names]
+    cache, found = code_cache(), []
+    for policy in policies:
+        name = code_name(policy)
+        shown = "your policy" if is_own(policy) else name.removeprefix("engine-")
+        found.append("" if jit.is_interpreted() or cache.has(name) else shown)
+    return found
 
 
 def compiled_first(setup: Setup, trace: Trace, engine: str) -> str:
