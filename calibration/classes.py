@@ -25,17 +25,13 @@ def class_of(run: MeasuredRun) -> str:
         parts.append("synchronous")
     model = setup_of(run).model
     stored = model.weight_format()
-    if stored.mxfp4:
-        parts.append("mxfp4 experts")
-    elif any(model.windows):
-        parts.append("windows")
-    if model.latent:
-        parts.append("latent attention")
-    if model.experts and not stored.mxfp4:
-        parts.append("experts")
     weights = engine.quantization or (stored.dtype if stored.quantised else "")
-    if weights and not stored.mxfp4:
-        parts.append(f"{weights} {'blocks' if stored.in_blocks else 'weights'}")
+    if stored.mxfp4:  # of gpt-oss alone, whose windows and experts need no words of their own
+        parts.append("mxfp4 experts")
+    else:
+        kinds = {"windows": any(model.windows), "latent attention": model.latent, "experts": model.experts,
+                 f"{weights} {'blocks' if stored.in_blocks else 'weights'}": weights}
+        parts += [kind for kind, has in kinds.items() if has]
     if engine.kv_cache_dtype not in ("auto", engine.dtype):
         parts.append(f"{engine.kv_cache_dtype} KV")
     if engine.speculative:

@@ -12,16 +12,17 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy.optimize import brentq
 
 from calibration.fit import entry, runs_named
-from calibration.fit_operators import column, least_squares
+from calibration.fit_operators import column, least_squares, scipy_part
 from calibration.fit_quantised import kernel_rows
 from calibration.fit_steps import gaps_of, gpu_seconds, step_cost, with_values
 from calibration.measured import MeasuredRun
 from calibration.predict import setup_of
+from simulator.cost.device import FP8_BYTES
 from simulator.errors import CalibrationError
 from simulator.profiles.gpu import Gpu
+from simulator.profiles.quantisation import ACTIVATION_BYTES
 
 Array = npt.NDArray[np.float64]
 Rows = Sequence[Mapping[str, Any]]
@@ -31,7 +32,7 @@ MXFP4: Final = "gpt-oss-120b-h200"
 EQUAL_BATCHES: Final = (1, 8, 32, 64, 128)
 """Sequences of those batches."""
 LAYERS: Final = "layers-h200.json"
-MOVED: Final = 3
+MOVED: Final = ACTIVATION_BYTES + FP8_BYTES
 """[bytes] read and written for a number that is quantised from 16 bits to 8."""
 PAUSE_S: Final = 0.2
 """[s] gaps from here on are pauses of the host (Triton compiles a kernel), not GPU times."""
@@ -119,7 +120,7 @@ def _deep_gemm(runs: Mapping[str, Sequence[MeasuredRun]], gpu: Gpu) -> dict[str,
         tried = with_values(scaled, {"deep_gemm_gain": gain})
         return float(np.mean([np.median(_logs(runs[series][0], tried, table)) for series, table in full.items()]))
 
-    gain = float(brentq(off, *GAIN_RANGE, xtol=1e-4))
+    gain = float(scipy_part("optimize").brentq(off, *GAIN_RANGE, xtol=1e-4))
     final = with_values(scaled, {"deep_gemm_gain": gain})
     error = float(np.mean([abs(np.median(_logs(runs[series][0], final, table))) for series, table in full.items()]))
     return entries | {"deep_gemm_gain": entry(gain, "deep_gemm_gain", f"full prefill steps of {name}", "fitted", error,

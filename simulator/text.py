@@ -117,6 +117,11 @@ def verb(count: int, one: str, more: str) -> str:
     return one if count == 1 else more
 
 
+def sentence(text: str) -> str:
+    """`it does` as a sentence: `It does.`"""
+    return f"{text[0].upper()}{text[1:]}."
+
+
 def rate_words(drawn: float, asked: float | None) -> str:
     """`19.6 requests/s`; where a draw of arrivals is off what was asked for, `20 requests/s asked for, 19.6 drawn`."""
     if asked is None or f"{asked:.3g}" == f"{drawn:.3g}":

@@ -11,7 +11,7 @@ from simulator.cost.collective import all_reduce_s
 from simulator.cost.gpu_times import GpuTimes
 from simulator.cost.moe import NO_PREFERENCE, Routing
 from simulator.cost.roofline import padded
-from simulator.profiles.gpu import Gpu
+from simulator.profiles.gpu import HOPPER, Gpu
 from simulator.profiles.model import ACTIVATION_BYTES, ModelShape
 from simulator.profiles.quantisation import WeightFormat
 from simulator.profiles.shape import Gemm
@@ -32,7 +32,6 @@ MXFP4_KERNELS: Final = 6
 gpt_oss_triton_kernels_moe.py: tokens sorted by bit matrices), each as long as a product takes to start: a decode step
 of one sequence of gpt-oss-20b lasts 0.74 ms longer than its reads (measurements/gpt-oss-20b-h200/batch_b1)."""
 FP8_BYTES: Final = 1
-HOPPER: Final = 9.0
 CLUSTER_ROWS: Final = 256
 DEEP_GEMM: Final = HOPPER
 """Compute capability (Hopper) from which on vLLM takes DeepGEMM, which its wheel holds, for products of fp8 weights in

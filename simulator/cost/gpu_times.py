@@ -16,7 +16,7 @@ import numpy.typing as npt
 from simulator.cost.gemm import GemmTime
 from simulator.cost.moe import ExpertTime
 from simulator.errors import ConfigError
-from simulator.profiles.gpu import Gpu, load_gpu
+from simulator.profiles.gpu import HOPPER, Gpu, load_gpu
 
 Curve = npt.NDArray[np.float64]
 
@@ -72,7 +72,7 @@ FOUR_BIT_EXPERT_UNITS: Final[Mapping[str, tuple[str, float]]] = {
     "expert_mxfp4_read": ("1", 1.0), "expert_mxfp4_gain": ("1", 1.0)}
 """Of experts in mxfp4, of the GPU or of EXTRAS."""
 ALL_UNITS: Final = {**UNITS, **FOUR_BIT_UNITS, **BLOCK_UNITS, **FOUR_BIT_EXPERT_UNITS}
-MACHETE: Final = 9.0
+MACHETE: Final = HOPPER
 """Compute capability (Hopper) that vLLM's Machete kernel runs on; other GPUs run Marlin (vLLM 0.24,
 model_executor/kernels/linear/mixed_precision/machete.py)."""
 _POWER: Final = {"us": 1, "ns": 1, "TB/s": -1, "TFLOP/s": -1, "1": 0}

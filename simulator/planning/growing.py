@@ -75,8 +75,8 @@ def more_requests(spec: PlanSpec, factor: float) -> PlanSpec:
     arrivals = spec.workload.get("arrivals", {})
     if arrivals.get("kind") not in STEADY:
         return spec
-    longer = {key: value for key in ("requests", "duration_s") if (value := arrivals.get(key)) is not None}
-    longer = {key: round(value * factor) if key == "requests" else value * factor for key, value in longer.items()}
+    longer = {key: round(value * factor) if key == "requests" else value * factor
+              for key in ("requests", "duration_s") if (value := arrivals.get(key)) is not None}
     return _with(spec, spec.workload | {"arrivals": arrivals | longer})
 
 

@@ -19,6 +19,8 @@ from simulator.units import MIB
 MARKS: Final = ("measured", "fitted", "datasheet", "textbook")
 PEAK_DTYPES: Final = ("bf16", "fp16", "fp8", "int8", "fp4")
 
+HOPPER: Final = 9.0
+"""Compute capability of the Hopper generation."""
 _UNITS: Final = {"memory": "MiB", "memory_bandwidth": "GB/s", "sm_count": "count",
                  "link_bandwidth": "GB/s per direction", "tdp": "W", "price": "USD/h"}
 _TEXTS: Final = ("name", "vendor", "mark", "link_kind")

@@ -12,6 +12,7 @@ from typing import Final
 
 from simulator.errors import ConfigError
 from simulator.profiles.engine import EngineProfile, capture_sizes
+from simulator.profiles.gpu import HOPPER
 from simulator.profiles.quantisation import ACTIVATION_BYTES
 from simulator.profiles.shape import ModelShape
 
@@ -20,7 +21,6 @@ MARLIN: Final = (256, 128)
 mxfp4_round_up_hidden_size_and_intermediate_size, Marlin: what cards before Hopper run, and Hopper did before vLLM's
 wheel had Triton's kernels)."""
 
-HOPPER: Final = 9.0
 TRITON_ROWS: Final = 256
 MXFP4_GROUP: Final = 32
 BIAS_BYTES: Final = 4

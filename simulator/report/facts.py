@@ -6,7 +6,7 @@ from simulator.metrics.readings import few_line
 from simulator.metrics.reuse import reuse_sentences
 from simulator.run import Result
 from simulator.scenario.setup import Setup
-from simulator.text import MISSING, gpus_of, number, seconds, several, share, verb
+from simulator.text import MISSING, gpus_of, number, seconds, sentence, several, share, verb
 
 Rows = list[tuple[str, str, str]]
 """(what, value, what it means)"""
@@ -119,9 +119,9 @@ def answer(result: Result) -> list[str]:
     lines += fleet_lines(summary)
     found = summary["kv"]["prefix_cache"]
     reused = reuse_sentences(result.prefix_reuse, found["hit_rate"], found.get("host", {}).get("hit_rate"))
-    lines += [f"{line[0].upper()}{line[1:]}." for line in reused]
+    lines += [sentence(line) for line in reused]
     few = few_line(summary)
-    lines += [f"{few[0].upper()}{few[1:]}."] if few else []
+    lines += [sentence(few)] if few else []
     lines += [
         f"Worst {int(length) // 60} minutes: p99 {label} {seconds(block['p99'])}, from {seconds(block['start_s'])} on."
         for key, label in (("ttft_s", "TTFT"), ("e2e_s", "E2E"))

@@ -6,7 +6,7 @@ from simulator.metrics.hosts import host_sentences
 from simulator.report.facts import Rows
 from simulator.report.slots import textbook_step
 from simulator.run import Result
-from simulator.text import number, seconds, several, share
+from simulator.text import number, seconds, sentence, several, share
 from simulator.units import GIB
 
 
@@ -149,7 +149,7 @@ def assumptions(result: Result) -> list[str]:
         if setup.gpu.unverified:
             lines.append(f"Unverified numbers in the GPU profile: {', '.join(setup.gpu.unverified)}.")
         lines += _trust_lines(result.summary["trust"])
-        lines += [f"{line[0].upper()}{line[1:]}." for line in host_sentences(result.host_sensitivity)]
+        lines += [sentence(line) for line in host_sentences(result.host_sensitivity)]
     lines.append(
         f"The engine plans {several(setup.limits.schedule_ahead, 'step')} ahead, before it has seen the output of the "
         f"one that runs. Longest request: {setup.limits.max_model_len:,} tokens."

@@ -27,7 +27,7 @@ from simulator.report.plan.words import bought_gpus, example_price, export_texts
 from simulator.report.render import render
 from simulator.report.trusted import short_line, trusted_lines
 from simulator.report.write import json_text
-from simulator.text import counted, gain, level_value, number, rate_words, stopped_lines
+from simulator.text import counted, gain, level_value, number, rate_words, sentence, stopped_lines
 
 Data = Mapping[str, Any]
 
@@ -222,5 +222,5 @@ def render_budget(data: Data) -> str:
         limits=limit_rows(data["batch_limits"]),
         export=data.get("export", {}),
         trusted=trusted_lines(data.get("trust")),
-        not_modelled=[f"{text[0].upper()}{text[1:]}." for text in NOT_MODELLED],
+        not_modelled=[sentence(text) for text in NOT_MODELLED],
     )

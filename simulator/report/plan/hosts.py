@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from simulator.report.load.words import LEARN
-from simulator.text import counted, joined, verb
+from simulator.text import counted, joined, sentence, verb
 
 Data = Mapping[str, Any]
 
@@ -20,7 +20,7 @@ def host_lines(answer: Data) -> list[str]:
         return [f"The host's CPU does not change the number: {_replicas(own)} on {places} "
                 f"{verb(len(others), 'host', 'hosts')} too."]
     said = "; ".join(_said(row, own) for row in others)
-    return [f"{said[0].upper()}{said[1:]}. {LEARN}"]
+    return [f"{sentence(said)} {LEARN}"]
 
 
 def _said(row: Data, own: Data) -> str:

@@ -22,6 +22,7 @@ from simulator.text import (
     rate_words,
     replicas_text,
     restarted,
+    sentence,
     several,
     stopped_lines,
     verb,
@@ -292,7 +293,7 @@ def export_lines(export: Data) -> list[str]:
     """The command and what to know of it, or why there is none."""
     if "reason" in export:
         return [f"No command to start it with: {export['reason']}."]
-    return [export["command"], *(f"{note[0].upper()}{note[1:]}." for note in export["notes"])] if export else []
+    return [export["command"], *map(sentence, export["notes"])] if export else []
 
 
 def _candidates(data: Data) -> Table:
